@@ -1,0 +1,154 @@
+"""The types that events, parameters and expressions have, and the event types of a job.
+
+Every value is one 64-bit slot in the kernels: an int64 (int, scaled decimal, bool, enum code, time and duration in
+milliseconds, dictionary code of a string) or the bits of a float64. `Type.is_float` says which.
+Tested by: tests/base/test_schema.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+
+class Kind(StrEnum):
+    """The kinds of value a rule author can name."""
+
+    ID = "id"
+    STRING = "string"
+    INT = "int"
+    DECIMAL = "decimal"
+    FLOAT = "float"
+    BOOL = "bool"
+    ENUM = "enum"
+    TIME = "time"
+    DURATION = "duration"
+    NULL = "null"  # the type of the literal `null` alone
+
+
+TEXT_KINDS = (Kind.ID, Kind.STRING)
+NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A value type. `scale` counts decimal digits (DECIMAL only); `symbols` are the enum's names in code order."""
+
+    kind: Kind
+    nullable: bool = False
+    scale: int = 0
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind is Kind.FLOAT
+
+    @property
+    def is_text(self) -> bool:
+        return self.kind in TEXT_KINDS
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind in NUMBER_KINDS
+
+    def as_nullable(self, nullable: bool = True) -> Type:
+        return replace(self, nullable=nullable)
+
+    def __str__(self) -> str:
+        if self.kind is Kind.DECIMAL:
+            text = f"decimal({self.scale})"
+        elif self.kind is Kind.ENUM:
+            text = f"enum({', '.join(self.symbols)})"
+        else:
+            text = self.kind.value
+        return text + "?" if self.nullable else text
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of an event type."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def id_field(self) -> str:
+        return next(f.name for f in self.fields if f.type.kind is Kind.ID)
+
+    @property
+    def time_field(self) -> str:
+        return next(f.name for f in self.fields if f.type.kind is Kind.TIME)
+
+    def field(self, name: str) -> Field | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
+
+    A field name has one kind (and scale, and symbols) across all event types of a schema, so that a job has one
+    column for a name; nullability may differ. `merge` refuses a clash.
+    """
+
+    event_types: tuple[EventType, ...]
+
+    def event_type(self, name: str) -> EventType | None:
+        return next((e for e in self.event_types if e.name == name), None)
+
+    def code(self, event_type: str) -> int:
+        return next(i for i, e in enumerate(self.event_types) if e.name == event_type)
+
+    def columns(self) -> dict[str, Type]:
+        """Every field name of every event type with its type; nullable if it may be absent from an event."""
+        found: dict[str, Type] = {}
+        for event_type in self.event_types:
+            for field in event_type.fields:
+                known = found.get(field.name)
+                absent = any(e.field(field.name) is None for e in self.event_types)
+                nullable = field.type.nullable or absent or (known is not None and known.nullable)
+                found[field.name] = field.type.as_nullable(nullable)
+        return found
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": e.name,
+                "fields": [
+                    {
+                        "name": f.name,
+                        "kind": f.type.kind.value,
+                        "nullable": f.type.nullable,
+                        "scale": f.type.scale,
+                        "symbols": list(f.type.symbols),
+                    }
+                    for f in e.fields
+                ],
+            }
+            for e in self.event_types
+        ]
+
+    @staticmethod
+    def from_json(data: list[Mapping[str, Any]]) -> Schema:
+        return Schema(
+            tuple(
+                EventType(
+                    e["name"],
+                    tuple(
+                        Field(f["name"], Type(Kind(f["kind"]), f["nullable"], f["scale"], tuple(f["symbols"])))
+                        for f in e["fields"]
+                    ),
+                )
+                for e in data
+            )
+        )

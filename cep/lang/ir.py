@@ -1,0 +1,290 @@
+"""The checked, typed form of a pattern: what the compiler reads. Small enough to hold in the head.
+
+A `PatternIR` comes out of `check` with its parameters still open (`Param` nodes); `bind` puts constants in their
+place. After that every name is resolved, every expression has a type, and units have been checked:
+
+- decimals are scaled integers; both sides of `+ - == < …` have been brought to one type by `Cast` nodes;
+- a comparison or a boolean operator yields BOOL, nullable if an operand is (null is SQL's unknown);
+- text is only compared for equality, never ordered.
+
+Tested by: tests/lang/test_check.py, tests/lang/golden/ir/
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from cep.base.schema import Type
+
+# ---------------------------------------------------------------------------------------------- expressions
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """A constant. `value` is the slot's content: scaled int for DECIMAL, ms for TIME and DURATION, bool for BOOL,
+    the symbol's code for ENUM, str for text, float for FLOAT, None for null."""
+
+    value: int | float | bool | str | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A parameter that `bind` replaces by a Const."""
+
+    name: str
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentField:
+    """A field of the event under test."""
+
+    field: str
+    type: Type
+
+
+Which = Literal["first", "last", "prev"]
+
+
+@dataclass(frozen=True, slots=True)
+class VarField:
+    """A field of an event that the match has bound to `variable`; null while nothing is bound.
+
+    In a `where` of the variable itself the event under test is not yet bound. `prev` is the one before the last.
+    """
+
+    variable: str
+    which: Which
+    field: str
+    type: Type
+
+
+AggregateFn = Literal["count", "sum", "avg", "min", "max", "distinct", "stddev"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """An aggregate over the events bound to `variable`. `argument` speaks of each such event by CurrentField.
+
+    count needs no argument. Of no events count is 0, sum is 0, the others are null. Nulls are left out.
+    Types: count INT; sum, min, max that of the argument; avg, stddev FLOAT; distinct INT.
+    """
+
+    fn: AggregateFn
+    variable: str
+    argument: Expr | None
+    type: Type
+
+
+UnaryOp = Literal["not", "neg", "is_null", "abs"]
+BinaryOp = Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "and", "or"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    op: UnaryOp
+    argument: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """`/` of numbers is FLOAT (null when the divisor is 0); decimal * decimal adds the scales; `%` is of INTs.
+    Except for `*` on decimals both sides have the same kind and scale."""
+
+    op: BinaryOp
+    left: Expr
+    right: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A numeric conversion that loses nothing, put in by the checker: INT → DECIMAL, DECIMAL → finer DECIMAL,
+    INT or DECIMAL → FLOAT (the nearest double)."""
+
+    argument: Expr
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """Membership in a list of constants (or parameters) of the argument's type."""
+
+    argument: Expr
+    items: tuple[Expr, ...]
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    condition: Expr
+    then: Expr
+    otherwise: Expr
+    type: Type
+
+
+CallFn = Literal["least", "greatest", "sqrt", "sin", "cos", "asin", "distance_km", "starts_with", "like"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT."""
+
+    fn: str
+    arguments: tuple[Expr, ...]
+    type: Type
+
+
+Expr = Const | Param | CurrentField | VarField | Aggregate | Unary | Binary | Cast | In | If | Call
+
+# ------------------------------------------------------------------------------------------------ structure
+
+
+class Link(Enum):
+    """How a step follows the one before it."""
+
+    NEXT = ","  # directly after
+    FOLLOWED_BY = "->"  # some time after, events that do not fit are skipped
+    FOLLOWED_BY_ANY = "->>"  # every later one
+
+
+class Inner(Enum):
+    """Contiguity between the repetitions of a loop."""
+
+    RELAXED = "relaxed"
+    STRICT = "strict"
+    ANY = "any"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantifier:
+    """Repetition. `max_count` None is unbounded; min_count 0 is optional. Open parameters are Param nodes."""
+
+    min_count: int | Param = 1
+    max_count: int | Param | None = 1
+    inner: Inner = Inner.RELAXED
+    greedy: bool = False
+    until: Expr | None = None
+    gap_ms: int | Param | None = None
+
+
+ONCE = Quantifier()
+
+
+@dataclass(frozen=True, slots=True)
+class VarNode:
+    """One variable of the pattern, with its repetition."""
+
+    variable: str
+    quantifier: Quantifier = ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One element of a sequence. `link` of the first step says how a loop of the group continues; else how the
+    step follows its predecessor. A negated step's node is a VarNode that occurs once."""
+
+    link: Link
+    node: Node
+    negated: bool = False
+    gap_min_ms: int | Param | None = None
+    gap_max_ms: int | Param | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceNode:
+    """Steps one after the other, in parentheses or at the top, with the group's own repetition and window."""
+
+    steps: tuple[Step, ...]
+    quantifier: Quantifier = ONCE
+    within_ms: int | Param | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlternativeNode:
+    """One of the options."""
+
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOrderNode:
+    """All of the items, in any order."""
+
+    items: tuple[Node, ...]
+
+
+Node = VarNode | SequenceNode | AlternativeNode | AnyOrderNode
+
+# -------------------------------------------------------------------------------------------------- pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of the pattern: which events fit it. `where` None is always true."""
+
+    name: str
+    event_type: str
+    where: Expr | None
+
+
+class SkipKind(Enum):
+    NONE = "none"
+    TO_NEXT = "to next"
+    PAST_LAST = "past last"
+    TO_FIRST = "to first"
+    TO_LAST = "to last"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Where matching resumes after a match. `in_order` waits for earlier starts, as SQL and Flink CEP do."""
+
+    kind: SkipKind = SkipKind.PAST_LAST
+    variable: str | None = None
+    in_order: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ParamDecl:
+    """A declared parameter; `default` and bounds are slot contents (see Const)."""
+
+    name: str
+    type: Type
+    default: int | float | bool | str | None = None
+    minimum: int | float | None = None
+    maximum: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One value that the pattern emits with a match."""
+
+    name: str
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class PatternIR:
+    """A pattern, checked. `key` are the fields that partition the stream. `event_types` is the stream that
+    contiguity looks at: the types the pattern names (all of the schema with `over all`)."""
+
+    name: str
+    params: tuple[ParamDecl, ...]
+    key: tuple[str, ...]
+    structure: SequenceNode
+    variables: tuple[Variable, ...]
+    measures: tuple[Measure, ...]
+    event_types: tuple[str, ...]
+    skip: Skip = Skip()
+    within_ms: int | Param | None = None
+    within_events: int | Param | None = None
+    timeout_measures: tuple[Measure, ...] | None = None
+    doc: str = ""
+
+    def variable(self, name: str) -> Variable:
+        return next(v for v in self.variables if v.name == name)
