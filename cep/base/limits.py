@@ -1,0 +1,44 @@
+"""Every bound of the engine, with its reason and what happens there.
+
+Tested by: tests/base/test_limits.py and the test of whoever hits the bound
+"""
+
+# Times are int64 ms, UTC. The ends stand for "since ever" and "for ever"; sums with a window must not wrap.
+TIME_MS_MIN = -(2**61)
+TIME_MS_MAX = 2**61
+
+# A pattern file larger than this is refused before it is read: nobody writes one, a wrong path gives one.
+SOURCE_BYTES_MAX = 1_048_576
+# Depth of nesting of groups and expressions: the parser recurses, and a file must never end the process.
+NESTING_MAX = 64
+# Diagnostics shown for one file: past that the first mistake is the one that matters.
+DIAGNOSTICS_MAX = 100
+
+VARIABLES_MAX = 64  # of one pattern; a reader loses the thread long before
+PARAMS_MAX = 64
+# NFA states of one rule after groups have been unrolled; a state number is an int16 in stored runs.
+NFA_STATES_MAX = 1_024
+# A run keeps the waits of its state as bits of one int64.
+WAITS_PER_STATE_MAX = 62
+# A bound of a loop, `a{n,m}`; loops over one variable count in a register, groups are unrolled.
+REPETITIONS_MAX = 100_000
+# Registers of one run: counters, sums and remembered events; bounds the bytes of a run.
+REGISTERS_MAX = 64
+# Depth of the stack of the register machine for cross-event conditions.
+MACHINE_REGISTERS_MAX = 64
+
+# Runs of one rule on one key. At the bound the oldest runs are dropped and `runs_evicted` counts them: a key that
+# holds this many partial matches is an attack or a mistake in the rule, and must not take the job down.
+RUNS_PER_KEY_MAX = 10_000
+# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them.
+MATCHES_PER_EVENT_MAX = 10_000
+
+DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
+
+# Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
+KEY_GROUPS_DEFAULT = 128
+KEY_GROUPS_MAX = 32_768
+
+# A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
+CONTROL_RECORD_BYTES_MAX = 1_048_576
+RULES_MAX = 10_000
