@@ -1,0 +1,1 @@
+"""Complex event processing for fraud rules. Start at README.md; the floors are drawn in cep/README.md."""

@@ -1,0 +1,64 @@
+# Sourced by demo/run and tests/run: `bootstrap "" ` or `bootstrap dev` leaves a virtual environment in .venv with the
+# package and its pinned dependencies, and a Java that Spark can use. Does nothing when all is there already.
+
+die() {
+  printf '%s\n' "$*" >&2
+  exit 3
+}
+
+# The first Python that is new enough, by its own word.
+find_python() {
+  local candidate
+  for candidate in python3 python3.13 python3.12 python3.11 python; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  die "Python 3.11 or newer is needed and none is on the PATH. Debian, Ubuntu: apt-get install python3 python3-venv"
+}
+
+# `"17.0.15"` and `"1.8.0_292"` give 17 and 1.
+java_major() {
+  local java=java
+  [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
+  "$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
+}
+
+need_java() {
+  local major
+  major=$(java_major)
+  [ "${major:-0}" -ge 17 ] && return
+  if [ -z "${JAVA_HOME:-}" ] && [ "$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then
+    echo "Spark needs Java 17 or newer: installing a headless one with apt-get" >&2
+    apt-get update -qq >&2 || die "apt-get update failed; install Java 17 or newer by hand"
+    # Debian 12 and Ubuntu have 17, Debian 13 has 21.
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >&2 ||
+      DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-21-jre-headless >&2 ||
+      die "apt-get could not install Java; install Java 17 or newer by hand"
+    major=$(java_major)
+    [ "${major:-0}" -ge 17 ] && return
+  fi
+  die "Spark needs Java 17 or newer (found: ${major:-none}). Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; then set JAVA_HOME if java is not on the PATH"
+}
+
+bootstrap() {
+  local extra="$1" target="." wanted stamp
+  [ -n "$extra" ] && target=".[$extra]"
+  need_java
+  if [ ! -x .venv/bin/python ]; then
+    local python
+    python=$(find_python) || exit 3
+    echo "creating .venv with $("$python" --version)" >&2
+    "$python" -m venv .venv || die "no virtual environment could be made. Debian, Ubuntu: apt-get install python3-venv"
+  fi
+  # One stamp for each extra, so that the demo does not install the test tools.
+  stamp=".venv/installed${extra:+-$extra}"
+  wanted=$(cat pyproject.toml constraints.txt | cksum)
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    echo "installing $target into .venv (a few minutes the first time)" >&2
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e "$target" ||
+      die "pip could not install the dependencies; the reason is above"
+    printf '%s\n' "$wanted" >"$stamp"
+  fi
+}
