@@ -41,4 +41,18 @@ KEY_GROUPS_MAX = 32_768
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576
+# Rule ids that a rulebook knows, the retired ones too: it must remember their last version.
 RULES_MAX = 10_000
+# Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
+VERSIONS_PER_RULE_MAX = 64
+RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
+RULE_ID_CHARS_MAX = 64
+RULE_TEXT_CHARS_MAX = 1_000  # message, owner, runbook
+RULE_SCORE_MAX = 1_000
+RULE_PRIORITY_MAX = 10_000
+
+# One wait for a Kafka broker (metadata, offsets, the next record of a planned range). Broker fail-over takes seconds;
+# past this the read fails with what it waited for, and the runner decides on a restart.
+KAFKA_WAIT_MS_MAX = 30_000
+# Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
+KAFKA_IDLE_CONSUMERS_MAX = 4

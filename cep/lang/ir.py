@@ -85,6 +85,8 @@ BinaryOp = Literal["+", "-", "*", "/", "%", "==", "!=", "<", "<=", ">", ">=", "a
 
 @dataclass(frozen=True, slots=True)
 class Unary:
+    """An operator with one operand; `not` of null is null, `is_null` is never null."""
+
     op: UnaryOp
     argument: Expr
     type: Type
@@ -121,6 +123,8 @@ class In:
 
 @dataclass(frozen=True, slots=True)
 class If:
+    """`if condition then … else …`; a null condition takes `otherwise`."""
+
     condition: Expr
     then: Expr
     otherwise: Expr
@@ -233,6 +237,8 @@ class Variable:
 
 
 class SkipKind(Enum):
+    """Where matching resumes after a match."""
+
     NONE = "none"
     TO_NEXT = "to next"
     PAST_LAST = "past last"
