@@ -1,0 +1,1 @@
+"""The Spark adapter: the only folder that knows pyspark."""

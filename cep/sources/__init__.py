@@ -1,0 +1,1 @@
+"""Floor 5: where records come from. Kafka and files, as Arrow record batches of still undecoded bytes."""

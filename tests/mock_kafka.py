@@ -1,0 +1,75 @@
+"""A Kafka cluster inside a process, for tests: librdkafka's mock brokers, reached over TCP by any other process.
+
+It lives and dies with its process and keeps about five megabytes a partition, dropping the oldest records.
+As a process, `python -m tests.mock_kafka` prints the bootstrap address on one line and serves until its input ends.
+Tested by: tests/sources/test_kafka.py
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from confluent_kafka import Producer
+
+PARTITIONS = 4  # the mock gives a topic this many on first use; it cannot create topics otherwise
+TIMEOUT_S = 10.0
+
+
+class MockKafka:
+    """Mock brokers and a producer for them. `address` is what clients take as bootstrap.servers."""
+
+    def __init__(self, brokers_count: int = 1) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": "mock:1",  # never resolved: the mock takes its place
+                "test.mock.num.brokers": brokers_count,
+                "linger.ms": 1,
+                "queue.buffering.max.messages": 1_000_000,
+                "log_level": 2,
+            }
+        )
+        brokers = self._producer.list_topics(timeout=TIMEOUT_S).brokers.values()
+        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+
+    def create(self, topic: str) -> None:
+        """Bring a topic into being with four partitions, empty."""
+        self._producer.list_topics(topic, timeout=TIMEOUT_S)
+
+    def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
+        """Produce records, given as keyword arguments of `Producer.produce`, and wait until all are stored.
+
+        Errors: AssertionError if one was refused or is still unsent after ten seconds.
+        """
+        refused: list[object] = []
+        produce: Callable[..., None] = self._producer.produce
+        for number, record in enumerate(records):
+            produce(topic, on_delivery=lambda error, _: refused.append(error) if error else None, **record)
+            if number % 10_000 == 0:
+                self._producer.poll(0)
+        unsent_count = self._producer.flush(TIMEOUT_S)
+        assert not refused, refused[0]
+        assert unsent_count == 0, f"{unsent_count} records unsent"
+
+    def close(self) -> None:
+        """Stop the brokers."""
+        self._producer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def main() -> None:
+    """Serve until standard input ends, so that the cluster never outlives who started it."""
+    with MockKafka() as kafka:
+        print(kafka.address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
