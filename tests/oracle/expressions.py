@@ -1,0 +1,218 @@
+"""Checked expression + one event + the events bound so far → value, by walking the tree.
+
+Null is None and behaves as SQL's unknown. Decimals are scaled integers and stay exact; only FLOAT is a Python float.
+It must not know anything of automata or columns: it is what the compiled expressions are compared with.
+Tested by: tests/oracle/test_oracle.py
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+from cep.base.schema import Kind, Type
+from cep.lang.ir import (
+    Aggregate,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    CurrentField,
+    Expr,
+    If,
+    In,
+    Param,
+    Unary,
+    VarField,
+)
+
+Value = int | float | bool | str | None
+Fields = Mapping[str, Value]
+Bound = Mapping[str, Sequence[Fields]]
+
+EARTH_RADIUS_KM = 6371.0088
+
+
+def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
+    """The value of `expr` for the event under test, given the fields of the events bound to each variable."""
+    match expr:
+        case Const(value=value):
+            return value
+        case Param(name=name):
+            raise AssertionError(f"parameter {name} has not been bound")
+        case CurrentField(field=field):
+            return event.get(field)
+        case VarField(variable=variable, which=which, field=field):
+            return _remembered(bound.get(variable, ()), which, field)
+        case Aggregate():
+            return _aggregate(expr, bound)
+        case Unary(op=op, argument=argument):
+            return _unary(op, evaluate(argument, event, bound))
+        case Binary(op="and" | "or" as op, left=left, right=right):
+            return _logic(op, evaluate(left, event, bound), evaluate(right, event, bound))
+        case Binary(op=op, left=left, right=right):
+            return _binary(op, evaluate(left, event, bound), evaluate(right, event, bound))
+        case Cast(argument=argument, type=target):
+            return _cast(evaluate(argument, event, bound), argument.type, target)
+        case In(argument=argument, items=items):
+            return _member(evaluate(argument, event, bound), [evaluate(item, event, bound) for item in items])
+        case If(condition=condition, then=then, otherwise=otherwise):
+            chosen = then if evaluate(condition, event, bound) is True else otherwise
+            return evaluate(chosen, event, bound)
+        case Call(fn=fn, arguments=arguments):
+            return _call(fn, [evaluate(argument, event, bound) for argument in arguments])
+    raise AssertionError(f"unknown expression {expr!r}")
+
+
+def _remembered(events: Sequence[Fields], which: str, field: str) -> Value:
+    """A field of the first, the last, or the one before the last event; null where there is none."""
+    index = {"first": 0, "last": -1, "prev": -2}[which]
+    needed = 2 if which == "prev" else 1
+    return events[index].get(field) if len(events) >= needed else None
+
+
+def _aggregate(expr: Aggregate, bound: Bound) -> Value:
+    """An aggregate over all events bound to the variable; nulls are left out, of nothing sum and count are 0."""
+    events = bound.get(expr.variable, ())
+    if expr.argument is None:
+        return len(events)
+    every = [evaluate(expr.argument, event, bound) for event in events]
+    values = [value for value in every if value is not None]
+    if expr.fn == "count":
+        return len(values)
+    if expr.fn == "distinct":
+        return len(set(values))
+    numbers = [_number(value) for value in values]
+    if expr.fn == "sum":
+        return sum(numbers) if numbers else (0.0 if expr.type.is_float else 0)
+    if not numbers:
+        return None
+    if expr.fn in ("min", "max"):
+        return min(numbers) if expr.fn == "min" else max(numbers)
+    units = 10**expr.argument.type.scale
+    mean = sum(numbers) / units / len(numbers)
+    if expr.fn == "avg":
+        return mean
+    return math.sqrt(sum((number / units - mean) ** 2 for number in numbers) / len(numbers))
+
+
+def _unary(op: str, value: Value) -> Value:
+    if op == "is_null":
+        return value is None
+    if value is None:
+        return None
+    if op == "not":
+        return not value
+    number = _number(value)
+    return -number if op == "neg" else abs(number)
+
+
+def _logic(op: str, left: Value, right: Value) -> Value:
+    """Three-valued `and` and `or`: one false decides `and`, one true decides `or`, else unknown stays unknown."""
+    decisive = op == "or"
+    if left is decisive or right is decisive:
+        return decisive
+    return None if left is None or right is None else not decisive
+
+
+def _binary(op: str, left: Value, right: Value) -> Value:
+    if left is None or right is None:
+        return None
+    if op in ("==", "!="):
+        return (left == right) is (op == "==")
+    x, y = _number(left), _number(right)
+    match op:
+        case "<":
+            return x < y
+        case "<=":
+            return x <= y
+        case ">":
+            return x > y
+        case ">=":
+            return x >= y
+        case "+":
+            return x + y
+        case "-":
+            return x - y
+        case "*":
+            return x * y
+        case "/":
+            return None if y == 0 else float(x) / float(y)
+        case "%":
+            return None if y == 0 else x - y * math.trunc(x / y) if isinstance(x, float) else _remainder(int(x), int(y))
+    raise AssertionError(f"unknown operator {op}")
+
+
+def _remainder(dividend: int, divisor: int) -> int:
+    """The remainder with the sign of the dividend, as SQL has it."""
+    size = abs(dividend) % abs(divisor)
+    return -size if dividend < 0 else size
+
+
+def _cast(value: Value, source: Type, target: Type) -> Value:
+    """INT or DECIMAL to a finer DECIMAL exactly, or to the nearest FLOAT."""
+    if value is None:
+        return None
+    number = _number(value)
+    if target.kind is Kind.FLOAT:
+        return number if isinstance(number, float) else number / 10**source.scale
+    if target.kind is Kind.DECIMAL:
+        return number * 10 ** (target.scale - source.scale)
+    return number
+
+
+def _member(value: Value, items: Sequence[Value]) -> Value:
+    """SQL's IN: unknown for null, and for a miss in a list that holds null."""
+    if value is None:
+        return None
+    if any(item is not None and item == value for item in items):
+        return True
+    return None if None in items else False
+
+
+def _call(fn: str, arguments: Sequence[Value]) -> Value:
+    if any(argument is None for argument in arguments):
+        return None
+    if fn in ("starts_with", "contains", "like"):
+        return _text_call(fn, str(arguments[0]), str(arguments[1]))
+    numbers = [_number(argument) for argument in arguments]
+    match fn:
+        case "least":
+            return min(numbers)
+        case "greatest":
+            return max(numbers)
+        case "sqrt":
+            return math.sqrt(numbers[0]) if numbers[0] >= 0 else None
+        case "sin":
+            return math.sin(numbers[0])
+        case "cos":
+            return math.cos(numbers[0])
+        case "asin":
+            return math.asin(numbers[0]) if abs(numbers[0]) <= 1 else None
+        case "distance_km":
+            return _distance_km(*(float(number) for number in numbers))
+    raise AssertionError(f"unknown function {fn}")
+
+
+def _text_call(fn: str, text: str, other: str) -> bool:
+    if fn == "starts_with":
+        return text.startswith(other)
+    if fn == "contains":
+        return other in text
+    wild = {"%": ".*", "_": "."}
+    expression = "".join(wild.get(character, re.escape(character)) for character in other)
+    return re.fullmatch(expression, text, re.DOTALL) is not None
+
+
+def _distance_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
+    """The great-circle distance by the haversine formula; arguments in degrees."""
+    phi1, phi2 = math.radians(lat1), math.radians(lat2)
+    half_phi, half_lambda = (phi2 - phi1) / 2, math.radians(lon2 - lon1) / 2
+    chord = math.sin(half_phi) ** 2 + math.cos(phi1) * math.cos(phi2) * math.sin(half_lambda) ** 2
+    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, chord)))
+
+
+def _number(value: Value) -> int | float:
+    assert isinstance(value, int | float), f"{value!r} is not a number"
+    return value

@@ -1,0 +1,561 @@
+"""Pattern + the events of one key → every match and every time-out, by following the definitions one event at a time.
+
+A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it as a linked list of
+frames (what remains of each group, loop and any-order that the wait stands in). Where the pattern leaves a choice, the
+run is one run per choice, each with its own wait: `a -> b? -> c` after an `a` is a run waiting for b and a run waiting
+for c. There is no automaton, no sharing and no bound: exponential, and meant to be.
+
+What one event does to one run, in this order:
+
+1. it fits a greedy loop that the run has left              → the run ends
+2. it is the event right after `a` in `a, !b` and fits b    → the run ends
+3. it fits the wait                                         → a run that has taken it, for every way to go on
+4. it ends a loop (`until`) that the wait stands in         → neither 3 nor 5
+5. the wait may skip it: `->` if it does not fit, `->>` always, `,` never; and it does not break an absence
+                                                            → the run goes on waiting
+Before an event, and at the end, every deadline up to then fires in the order of time: a run that waits for an absence
+to become certain goes on, any other run times out.
+
+Tested by: tests/oracle/test_oracle.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cep.base.limits import TIME_MS_MAX
+from cep.lang.ir import (
+    AlternativeNode,
+    AnyOrderNode,
+    Expr,
+    Inner,
+    Link,
+    Measure,
+    Node,
+    Param,
+    PatternIR,
+    Quantifier,
+    SequenceNode,
+    Skip,
+    SkipKind,
+    Step,
+    VarNode,
+)
+from tests.oracle.expressions import Value, evaluate
+
+# ----------------------------------------------------------------------------------------- what goes in and out
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a key. `order` ranks events of equal time; `fields` hold slot contents (see cep/lang/ir.py)."""
+
+    id: int | str
+    type: str
+    time_ms: int
+    order: int
+    fields: Mapping[str, Value]
+
+
+Bindings = tuple[tuple[str, int | str], ...]
+
+
+@dataclass(frozen=True)
+class Match:
+    """(variable, event id) in the order of binding; when it was certain; what it emits."""
+
+    bindings: Bindings
+    detected_ms: int
+    measures: Mapping[str, Value] = field(default_factory=dict, compare=False)
+
+    def by_variable(self) -> dict[str, list[int | str]]:
+        return by_variable(self.bindings)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Matches in the order of emission, and partial matches whose time ran out; neither holds anything twice."""
+
+    matches: tuple[Match, ...]
+    timeouts: tuple[Match, ...]
+
+
+def by_variable(bindings: Bindings) -> dict[str, list[int | str]]:
+    """The ids bound to each variable, in order."""
+    found: dict[str, list[int | str]] = {}
+    for variable, event_id in bindings:
+        found.setdefault(variable, []).append(event_id)
+    return found
+
+
+def find_matches(pattern: PatternIR, events: Iterable[Event], watermark_ms: int = TIME_MS_MAX) -> Answer:
+    """Everything that a bound pattern finds in the events of one key, the watermark ending at `watermark_ms`.
+
+    Events of types that the pattern does not look at are left out; the rest are put in order of (time, order).
+    """
+    looked_at = [event for event in events if event.type in pattern.event_types]
+    oracle = _Oracle(pattern)
+    for position, event in enumerate(sorted(looked_at, key=lambda e: (e.time_ms, e.order))):
+        oracle.fire_deadlines(event.time_ms)
+        oracle.fire_counts(position, event.time_ms)
+        oracle.take_event(Bound("", event, position))
+    oracle.fire_deadlines(watermark_ms)
+    return Answer(tuple(oracle.matches), tuple(oracle.timeouts))
+
+
+# ------------------------------------------------------------------------------------------- what remains to do
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An event at its position among the key's events, bound to a variable."""
+
+    variable: str
+    event: Event
+    position: int
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first."""
+
+    node: SequenceNode
+    index: int
+    round: int
+    began_ms: int | None
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A variable that has been taken `done` times and may be taken again."""
+
+    node: VarNode
+    done: int
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of an any-order that have not been met yet."""
+
+    items: tuple[Node, ...]
+    rest: Rest
+
+
+Rest = Steps | Repeat | Items | None
+
+
+@dataclass(frozen=True)
+class Absence:
+    """`-> !variable`: breaks the run as long as the time since its last event lies in [gap_min, gap_max)."""
+
+    variable: str
+    gap_min_ms: int
+    gap_max_ms: int | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An event that fits `variable` while no `until` holds would be one more repetition."""
+
+    variable: str
+    untils: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How the next event has to come. `link` None: it is the first of the match."""
+
+    link: Link | None
+    gap_min_ms: int = 0
+    gap_max_ms: int | None = None
+    absences: tuple[Absence, ...] = ()
+    not_next: tuple[str, ...] = ()
+    greedy: tuple[Stop, ...] = ()
+
+    @property
+    def holds_absence(self) -> bool:
+        return bool(self.absences or self.not_next)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain."""
+
+    variable: str | None
+    arrival: Arrival
+    rest: Rest
+
+    @property
+    def is_complete(self) -> bool:
+        return self.variable is None and not self.arrival.holds_absence
+
+
+_FRESH = Arrival(Link.FOLLOWED_BY)
+_INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
+
+
+def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
+    """Everything that can be waited for when `rest` is what remains."""
+    match rest:
+        case None:
+            return [Wait(None, arrival, None)]
+        case Steps(node=node, index=index) if index == len(node.steps):
+            return _finish_round(rest, arrival)
+        case Steps(node=node, index=index):
+            step, after = node.steps[index], replace(rest, index=index + 1)
+            if step.negated:
+                return proceed(after, _forbidding(arrival, step))
+            # How the first step of a round comes is said by whoever entered the round.
+            return enter(step.node, arrival if index == 0 else _linked(arrival, step), after)
+        case Repeat(node=node, done=done, rest=outer):
+            return _repeat(node, done, arrival, outer)
+        case Items(items=(), rest=outer):
+            return proceed(outer, arrival)
+        case Items(items=items, rest=outer):
+            return _any_order(items, replace(arrival, link=Link.FOLLOWED_BY, gap_min_ms=0, gap_max_ms=None), outer)
+
+
+def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """Everything that can be waited for when `node` comes next and then `rest`."""
+    match node:
+        case VarNode():
+            return _repeat(node, 0, arrival, rest)
+        case SequenceNode():
+            return _rounds(node, 0, arrival, rest)
+        case AlternativeNode(options=options):
+            return [wait for option in options for wait in enter(option, arrival, rest)]
+        case AnyOrderNode(items=items):
+            return _any_order(items, arrival, rest)
+
+
+def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
+    """Any of the items first, the others after it."""
+    found = []
+    for i, item in enumerate(items):
+        found += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
+    return found
+
+
+def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """One more of a variable, or what comes after it."""
+    more = []
+    if _may_repeat(node.quantifier, done):
+        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
+        more = [Wait(node.variable, how, Repeat(node, done + 1, rest))]
+    return more + _leave(node.quantifier, done, more, arrival, rest)
+
+
+def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """One more round of a group, or what comes after it."""
+    more = []
+    if _may_repeat(node.quantifier, done):
+        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
+        more = proceed(Steps(node, 0, done + 1, None, rest), how)
+    return more + _leave(node.quantifier, done, more, arrival, rest)
+
+
+def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
+    """What comes after a loop, once it has been repeated often enough. A greedy one is not left while it can go on."""
+    if done < _integer(quantifier.min_count):
+        return []
+    if quantifier.greedy:
+        stops = tuple(Stop(wait.variable, _untils(wait.rest)) for wait in more if wait.variable is not None)
+        arrival = replace(arrival, greedy=arrival.greedy + stops)
+    return proceed(rest, arrival)
+
+
+def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
+    """The steps of a round are done: first its own absences, then one more round or what comes after the group."""
+    if arrival.holds_absence and steps.node.within_ms is not None:
+        return [Wait(None, arrival, steps)]
+    if steps.began_ms is None:  # the round took nothing: more rounds of nothing lead nowhere
+        return proceed(steps.rest, arrival)
+    return _rounds(steps.node, steps.round, arrival, steps.rest)
+
+
+def _may_repeat(quantifier: Quantifier, done: int) -> bool:
+    return quantifier.max_count is None or done < _integer(quantifier.max_count)
+
+
+def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
+    """How the next repetition comes. What is forbidden right after a loop is forbidden between its repetitions too:
+    `a+ -> !x -> b` ends at an x, it does not go on collecting."""
+    gap_ms = None if quantifier.gap_ms is None else _integer(quantifier.gap_ms)
+    how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_ms)
+    can_leave = done >= _integer(quantifier.min_count)
+    for step in _following_absences(rest):
+        if step.link is not Link.NEXT or can_leave:
+            how = _forbidding(how, step)
+    return how
+
+
+def _following_absences(rest: Rest) -> list[Step]:
+    """The negated steps that come directly after what `rest` follows."""
+    found: list[Step] = []
+    if isinstance(rest, Steps):
+        for step in rest.node.steps[rest.index :]:
+            if not step.negated:
+                break
+            found.append(step)
+    return found
+
+
+def _forbidding(arrival: Arrival, step: Step) -> Arrival:
+    """The arrival, and what the negated step forbids."""
+    assert isinstance(step.node, VarNode)
+    if step.link is Link.NEXT:
+        return replace(arrival, not_next=(*arrival.not_next, step.node.variable))
+    gap_max_ms = None if step.gap_max_ms is None else _integer(step.gap_max_ms)
+    absence = Absence(step.node.variable, _integer(step.gap_min_ms or 0), gap_max_ms)
+    return replace(arrival, absences=(*arrival.absences, absence))
+
+
+def _linked(arrival: Arrival, step: Step) -> Arrival:
+    """The arrival of a step after the first: its own link and times; what is forbidden stays so."""
+    gap_max_ms = None if step.gap_max_ms is None else _integer(step.gap_max_ms)
+    return replace(arrival, link=step.link, gap_min_ms=_integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
+
+
+def _untils(rest: Rest) -> tuple[Expr, ...]:
+    """The stop conditions of all loops that a wait with this rest stands in."""
+    found = []
+    while rest is not None:
+        if not isinstance(rest, Items) and rest.node.quantifier.until is not None:
+            found.append(rest.node.quantifier.until)
+        rest = rest.rest
+    return tuple(found)
+
+
+def _begun_untils(rest: Rest) -> tuple[Expr, ...]:
+    """The stop conditions of those loops that have taken something before what is waited for."""
+    found = []
+    while rest is not None:
+        begun = (isinstance(rest, Repeat) and rest.done > 1) or (
+            isinstance(rest, Steps) and (rest.round > 1 or rest.began_ms is not None)
+        )
+        if begun and not isinstance(rest, Items) and rest.node.quantifier.until is not None:
+            found.append(rest.node.quantifier.until)
+        rest = rest.rest
+    return tuple(found)
+
+
+def _stamped(rest: Rest, time_ms: int) -> Rest:
+    """The rest after an event has been taken: rounds that had not begun begin with it."""
+    match rest:
+        case None:
+            return None
+        case Steps(began_ms=None):
+            return replace(rest, began_ms=time_ms, rest=_stamped(rest.rest, time_ms))
+        case _:
+            return replace(rest, rest=_stamped(rest.rest, time_ms))
+
+
+def _integer(value: int | Param) -> int:
+    assert isinstance(value, int), f"parameter {value} has not been bound"
+    return value
+
+
+# --------------------------------------------------------------------------------------------------------- runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One partial match: what it has bound, in order, and what it waits for."""
+
+    bound: tuple[Bound, ...]
+    wait: Wait
+
+    @property
+    def start(self) -> int:
+        return self.bound[0].position
+
+    @property
+    def bindings(self) -> Bindings:
+        return tuple((b.variable, b.event.id) for b in self.bound)
+
+
+class _Oracle:
+    """The runs of one key, advanced event by event."""
+
+    def __init__(self, pattern: PatternIR) -> None:
+        self.pattern = pattern
+        self.where = {variable.name: variable for variable in pattern.variables}
+        self.first_waits = [w for w in enter(pattern.structure, Arrival(None), None) if w.variable is not None]
+        self.runs: list[Run] = []
+        self.withheld: list[tuple[int, Run]] = []
+        self.instants = 0
+        self.matches: list[Match] = []
+        self.timeouts: list[Match] = []
+
+    # ---- one event
+
+    def take_event(self, event: Bound) -> None:
+        """Rules 1 to 5 of the module's docstring for every run, and a new run for every way to begin with the event."""
+        before = [Run((), wait) for wait in self.first_waits] + self.runs
+        self._settle([after for run in before for after in self._advance(run, event)], event.event.time_ms)
+
+    def _advance(self, run: Run, event: Bound) -> list[Run]:
+        arrival = run.wait.arrival
+        if any(self._fits(s.variable, run, event) and not self._any(s.untils, run, event) for s in arrival.greedy):
+            return []
+        if any(self._fits(variable, run, event) for variable in arrival.not_next):
+            return []
+        fits = self._may_take(run, event)
+        after = self._take(run, event) if fits else []
+        if self._may_skip(run, event, fits):
+            after.append(replace(run, wait=replace(run.wait, arrival=replace(arrival, not_next=()))))
+        return after
+
+    def _may_take(self, run: Run, event: Bound) -> bool:
+        wait = run.wait
+        if wait.variable is None or not self._fits(wait.variable, run, event):
+            return False
+        gap_ms = event.event.time_ms - run.bound[-1].event.time_ms if run.bound else 0
+        return (not run.bound or gap_ms >= wait.arrival.gap_min_ms) and not self._any(_untils(wait.rest), run, event)
+
+    def _may_skip(self, run: Run, event: Bound, fits: bool) -> bool:
+        wait = run.wait
+        link = wait.arrival.link
+        if not run.bound or self._any(_begun_untils(wait.rest), run, event):
+            return False
+        if wait.variable is not None and (link is Link.NEXT or (link is Link.FOLLOWED_BY and fits)):
+            return False
+        gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
+        return not any(
+            absence.gap_min_ms <= gap_ms
+            and (absence.gap_max_ms is None or gap_ms < absence.gap_max_ms)
+            and self._fits(absence.variable, run, event)
+            for absence in wait.arrival.absences
+        )
+
+    def _take(self, run: Run, event: Bound) -> list[Run]:
+        assert run.wait.variable is not None
+        bound = (*run.bound, replace(event, variable=run.wait.variable))
+        return [Run(bound, wait) for wait in proceed(_stamped(run.wait.rest, event.event.time_ms), _FRESH)]
+
+    def _fits(self, variable: str, run: Run, event: Bound) -> bool:
+        declared = self.where[variable]
+        if event.event.type != declared.event_type:
+            return False
+        return declared.where is None or self._any((declared.where,), run, event)
+
+    def _any(self, conditions: Sequence[Expr], run: Run, event: Bound) -> bool:
+        fields = _fields_by_variable(run.bound)
+        return any(evaluate(condition, event.event.fields, fields) is True for condition in conditions)
+
+    # ---- time
+
+    def fire_deadlines(self, now_ms: int) -> None:
+        """Fire every deadline up to and including now, in the order of time."""
+        while self.runs:
+            deadline_ms = min(self._deadline_ms(run) for run in self.runs)
+            if deadline_ms > now_ms or deadline_ms >= TIME_MS_MAX * 2:
+                return
+            due = [run for run in self.runs if self._deadline_ms(run) == deadline_ms]
+            self._fire(due, deadline_ms)
+
+    def fire_counts(self, position: int, now_ms: int) -> None:
+        """Fire the window in events: the event at `position` lies outside the windows of runs too far back."""
+        limit = self.pattern.within_events
+        if limit is not None:
+            self._fire([run for run in self.runs if position - run.start >= _integer(limit)], now_ms)
+
+    def _fire(self, due: list[Run], now_ms: int) -> None:
+        if not due:
+            return
+        kept = [run for run in self.runs if run not in due]
+        for run in due:
+            if run.wait.variable is None:
+                kept += [Run(run.bound, wait) for wait in proceed(run.wait.rest, _FRESH)]
+            else:
+                self._emit(self.timeouts, run, now_ms, self.pattern.timeout_measures or ())
+        self._settle(kept, now_ms)
+
+    def _deadline_ms(self, run: Run) -> int:
+        """When the run's time is up. An absence without any window is certain when the stream ends."""
+        first_ms, last_ms = run.bound[0].event.time_ms, run.bound[-1].event.time_ms
+        wait = run.wait
+        deadlines = []
+        if self.pattern.within_ms is not None:
+            deadlines.append(first_ms + _integer(self.pattern.within_ms))
+        rest = wait.rest
+        while rest is not None:
+            if isinstance(rest, Steps) and rest.node.within_ms is not None and rest.began_ms is not None:
+                deadlines.append(rest.began_ms + _integer(rest.node.within_ms))
+            rest = rest.rest
+        if wait.variable is not None and wait.arrival.gap_max_ms is not None:
+            deadlines.append(last_ms + wait.arrival.gap_max_ms)
+        if wait.variable is None:
+            deadlines.append(self._certain_ms(wait.arrival, last_ms))
+        return min(deadlines, default=TIME_MS_MAX * 2)
+
+    def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
+        """When the absences of a wait end by themselves."""
+        gaps = [absence.gap_max_ms for absence in arrival.absences]
+        if self.pattern.within_events is not None:
+            return TIME_MS_MAX * 2
+        if not gaps and not arrival.not_next:
+            return last_ms  # `a, !b` has seen its next event
+        if arrival.not_next or None in gaps:
+            return TIME_MS_MAX
+        return last_ms + max(gap for gap in gaps if gap is not None)
+
+    # ---- matches
+
+    def _settle(self, runs: list[Run], now_ms: int) -> None:
+        """Keep the runs that go on and hand out the matches among them, as the skip strategy says."""
+        self.instants += 1
+        unique = list(dict.fromkeys(runs))
+        self.runs = [run for run in unique if not run.wait.is_complete]
+        complete = sorted((run for run in unique if run.wait.is_complete), key=_preference)
+        queue = self.withheld + [(self.instants, run) for run in complete]
+        if self.pattern.skip.in_order:
+            queue.sort(key=lambda entry: (entry[1].start, entry[0], _preference(entry[1])))
+        while queue and not self._is_withheld(queue[0][1]):
+            match = queue.pop(0)[1]
+            self._emit(self.matches, match, now_ms, self.pattern.measures)
+            queue = [entry for entry in queue if not _covers(self.pattern.skip, match, entry[1])]
+            self.runs = [run for run in self.runs if not _covers(self.pattern.skip, match, run)]
+        self.withheld = queue
+
+    def _is_withheld(self, match: Run) -> bool:
+        skip = self.pattern.skip
+        return skip.in_order and skip.kind is not SkipKind.NONE and any(run.start < match.start for run in self.runs)
+
+    def _emit(self, out: list[Match], run: Run, now_ms: int, measures: Sequence[Measure]) -> None:
+        if any(known.bindings == run.bindings for known in out):
+            return
+        fields = _fields_by_variable(run.bound)
+        values = {m.name: evaluate(m.value, run.bound[-1].event.fields, fields) for m in measures}
+        out.append(Match(run.bindings, now_ms, values))
+
+
+def _fields_by_variable(bound: tuple[Bound, ...]) -> dict[str, list[Mapping[str, Value]]]:
+    fields: dict[str, list[Mapping[str, Value]]] = {}
+    for b in bound:
+        fields.setdefault(b.variable, []).append(b.event.fields)
+    return fields
+
+
+def _preference(run: Run) -> tuple[int, int, tuple[int, ...]]:
+    """Which of the matches that one event completes comes first: earliest start, most events, earliest positions."""
+    return run.start, -len(run.bound), tuple(b.position for b in run.bound)
+
+
+def _covers(skip: Skip, match: Run, run: Run) -> bool:
+    """Whether the skip strategy drops a run, or another match, once `match` has been emitted."""
+    match skip.kind:
+        case SkipKind.NONE:
+            return False
+        case SkipKind.TO_NEXT:
+            return run.start <= match.start
+        case SkipKind.PAST_LAST:
+            return run.start <= match.bound[-1].position
+        case SkipKind.TO_FIRST | SkipKind.TO_LAST:
+            positions = [b.position for b in match.bound if b.variable == skip.variable]
+            if not positions:
+                return False
+            return run.start < (positions[0] if skip.kind is SkipKind.TO_FIRST else positions[-1])
