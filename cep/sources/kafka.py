@@ -10,7 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, compress, pairwise
 from typing import Any
@@ -281,7 +281,7 @@ def offsets_from_json(data: Mapping[str, Mapping[str, int]]) -> Offsets:
 # -------------------------------------------------------------------------------------------------- reading
 
 
-def read_range(settings: KafkaSettings, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+def read_range(settings: KafkaSettings, wanted: OffsetRange) -> Generator[pa.RecordBatch, None, None]:
     """The records of a range in offset order, as batches of RECORD_SCHEMA; none is empty.
 
     `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null.

@@ -1,0 +1,272 @@
+"""Offsets are planned exactly and ranges are read exactly, or the reader is told what is missing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+
+from cep.base.errors import SourceError, UsageError
+from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX
+from cep.sources import kafka as source
+from cep.sources.kafka import (
+    RECORD_SCHEMA,
+    KafkaSettings,
+    OffsetRange,
+    Offsets,
+    earliest_offsets,
+    latest_offsets,
+    limit_offsets,
+    offsets_from_json,
+    offsets_to_json,
+    ranges_between,
+    read_range,
+    resolve_offsets,
+)
+from tests.mock_kafka import MockKafka
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[MockKafka]:
+    with MockKafka() as cluster:
+        yield cluster
+
+
+def settings_of(kafka: MockKafka, **changes: Any) -> KafkaSettings:
+    return KafkaSettings(kafka.address, **{"wait_ms": 5_000, **changes})
+
+
+def test_a_range_gives_what_was_produced(kafka: MockKafka) -> None:
+    sent = [{"partition": 1, "key": b"k%d" % i, "value": b"v%d" % i, "timestamp": 1_000 + i} for i in range(5_000)]
+    sent[7] = {"partition": 1, "value": None, "key": None, "timestamp": 7}
+    kafka.send("exact", sent)
+    table = pa.Table.from_batches(read_range(settings_of(kafka), OffsetRange("exact", 1, 5, 4_990)))
+    assert table.schema == RECORD_SCHEMA
+    rows = table.to_pylist()
+    assert [row["offset"] for row in rows] == list(range(5, 4_990))
+    for row in rows:
+        record = sent[row["offset"]]
+        assert {name: row[name] for name in record} == record
+        assert row["topic"] == "exact"
+
+
+def test_ends_of_partitions(kafka: MockKafka) -> None:
+    kafka.send("ends", [{"partition": p, "value": b"x"} for p in (0, 0, 0, 2)])
+    assert earliest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 0, 1: 0, 2: 0, 3: 0}}
+    assert latest_offsets(settings_of(kafka), ["ends"]) == {"ends": {0: 3, 1: 0, 2: 1, 3: 0}}
+    kafka.send("ends", [{"partition": 1, "value": b"x"}])
+    assert latest_offsets(settings_of(kafka), ["ends"])["ends"][1] == 1
+
+
+def test_named_offsets(kafka: MockKafka) -> None:
+    kafka.send("named", [{"partition": 0, "value": b"x"}] * 3)
+    settings = settings_of(kafka)
+    assert resolve_offsets(settings, ["named"], '{"named": {"0": 2, "1": -2}}', "earliest") == {
+        "named": {0: 2, 1: 0, 2: 0, 3: 0}
+    }
+    assert resolve_offsets(settings, ["named"], '{"named": {"1": -1}}', "latest")["named"][0] == 3
+    assert resolve_offsets(settings, ["named"], "latest", "earliest") == latest_offsets(settings, ["named"])
+    for text in ("first", "[1]", '{"named": 3}', '{"named": {"a": 3}}', '{"other": {"0": 1}}', '{"named": {"4": 1}}'):
+        with pytest.raises(UsageError, match="offsets"):
+            resolve_offsets(settings, ["named"], text, "earliest")
+
+
+def test_offsets_that_are_gone(kafka: MockKafka) -> None:
+    # The mock keeps five megabytes a partition.
+    kafka.send("gone", ({"partition": 0, "value": b"x" * 1_000} for _ in range(9_000)))
+    earliest = earliest_offsets(settings_of(kafka), ["gone"])["gone"][0]
+    assert earliest > 100
+    with pytest.raises(
+        SourceError, match=rf"offset 100 is gone, gone\[0\] now has {earliest}\.\.9000.*startingOffsets"
+    ):
+        list(read_range(settings_of(kafka), OffsetRange("gone", 0, 100, 9_000)))
+
+
+def test_a_missing_topic(kafka: MockKafka) -> None:
+    with pytest.raises(SourceError, match="topic nowhere cannot be read"):
+        latest_offsets(settings_of(kafka), ["nowhere"])
+
+
+def test_a_range_past_the_end_fails_in_bounded_time(kafka: MockKafka) -> None:
+    kafka.send("short", [{"partition": 0, "value": b"x"}] * 3)
+    batches = read_range(settings_of(kafka, wait_ms=200), OffsetRange("short", 0, 0, 9))
+    assert next(batches).num_rows == 3
+    with pytest.raises(SourceError, match="stopped at offset 3: nothing came for 200 ms"):
+        next(batches)
+
+
+def test_no_broker() -> None:
+    nobody = KafkaSettings("127.0.0.1:1", wait_ms=200)
+    with pytest.raises(SourceError, match=r"127\.0\.0\.1:1 gave no offsets of t within 200 ms"):
+        latest_offsets(nobody, ["t"])
+    with pytest.raises(SourceError, match="nothing came for 200 ms"):
+        list(read_range(nobody, OffsetRange("t", 0, 0, 1)))
+
+
+def test_client_options(kafka: MockKafka) -> None:
+    secret = settings_of(kafka, client_options=(("sasl.password", "hunter2"),))
+    assert "hunter2" not in repr(secret)
+    with pytest.raises(UsageError, match=r"No such configuration property.*sasl\.pasword"):
+        latest_offsets(settings_of(kafka, client_options=(("sasl.pasword", "hunter2"),)), ["t"])
+    with pytest.raises(UsageError, match=r"auto\.offset\.reset is set by the source"):
+        latest_offsets(settings_of(kafka, client_options=(("auto.offset.reset", "earliest"),)), ["t"])
+
+
+class FakeMessage:
+    """A record, or a notice that is none."""
+
+    def __init__(self, offset: int, code: int | None = None) -> None:
+        self._offset = offset
+        self._code = code
+
+    def error(self) -> KafkaError | None:
+        return None if self._code is None else KafkaError(self._code)
+
+    def offset(self) -> int:
+        return self._offset
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._offset
+
+    def key(self) -> bytes:
+        return b""
+
+    def value(self) -> bytes:
+        return b"%d" % self._offset
+
+
+class FakeConsumer:
+    """Answers each `consume` with the next of the given lists, then with nothing."""
+
+    def __init__(self, answers: Sequence[Sequence[FakeMessage]]) -> None:
+        self._answers = list(answers)
+
+    def assign(self, _: object) -> None:
+        pass
+
+    def unassign(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def consume(self, count: int, _: float) -> list[FakeMessage]:
+        return list(self._answers.pop(0)) if self._answers else []
+
+
+END = int(KafkaError._PARTITION_EOF)
+DOWN = int(KafkaError._ALL_BROKERS_DOWN)
+REFUSED = int(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        pytest.param([[FakeMessage(0), FakeMessage(3), FakeMessage(7)]], [0, 3], id="hole over the end, record behind"),
+        pytest.param([[FakeMessage(0), FakeMessage(2), FakeMessage(5, END)]], [0, 2], id="hole up to the log's end"),
+        pytest.param([[FakeMessage(9)]], [], id="nothing but a hole"),
+        pytest.param([[FakeMessage(5, END)]], [], id="transaction markers only"),
+        pytest.param([[FakeMessage(0, END)], [], [FakeMessage(4)]], [4], id="end seen too early, then a record"),
+        pytest.param([[FakeMessage(0, DOWN)], [FakeMessage(4)]], [4], id="brokers down, then back"),
+        pytest.param(
+            [[FakeMessage(1)], [FakeMessage(0), FakeMessage(1), FakeMessage(4)]], [1, 4], id="old record again"
+        ),
+    ],
+)
+def test_holes_in_a_range(
+    answers: list[list[FakeMessage]], expected: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "_CONSUMERS", source._IdleConsumers())
+    monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer(answers))
+    batches = list(read_range(KafkaSettings("fake:1", wait_ms=200), OffsetRange("t", 0, 0, 5)))
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == expected
+    assert all(batch.num_rows for batch in batches)
+
+
+def test_a_refusal_ends_the_read_and_the_last_error_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_CONSUMERS", source._IdleConsumers())
+    monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer([[FakeMessage(0, REFUSED)]]))
+    with pytest.raises(SourceError, match=r"(?i)authorization"):
+        list(read_range(KafkaSettings("fake:1"), OffsetRange("t", 0, 0, 5)))
+    monkeypatch.setattr(source, "_connect", lambda _: FakeConsumer([[FakeMessage(0, DOWN)]]))
+    with pytest.raises(SourceError, match=r"last error: .*broker connections are down"):
+        list(read_range(KafkaSettings("fake:1", wait_ms=50), OffsetRange("t", 0, 0, 5)))
+
+
+def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = source._IdleConsumers()
+    monkeypatch.setattr(source, "_CONSUMERS", idle)
+    connected: list[KafkaSettings] = []
+
+    def connect(settings: KafkaSettings) -> FakeConsumer:
+        connected.append(settings)
+        return FakeConsumer([[FakeMessage(i) for i in range(5)]])
+
+    monkeypatch.setattr(source, "_connect", connect)
+    wanted = OffsetRange("t", 0, 0, 5)
+    first, second = (read_range(KafkaSettings("fake:1", wait_ms=50), wanted) for _ in range(2))
+    next(first)
+    next(second)
+    assert len(connected) == 2, "two reads at a time have a consumer each"
+    first.close()
+    second.close()
+    with pytest.raises(SourceError):  # the same fake again, which has nothing left
+        list(read_range(KafkaSettings("fake:1", wait_ms=50), wanted))
+    assert len(connected) == 2
+    for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):
+        list(read_range(KafkaSettings(f"fake:{number}"), wanted))
+    assert len(idle._idle) == KAFKA_IDLE_CONSUMERS_MAX
+
+
+def test_ranges() -> None:
+    start: Offsets = {"a": {0: 5, 1: 7}}
+    end: Offsets = {"a": {0: 5, 1: 10, 2: 2}, "b": {0: 1}}
+    assert ranges_between(start, end) == [
+        OffsetRange("a", 1, 7, 10),
+        OffsetRange("a", 2, 0, 2),
+        OffsetRange("b", 0, 0, 1),
+    ]
+    assert [(r.start, r.end) for r in ranges_between({"a": {0: 1}}, {"a": {0: 6}}, 2)] == [(1, 3), (3, 5), (5, 6)]
+    assert offsets_from_json(offsets_to_json(end)) == end
+
+
+@pytest.mark.parametrize(("end", "text"), [({"a": {0: 4}}, "ends at 4"), ({"a": {}}, "no longer there")])
+def test_a_topic_that_went_backwards(end: Offsets, text: str) -> None:
+    with pytest.raises(SourceError, match=text):
+        ranges_between({"a": {0: 5}}, end)
+
+
+@pytest.mark.parametrize("sizes", [[100], [1, 1_000_000], [0, 5, 5], [1, 1, 1, 1], [333, 333, 334], [0, 0]])
+@pytest.mark.parametrize("records_max", [1, 2, 3, 10, 999])
+def test_a_limit_is_met_exactly_and_everything_comes_in_the_end(sizes: list[int], records_max: int) -> None:
+    position: Offsets = {"t": dict.fromkeys(range(len(sizes)), 50)}
+    end: Offsets = {"t": {p: 50 + size for p, size in enumerate(sizes)}}
+    for _ in range(5):
+        before = sum(r.end - r.start for r in ranges_between(position, end))
+        position = limit_offsets(position, end, records_max)
+        after = sum(r.end - r.start for r in ranges_between(position, end))
+        assert before - after == min(before, records_max)
+    if records_max >= len(sizes):
+        assert all(position["t"][p] > 50 for p, size in enumerate(sizes) if size), "no partition starves"
+
+
+def test_partitions_that_are_behind_catch_up_together() -> None:
+    limited = limit_offsets({"t": {0: 0, 1: 0}}, {"t": {0: 1_000, 1: 3_000}}, 400)
+    assert limited == {"t": {0: 100, 1: 300}}
+
+
+def test_the_cluster_as_a_process() -> None:
+    command = [sys.executable, "-m", "tests.mock_kafka"]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root, env=os.environ) as process:
+        assert process.stdout is not None
+        address = process.stdout.readline().decode().strip()
+        with pytest.raises(SourceError, match="cannot be read"):
+            latest_offsets(KafkaSettings(address, wait_ms=5_000), ["t"])
+        process.communicate(timeout=10)
+        assert process.returncode == 0
