@@ -1,0 +1,95 @@
+"""Can a rule run in this job? A record and the job's schema and keys → a bound pattern, or the reasons against it.
+
+Tested by: tests/rulebook/test_compatible.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from cep.base.schema import EventType, Schema
+from cep.lang.bind import bind
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.ir import PatternIR
+from cep.lang.load import load_text
+from cep.model.rule import UpsertRecord
+
+KeyDomains = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why a record cannot be applied."""
+
+    reason: str
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains | None) -> PatternIR | Refused:
+    """Check and bind the record's pattern, and check that this job can feed it.
+
+    `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
+    """
+    checked = load_text(record.source, record.id)
+    if not checked.ok:
+        return Refused("the pattern text has mistakes", tuple(checked.diagnostics))
+    pattern = next((p for p in checked.patterns if p.name == record.pattern), None)
+    if pattern is None:
+        names = tuple(p.name for p in checked.patterns)
+        return Refused(f"the text has no pattern `{record.pattern}`{_did_you_mean(record.pattern, names)}")
+    bound, diagnostics = bind(pattern, record.params)
+    if bound is None:
+        return Refused("the parameters do not fit the pattern", tuple(diagnostics))
+    reason = (
+        _schema_reason(bound, checked.schema, schema)
+        or _key_reason(bound, key_domains)
+        or _message_reason(record, bound)
+    )
+    return Refused(reason) if reason else bound
+
+
+def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
+    """The rule's event types must be the job's: an enum's code or a decimal's scale that differs is a wrong answer."""
+    for name in pattern.event_types:
+        wanted = own.event_type(name)
+        assert wanted is not None
+        offered = job.event_type(name)
+        if offered is None:
+            names = tuple(e.name for e in job.event_types)
+            return f"the job has no events `{name}`{_did_you_mean(name, names)}"
+        reason = _fields_reason(wanted, offered)
+        if reason:
+            return reason
+    return ""
+
+
+def _fields_reason(wanted: EventType, offered: EventType) -> str:
+    for field in wanted.fields:
+        found = offered.field(field.name)
+        if found is None:
+            return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
+        if found.type != field.type:
+            return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {found.type} in the job"
+    return ""
+
+
+def _key_reason(pattern: PatternIR, key_domains: KeyDomains | None) -> str:
+    if key_domains is None or pattern.key in key_domains:
+        return ""
+    routed = "; ".join(", ".join(domain) for domain in key_domains)
+    return f"the job does not route events by ({', '.join(pattern.key)}), only by: {routed}"
+
+
+def _message_reason(record: UpsertRecord, pattern: PatternIR) -> str:
+    measures = [m.name for m in (*pattern.measures, *(pattern.timeout_measures or ()))]
+    names = ("key", *measures)
+    for name in record.placeholders:
+        if name not in names:
+            return f"the message speaks of {{{name}}}, which the pattern does not emit{_did_you_mean(name, names)}"
+    return ""
+
+
+def _did_you_mean(name: str, names: tuple[str, ...]) -> str:
+    near = get_close_matches(name, names, n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
