@@ -20,11 +20,10 @@ WAIT_S = 60
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = create_session("test_kafka_source")
-    session.dataSource.register(KafkaDataSource)
-    yield session
-    session.stop()
+def spark(spark: SparkSession) -> SparkSession:
+    """The session of all tests, which now knows the source."""
+    spark.dataSource.register(KafkaDataSource)
+    return spark
 
 
 @pytest.fixture(scope="module")
