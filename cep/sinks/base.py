@@ -1,0 +1,27 @@
+"""The contract of a sink: what a runner may rely on, whoever takes the alerts.
+
+Tested by: tests/sinks/test_contract.py
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class AlertSink(Protocol):
+    """Takes the alerts of one micro-batch after the other.
+
+    A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts:
+    the sink is to end in the same place as if it had come once. When `write` returns, the alerts are as safe as the
+    sink can make them; when it raises SinkError, the runner stops before it commits, and the batch comes again.
+    """
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Deliver the alerts of a micro-batch. Raises: SinkError."""
+        ...
+
+    def close(self) -> None:
+        """Release what the sink holds. A closed sink is not written to again."""
+        ...

@@ -1,0 +1,40 @@
+"""Alerts → one line each on a terminal.
+
+Tested by: tests/sinks/test_console.py, tests/sinks/test_contract.py
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from rich.console import Console
+from rich.text import Text
+
+_STYLES = {"low": "cyan", "medium": "yellow", "high": "red", "critical": "bold white on red"}
+
+
+class ConsoleSink:
+    """Prints `time severity rule vVERSION message`, shadow alerts dimmed."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._printed_batch_id = -1
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Print the alerts, unless this batch or a later one has been printed by this process."""
+        if batch_id <= self._printed_batch_id:
+            return
+        columns = alerts.select(["match_end", "severity", "rule_id", "version", "status", "message"])
+        for alert in columns.to_pylist():
+            severity = alert["severity"]
+            shadow = alert["status"] == "shadow"
+            line = Text(style="dim" if shadow else "")
+            line.append(f"{alert['match_end']:%Y-%m-%d %H:%M:%S} ")
+            line.append(f"{severity:<8}", style=_STYLES.get(severity, ""))
+            line.append(f" {alert['rule_id']} v{alert['version']}{' (shadow)' if shadow else ''}  ")
+            # A message holds text of the events: control characters must not reach the terminal.
+            line.append("".join(c if c.isprintable() else "�" for c in alert["message"]))
+            self._console.print(line)
+        self._printed_batch_id = batch_id
+
+    def close(self) -> None:
+        """Nothing is held."""

@@ -1,0 +1,62 @@
+"""Alert tables for the tests of sinks."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+
+TIME = pa.timestamp("ms", "UTC")
+SCHEMA = pa.schema(
+    [
+        ("alert_id", pa.string()),
+        ("rule_id", pa.string()),
+        ("version", pa.int32()),
+        ("epoch", pa.int32()),
+        ("status", pa.string()),
+        ("severity", pa.string()),
+        ("priority", pa.int32()),
+        ("score", pa.int32()),
+        ("key", pa.string()),
+        ("message", pa.string()),
+        ("measures", pa.string()),
+        (
+            "events",
+            pa.list_(pa.struct([("variable", pa.string()), ("event_id", pa.string()), ("event_time", TIME)])),
+        ),
+        ("match_start", TIME),
+        ("match_end", TIME),
+        ("detected_at", TIME),
+        ("content_hash", pa.string()),
+    ]
+)
+
+
+def alert_table(first: int, count: int, status: str = "live", message: str = "Card c1: 3 probes") -> pa.Table:
+    """`count` alerts, whose ids are `a` and a number from `first` on."""
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    rows = []
+    for number in range(first, first + count):
+        end = start + timedelta(milliseconds=1_500 * number)
+        event = {"variable": "hit", "event_id": f"t{number}", "event_time": end}
+        rows.append(
+            {
+                "alert_id": f"a{number}",
+                "rule_id": "card_testing",
+                "version": 2,
+                "epoch": 5,
+                "status": status,
+                "severity": "high",
+                "priority": 10,
+                "score": 80,
+                "key": "c1",
+                "message": message,
+                "measures": '{"probes":3,"amount":"900.00"}',
+                "events": [event],
+                "match_start": start,
+                "match_end": end,
+                "detected_at": end,
+                "content_hash": "ff",
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
