@@ -55,7 +55,7 @@ class Event:
     type: str
     time_ms: int
     order: int
-    fields: Mapping[str, Value]
+    fields: Mapping[str, Value] = field(compare=False)
 
 
 Bindings = tuple[tuple[str, int | str], ...]
@@ -189,10 +189,12 @@ class Wait:
     rest: Rest
 
     @property
-    def is_complete(self) -> bool:
+    def is_certain(self) -> bool:
+        """Nothing is waited for any more: neither an event nor an absence."""
         return self.variable is None and not self.arrival.holds_absence
 
 
+_NEVER_MS = 2 * TIME_MS_MAX
 _FRESH = Arrival(Link.FOLLOWED_BY)
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
 
@@ -295,6 +297,8 @@ def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> A
 def _following_absences(rest: Rest) -> list[Step]:
     """The negated steps that come directly after what `rest` follows."""
     found: list[Step] = []
+    while isinstance(rest, Steps) and rest.index == len(rest.node.steps):
+        rest = rest.rest
     if isinstance(rest, Steps):
         for step in rest.node.steps[rest.index :]:
             if not step.negated:
@@ -314,8 +318,10 @@ def _forbidding(arrival: Arrival, step: Step) -> Arrival:
 
 
 def _linked(arrival: Arrival, step: Step) -> Arrival:
-    """The arrival of a step after the first: its own link and times; what is forbidden stays so."""
-    gap_max_ms = None if step.gap_max_ms is None else _integer(step.gap_max_ms)
+    """The arrival of a step after the first: its own link and times. What is forbidden stays so, and an optional step that
+    is left out still bounds the wait."""
+    bounds = [_integer(ms) for ms in (step.gap_max_ms, arrival.gap_max_ms) if ms is not None]
+    gap_max_ms = min(bounds, default=None)
     return replace(arrival, link=step.link, gap_min_ms=_integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
 
 
@@ -403,32 +409,35 @@ class _Oracle:
             return []
         if any(self._fits(variable, run, event) for variable in arrival.not_next):
             return []
-        fits = self._may_take(run, event)
-        after = self._take(run, event) if fits else []
-        if self._may_skip(run, event, fits):
-            after.append(replace(run, wait=replace(run.wait, arrival=replace(arrival, not_next=()))))
+        after = self._take(run, event) if self._may_take(run, event) else []
+        if self._may_skip(run, event):
+            greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
+            wait = replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
+            after += [Run(run.bound, w) for w in (proceed(wait.rest, _FRESH) if wait.is_certain else [wait])]
         return after
 
-    def _may_take(self, run: Run, event: Bound) -> bool:
-        wait = run.wait
-        if wait.variable is None or not self._fits(wait.variable, run, event):
+    def _suits(self, run: Run, event: Bound) -> bool:
+        """Whether the event is what the run waits for and does not come too early."""
+        if run.wait.variable is None or not self._fits(run.wait.variable, run, event):
             return False
-        gap_ms = event.event.time_ms - run.bound[-1].event.time_ms if run.bound else 0
-        return (not run.bound or gap_ms >= wait.arrival.gap_min_ms) and not self._any(_untils(wait.rest), run, event)
+        return not run.bound or event.event.time_ms - run.bound[-1].event.time_ms >= run.wait.arrival.gap_min_ms
 
-    def _may_skip(self, run: Run, event: Bound, fits: bool) -> bool:
-        wait = run.wait
-        link = wait.arrival.link
-        if not run.bound or self._any(_begun_untils(wait.rest), run, event):
+    def _may_take(self, run: Run, event: Bound) -> bool:
+        return self._suits(run, event) and not self._any(_untils(run.wait.rest), run, event)
+
+    def _may_skip(self, run: Run, event: Bound) -> bool:
+        link = run.wait.arrival.link
+        if not run.bound or self._any(_begun_untils(run.wait.rest), run, event):
             return False
-        if wait.variable is not None and (link is Link.NEXT or (link is Link.FOLLOWED_BY and fits)):
-            return False
+        if run.wait.variable is not None:
+            if link is Link.NEXT or (link is Link.FOLLOWED_BY and self._suits(run, event)):
+                return False
         gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
         return not any(
             absence.gap_min_ms <= gap_ms
             and (absence.gap_max_ms is None or gap_ms < absence.gap_max_ms)
             and self._fits(absence.variable, run, event)
-            for absence in wait.arrival.absences
+            for absence in run.wait.arrival.absences
         )
 
     def _take(self, run: Run, event: Bound) -> list[Run]:
@@ -451,28 +460,29 @@ class _Oracle:
     def fire_deadlines(self, now_ms: int) -> None:
         """Fire every deadline up to and including now, in the order of time."""
         while self.runs:
-            deadline_ms = min(self._deadline_ms(run) for run in self.runs)
-            if deadline_ms > now_ms or deadline_ms >= TIME_MS_MAX * 2:
+            timed = [(self._deadline_ms(run), run) for run in self.runs]
+            deadline_ms = min(time_ms for time_ms, _ in timed)
+            if deadline_ms > now_ms:
                 return
-            due = [run for run in self.runs if self._deadline_ms(run) == deadline_ms]
-            self._fire(due, deadline_ms)
+            due = [run for time_ms, run in timed if time_ms == deadline_ms]
+            self._fire(due, [run for time_ms, run in timed if time_ms > deadline_ms], deadline_ms)
 
     def fire_counts(self, position: int, now_ms: int) -> None:
         """Fire the window in events: the event at `position` lies outside the windows of runs too far back."""
         limit = self.pattern.within_events
         if limit is not None:
-            self._fire([run for run in self.runs if position - run.start >= _integer(limit)], now_ms)
+            due = [run for run in self.runs if position - run.start >= _integer(limit)]
+            self._fire(due, [run for run in self.runs if position - run.start < _integer(limit)], now_ms)
 
-    def _fire(self, due: list[Run], now_ms: int) -> None:
+    def _fire(self, due: list[Run], others: list[Run], now_ms: int) -> None:
         if not due:
             return
-        kept = [run for run in self.runs if run not in due]
         for run in due:
             if run.wait.variable is None:
-                kept += [Run(run.bound, wait) for wait in proceed(run.wait.rest, _FRESH)]
+                others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, _FRESH)]
             else:
                 self._emit(self.timeouts, run, now_ms, self.pattern.timeout_measures or ())
-        self._settle(kept, now_ms)
+        self._settle(others, now_ms)
 
     def _deadline_ms(self, run: Run) -> int:
         """When the run's time is up. An absence without any window is certain when the stream ends."""
@@ -490,18 +500,14 @@ class _Oracle:
             deadlines.append(last_ms + wait.arrival.gap_max_ms)
         if wait.variable is None:
             deadlines.append(self._certain_ms(wait.arrival, last_ms))
-        return min(deadlines, default=TIME_MS_MAX * 2)
+        return min(deadlines, default=_NEVER_MS)
 
     def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
-        """When the absences of a wait end by themselves."""
-        gaps = [absence.gap_max_ms for absence in arrival.absences]
-        if self.pattern.within_events is not None:
-            return TIME_MS_MAX * 2
-        if not gaps and not arrival.not_next:
-            return last_ms  # `a, !b` has seen its next event
-        if arrival.not_next or None in gaps:
-            return TIME_MS_MAX
-        return last_ms + max(gap for gap in gaps if gap is not None)
+        """When the absences of a wait are certain by themselves, or else by the end of the stream."""
+        gaps = [absence.gap_max_ms for absence in arrival.absences if absence.gap_max_ms is not None]
+        if len(gaps) == len(arrival.absences) and not arrival.not_next:
+            return last_ms + max(gaps)
+        return TIME_MS_MAX if self.pattern.within_events is None else _NEVER_MS
 
     # ---- matches
 
@@ -509,8 +515,8 @@ class _Oracle:
         """Keep the runs that go on and hand out the matches among them, as the skip strategy says."""
         self.instants += 1
         unique = list(dict.fromkeys(runs))
-        self.runs = [run for run in unique if not run.wait.is_complete]
-        complete = sorted((run for run in unique if run.wait.is_complete), key=_preference)
+        self.runs = [run for run in unique if not run.wait.is_certain]
+        complete = sorted((run for run in unique if run.wait.is_certain), key=_preference)
         queue = self.withheld + [(self.instants, run) for run in complete]
         if self.pattern.skip.in_order:
             queue.sort(key=lambda entry: (entry[1].start, entry[0], _preference(entry[1])))

@@ -1,0 +1,305 @@
+"""A conformance scenario (JSON) → pattern, events by key → does the oracle answer what the scenario expects?
+
+The scenarios speak of stages, builder calls and doubles; here they become a PatternIR over one event type, a FLOAT or
+STRING field a name, and the language's own links and quantifiers. Late events are left out and the others sorted, which
+is what a job does before matching. A builder call that the language has no word for raises `Untranslatable`.
+Tested by: tests/oracle/test_oracle.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cep.base.schema import Kind, Type
+from cep.lang.ir import (
+    Aggregate,
+    Binary,
+    BinaryOp,
+    Call,
+    Const,
+    CurrentField,
+    Expr,
+    In,
+    Inner,
+    Link,
+    Node,
+    PatternIR,
+    Quantifier,
+    SequenceNode,
+    Skip,
+    SkipKind,
+    Step,
+    Unary,
+    Variable,
+    VarField,
+    VarNode,
+)
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event, find_matches
+
+EVENT_TYPE = "record"
+# The scenarios are kept beside the repository, shared with other projects; a checkout without them has none to run.
+CONFORMANCE = Path(__file__).resolve().parents[2].parent / "shared" / "conformance"
+
+_FLOAT = Type(Kind.FLOAT, nullable=True)
+_TEXT = Type(Kind.STRING, nullable=True)
+_BOOL = Type(Kind.BOOL, nullable=True)
+
+Json = Any
+Answered = frozenset[tuple[tuple[str, tuple[int, ...]], ...]]
+
+
+class Untranslatable(Exception):
+    """The scenario says something that the language has no word for."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the oracle's answer compares. `missing` and `extra` are what only one side has."""
+
+    passed: bool
+    missing: frozenset[object] = frozenset()
+    extra: frozenset[object] = frozenset()
+
+
+def load_scenarios(folder: Path = CONFORMANCE) -> list[Json]:
+    """Every scenario of every file in the folder; none if there is no folder."""
+    return [s for path in sorted(folder.glob("*.json")) for s in json.loads(path.read_text())["scenarios"]]
+
+
+def is_comparable(scenario: Json) -> bool:
+    """Whether there is an answer to compare with: a pattern that the library refuses has none."""
+    return "error" not in scenario["expected"]
+
+
+def compare(scenario: Json) -> Outcome:
+    """Run the oracle on a scenario. Matches and time-outs are compared as sets; on a skip tie any rival will do."""
+    pattern, expected = translate(scenario), scenario["expected"]
+    matches, timeouts = _answers(pattern, scenario)
+    expected_matches = frozenset(_key(match) for match in expected["matches"])
+    expected_timeouts = frozenset((_key(timeout["m"]), timeout["ts"]) for timeout in expected["timeouts"])
+    if "skip-tie" in scenario["tags"]:
+        free = _answers(replace(pattern, skip=Skip(SkipKind.NONE)), scenario)[0]
+        spans_agree = _spans(matches, scenario) == _spans(expected_matches, scenario)
+        if spans_agree and matches <= free and timeouts == expected_timeouts:
+            return Outcome(True)
+    missing = (expected_matches - matches) | (expected_timeouts - timeouts)
+    extra = (matches - expected_matches) | (timeouts - expected_timeouts)
+    return Outcome(not missing and not extra, frozenset(missing), frozenset(extra))
+
+
+def _answers(pattern: PatternIR, scenario: Json) -> tuple[frozenset[Any], frozenset[Any]]:
+    matches, timeouts = set(), set()
+    for events in events_by_key(scenario).values():
+        answer = find_matches(pattern, events)
+        matches |= {_key(match.by_variable()) for match in answer.matches}
+        timeouts |= {(_key(timeout.by_variable()), timeout.detected_ms) for timeout in answer.timeouts}
+    return frozenset(matches), frozenset(timeouts)
+
+
+def _key(by_stage: Mapping[str, Sequence[int | str]]) -> tuple[tuple[str, tuple[int | str, ...]], ...]:
+    return tuple(sorted((stage, tuple(ids)) for stage, ids in by_stage.items() if ids))
+
+
+def _spans(matches: frozenset[Any], scenario: Json) -> frozenset[tuple[int, int]]:
+    """First and last event of every match: what rivals of a tie have in common."""
+    rank = {event["id"]: (event["ts"], at) for at, event in enumerate(scenario["events"])}
+    found = set()
+    for match in matches:
+        ids = sorted((i for _, stage_ids in match for i in stage_ids), key=rank.__getitem__)
+        found.add((ids[0], ids[-1]))
+    return frozenset(found)
+
+
+# ------------------------------------------------------------------------------------------------------- events
+
+
+def events_by_key(scenario: Json) -> dict[str, list[Event]]:
+    """The events of each key in arrival order, without those that come behind the watermark."""
+    keys: dict[str, list[Event]] = {}
+    schedule = _watermarks(scenario)
+    watermark_ms: float = float("-inf")
+    for order, raw in enumerate(scenario["events"]):
+        watermark_ms = max([watermark_ms, *(ms for sent, ms in schedule if sent <= order)])
+        if raw["ts"] > watermark_ms:
+            fields: dict[str, Value] = {"@ts": float(raw["ts"])}
+            fields |= {name: float(v) if isinstance(v, int | float) else v for name, v in raw.get("f", {}).items()}
+            keys.setdefault(raw["key"], []).append(Event(raw["id"], EVENT_TYPE, raw["ts"], order, fields))
+    return keys
+
+
+def _watermarks(scenario: Json) -> list[tuple[int, int]]:
+    """(events sent before it, watermark)"""
+    given = scenario.get("watermarks", [])
+    if given == "per_event":
+        times = [event["ts"] for event in scenario["events"]]
+        return [(i + 1, max(times[: i + 1]) - 1) for i in range(len(times))]
+    return [(sent, watermark_ms) for sent, watermark_ms in given]
+
+
+# ------------------------------------------------------------------------------------------------------ pattern
+
+
+def translate(scenario: Json) -> PatternIR:
+    """The pattern of a scenario. Raises Untranslatable."""
+    variables: list[Variable] = []
+    windows: list[int] = []
+    steps = _steps(scenario["pattern"], variables, windows, top=True)
+    within = scenario.get("within")
+    if within and within["type"] == "first_last":
+        windows.append(within["ms"])
+    elif within:
+        steps = (*steps[:-1], _bounded(steps[-1], within["ms"], first=len(steps) == 1))
+    windows = [ms for ms in windows if ms > 0]
+    return PatternIR(
+        name="scenario",
+        params=(),
+        key=("key",),
+        structure=SequenceNode(steps),
+        variables=tuple(variables),
+        measures=(),
+        event_types=(EVENT_TYPE,),
+        skip=_skip(scenario.get("skip")),
+        within_ms=min(windows, default=None),
+        timeout_measures=(),
+    )
+
+
+def _skip(given: Json) -> Skip:
+    if not given or given["type"] == "no_skip":
+        return Skip(SkipKind.NONE)
+    return Skip(SkipKind(given["type"].replace("_", " ")), given.get("stage"), in_order=True)
+
+
+_LINKS = {
+    "next": (Link.NEXT, False),
+    "followedBy": (Link.FOLLOWED_BY, False),
+    "followedByAny": (Link.FOLLOWED_BY_ANY, False),
+    "notNext": (Link.NEXT, True),
+    "notFollowedBy": (Link.FOLLOWED_BY, True),
+}
+
+
+def _steps(stages: Json, variables: list[Variable], windows: list[int], top: bool) -> tuple[Step, ...]:
+    return tuple(_step(stage, variables, windows, top, first=i == 0) for i, stage in enumerate(stages))
+
+
+def _step(stage: Json, variables: list[Variable], windows: list[int], top: bool, first: bool) -> Step:
+    link, negated = _LINKS[stage.get("link", "followedBy")]
+    quantifier = _quantifier(stage)
+    node: Node
+    if "group" in stage:
+        node = SequenceNode(_steps(stage["group"], variables, windows, top=False), quantifier)
+    else:
+        where = condition(stage["where"]) if "where" in stage else None
+        variables.append(Variable(stage["name"], EVENT_TYPE, where))
+        node = VarNode(stage["name"], quantifier)
+    if stage.get("optional") and quantifier.min_count:
+        # `a{2}?` is all or nothing, which one quantifier cannot say.
+        node = SequenceNode((Step(Link.FOLLOWED_BY, node),), Quantifier(0, 1))
+    step = Step(link, node, negated)
+    within = stage.get("within")
+    if within and within["type"] == "prev_curr":
+        return _bounded(step, within["ms"], first)
+    if within and top:
+        windows.append(within["ms"])
+    elif within and within["ms"]:
+        return replace(step, node=_windowed(node, within["ms"]))
+    return step
+
+
+def _windowed(node: Node, window_ms: int) -> SequenceNode:
+    """A window written on a stage inside a group, as one round of a group of its own."""
+    if isinstance(node, SequenceNode):
+        return replace(node, within_ms=window_ms)
+    return SequenceNode((Step(Link.FOLLOWED_BY, node),), within_ms=window_ms)
+
+
+def _bounded(step: Step, gap_ms: int, first: bool) -> Step:
+    """The gap to the previous stage; the library has none for a first stage and for a group."""
+    if first or not gap_ms or isinstance(step.node, SequenceNode):
+        return step
+    return replace(step, gap_max_ms=gap_ms)
+
+
+def _quantifier(stage: Json) -> Quantifier:
+    low, high = stage.get("times", [1, 1])
+    inner = {"consecutive": Inner.STRICT, "combinations": Inner.ANY}.get(stage.get("inner", ""), Inner.RELAXED)
+    until = condition(stage["until"]) if "until" in stage else None
+    if until is not None and high is not None:
+        raise Untranslatable("until on a bounded loop")
+    if high == 0 or (high is None and low == 0):
+        raise Untranslatable("a loop of no repetitions")
+    low = 0 if stage.get("optional") and low == 1 else low
+    return Quantifier(low, high, inner, bool(stage.get("greedy")), until, stage.get("gap_ms"))
+
+
+# --------------------------------------------------------------------------------------------------- conditions
+
+_COMPARISONS: dict[str, BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", ">=")}  # type: ignore[misc]
+_ARITHMETIC: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+_FALSE = Const(False, _BOOL)
+
+
+def condition(given: Json) -> Expr:
+    """A condition that is never unknown: a comparison with something undefined is false, and so is its opposite."""
+    if isinstance(given, bool):
+        return Const(given, _BOOL)
+    for word in ("and", "or"):
+        if word in given:
+            found = condition(given[word][0])
+            for other in given[word][1:]:
+                found = Binary(word, found, condition(other), _BOOL)  # type: ignore[arg-type]
+            return found
+    if "not" in given:
+        return Unary("not", condition(given["not"]), _BOOL)
+    left = expression(given["l"])
+    if given["op"] == "in":
+        return _defined(In(left, tuple(expression(item) for item in given["r"]), _BOOL))
+    right = expression(given["r"])
+    if given["op"] in _COMPARISONS:
+        return _defined(Binary(_COMPARISONS[given["op"]], left, right, _BOOL))
+    return _defined(Call({"startswith": "starts_with"}.get(given["op"], given["op"]), (left, right), _BOOL))
+
+
+def _defined(test: Expr) -> Expr:
+    """The test, false where it is unknown."""
+    return Binary("and", test, Unary("not", Unary("is_null", test, _BOOL), _BOOL), _BOOL)
+
+
+def expression(given: Json) -> Expr:
+    """A value. Numbers are doubles; a field that is compared with text is text."""
+    if given is None:
+        return Const(None, Type(Kind.NULL, nullable=True))
+    if isinstance(given, bool):
+        return Const(given, _BOOL)
+    if isinstance(given, int | float):
+        return Const(float(given), _FLOAT)
+    if isinstance(given, str):
+        return Const(given, _TEXT)
+    if "agg" in given:
+        return _aggregate(given)
+    if "f" in given:
+        return CurrentField(given["f"], _FLOAT)
+    if "abs" in given:
+        return Unary("abs", expression(given["abs"]), _FLOAT)
+    for word, op in _ARITHMETIC.items():
+        if word in given:
+            found = expression(given[word][0])
+            for other in given[word][1:]:
+                found = Binary(op, found, expression(other), _FLOAT)
+            return found
+    raise Untranslatable(f"expression {given}")
+
+
+def _aggregate(given: Json) -> Expr:
+    fn, stage = given["agg"], given["stage"]
+    if fn in ("first", "last"):
+        return VarField(stage, fn, given.get("f", ""), _FLOAT)
+    if fn == "count":
+        return Aggregate("count", stage, None, Type(Kind.INT))
+    return Aggregate(fn, stage, CurrentField(given["f"], _FLOAT), _FLOAT)
