@@ -29,16 +29,6 @@ def spark() -> Iterator[SparkSession]:
     """One local session for all tests marked `spark`; starting the JVM takes seconds, so only they pay for it."""
     from cep.runners.spark.session import create_session  # noqa: PLC0415 the other tests need no Spark
 
-    session = create_session(
-        "cep-tests",
-        2,
-        {
-            "spark.ui.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
-            "spark.sql.streaming.stateStore.providerClass": (
-                "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-            ),
-        },
-    )
+    session = create_session("cep-tests", 2)
     yield session
     session.stop()

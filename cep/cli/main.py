@@ -1,0 +1,112 @@
+"""`cep VERB …` → the verb's function, and its outcome → an exit code.
+
+    0  clean
+    1  findings: mistakes in the files that were checked
+    2  usage: arguments that make no sense
+    3  internal: something outside failed (a broker, a disk), or a bug of ours
+
+Tested by: tests/cli/test_main.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from cep.base.errors import CepError, UsageError
+from cep.cli import check, live, replay
+
+CLEAN = 0
+FINDINGS = 1
+USAGE = 2
+INTERNAL = 3
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_CHECK_HELP = """\
+Check pattern files: every mistake of every file, with its place and the nearest valid name.
+
+examples:
+  cep check patterns/*.cep
+  cep check --json patterns/cards.cep | jq .
+"""
+_REPLAY_HELP = """\
+Match a finite history, with Spark in batch mode, and write its alerts. The same rules on the same events give the same
+alerts as the live job.
+"""
+_LIVE_HELP = """\
+Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
+checkpoint directory goes on where it was.
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb. Returns the exit code; errors are one line on standard error, bugs a traceback."""
+    try:
+        options = _parser().parse_args(arguments)
+        code = _run(options)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"cep: {error}", file=sys.stderr)
+        return USAGE
+    except CepError as error:
+        print(f"cep: {error}", file=sys.stderr)
+        return INTERNAL
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # `cep check … | head` is no failure; without this the interpreter complains when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CLEAN
+    except Exception:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
+        traceback.print_exc()
+        return INTERNAL
+    return code
+
+
+def _run(options: argparse.Namespace) -> int:
+    match options.verb:
+        case "check":
+            return check.run(options.files, options.json, _is_colored(options.color))
+        case "replay":
+            return replay.run(options)
+        case _:
+            return live.run(options)
+
+
+def _is_colored(choice: str) -> bool:
+    if choice == "auto":
+        return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return choice == "always"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="cep",
+        description="Complex event processing for fraud rules.",
+        epilog="exit codes: 0 clean, 1 findings, 2 usage, 3 internal",
+    )
+    parser.add_argument("--version", action="version", version=f"cep {version('cep')}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    checker = _verb(verbs, "check", "report every mistake in pattern files", _CHECK_HELP)
+    checker.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a pattern file (*.cep)")
+    checker.add_argument("--json", action="store_true", help="print diagnostics as JSON, for editors")
+    checker.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: when standard output is a terminal and NO_COLOR is not set",
+    )
+    replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
+    live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
+    return parser
+
+
+def _verb(
+    verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str, text: str
+) -> argparse.ArgumentParser:
+    return verbs.add_parser(name, help=line, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)

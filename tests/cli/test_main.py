@@ -1,0 +1,71 @@
+"""Verbs, help texts and exit codes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import SinkError, UsageError
+from cep.cli import main as cli
+
+
+def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> int:
+    """The exit code of `cep check` when the verb ends like this."""
+
+    def run(*_: object) -> int:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    monkeypatch.setattr(cli.check, "run", run)
+    return cli.main(["check", "x.cep"])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (0, 0),
+        (1, 1),
+        (UsageError("two sources"), 2),
+        (SinkError("disk full"), 3),
+        (ZeroDivisionError("bug"), 3),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_how_a_verb_ends_is_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException, code: int
+) -> None:
+    assert run_check(monkeypatch, outcome) == code
+
+
+def test_an_operating_error_is_one_line_and_a_bug_is_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_check(monkeypatch, SinkError("disk full"))
+    assert capsys.readouterr().err == "cep: disk full\n"
+    run_check(monkeypatch, ZeroDivisionError("bug"))
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc"], ["check"], ["check", "--color", "pink", "x.cep"]])
+def test_wrong_arguments_are_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: cep" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["check", "replay", "live"])
+def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([verb, "--help"])
+    assert stopped.value.code == 0
+    assert f"usage: cep {verb}" in capsys.readouterr().out
+
+
+def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr(cli.check, "run", lambda *arguments: seen.extend(arguments) or 0)
+    assert cli.main(["check", "--json", "--color", "never", "a.cep", "b.cep"]) == 0
+    assert seen == [[Path("a.cep"), Path("b.cep")], True, False]

@@ -1,0 +1,125 @@
+"""Imports go downwards only, and each outside package has its place."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.tidy.source import Source, sources
+
+# Packages of one floor may not import each other.
+FLOORS = {
+    "cli": 7,
+    "runners": 6,
+    "testing": 6,
+    "report": 6,
+    "rulebook": 5,
+    "state": 5,
+    "sources": 5,
+    "sinks": 5,
+    "engine": 4,
+    "nfa": 3,
+    "lang": 2,
+    "columnar": 2,
+    "model": 1,
+    "kernels": 1,
+    "base": 0,
+}
+# The one function-local import of our own package: the CLI starts without Spark.
+LOCAL_IMPORTS_FROM = "cep.cli"
+LOCAL_IMPORTS_OF = "cep.runners.spark"
+
+
+@dataclass(frozen=True)
+class Import:
+    module: str
+    line: int
+    is_local: bool
+
+
+def imports(source: Source) -> Iterator[Import]:
+    """Every module that the file names in an import, `from a import b` as `a.b` (b may be a module)."""
+    local = {
+        inner
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, node in local)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{source.name}:{node.lineno} write the whole name of the module"
+            for alias in node.names:
+                yield Import(f"{node.module}.{alias.name}", node.lineno, node in local)
+
+
+def package(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def violations(source: Source) -> Iterator[str]:
+    own = package(source.module)
+    for found in imports(source):
+        place = f"{source.name}:{found.line}"
+        if found.module.startswith("cep."):
+            other = package(found.module)
+            if own and other != own and FLOORS[other] >= FLOORS[own]:
+                yield f"{place} {own} (floor {FLOORS[own]}) imports {other} (floor {FLOORS[other]})"
+            allowed = source.module.startswith(LOCAL_IMPORTS_FROM) and found.module.startswith(LOCAL_IMPORTS_OF)
+            if found.is_local and not allowed:
+                yield f"{place} imports {found.module} inside a function"
+        yield from (f"{place} {reason}" for reason in misplaced(source, own, found.module.split(".")[0]))
+
+
+def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
+    """Why the outside package may not be imported here."""
+    if outside in ("pyspark", "py4j") and not source.name.startswith("cep/runners/spark/"):
+        yield "pyspark belongs to cep/runners/spark/"
+    if outside == "rocksdict" and source.name != "cep/state/rocks.py":
+        yield "rocksdict belongs to cep/state/rocks.py"
+    if outside == "confluent_kafka" and not source.name.endswith("/kafka.py"):
+        yield "confluent_kafka belongs to files named kafka.py"
+    if outside.startswith("pydantic") and (not own or FLOORS[own] < FLOORS["model"] or own == "kernels"):
+        yield "pydantic may not be imported below model"
+    if outside in ("tests", "demo"):
+        yield f"the package may not import {outside}"
+
+
+def test_imports_go_downwards() -> None:
+    assert [line for source in sources("cep") for line in violations(source)] == []
+
+
+def test_every_package_has_a_floor() -> None:
+    packages = {package(source.module) for source in sources("cep")} - {""}
+    assert packages <= FLOORS.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("cep/base/x.py", "import cep.lang.ir", "base (floor 0) imports lang (floor 2)"),
+        ("cep/sinks/x.py", "from cep.sources import files", "sinks (floor 5) imports sources (floor 5)"),
+        ("cep/lang/x.py", "from cep import columnar", "lang (floor 2) imports columnar (floor 2)"),
+        ("cep/engine/x.py", "import pyspark.sql", "pyspark belongs"),
+        ("cep/cli/x.py", "def f():\n    import cep.lang.ir", "inside a function"),
+        ("cep/runners/spark/x.py", "def f():\n    from cep.runners.spark import y", "inside a function"),
+        ("cep/state/memory.py", "import rocksdict", "rocksdict belongs"),
+        ("cep/sinks/x.py", "from confluent_kafka import Producer", "confluent_kafka belongs"),
+        ("cep/base/x.py", "import pydantic", "pydantic may not"),
+        ("cep/kernels/x.py", "from pydantic_core import x", "pydantic may not"),
+        ("cep/lang/x.py", "import tests.mock_kafka", "may not import tests"),
+    ],
+)
+def test_a_violation_is_seen(name: str, text: str, reason: str) -> None:
+    (violation,) = violations(Source(name, text, ast.parse(text)))
+    assert reason in violation
+
+
+def test_the_cli_may_load_the_spark_runner_when_asked() -> None:
+    text = "def f():\n    from cep.runners.spark import replay"
+    assert list(violations(Source("cep/cli/x.py", text, ast.parse(text)))) == []

@@ -1,0 +1,97 @@
+"""Sizes, docstrings, leftovers: what the linter does not check."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.tidy.source import ROOT, Source, sources
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+# Function → why it is longer.
+LONG_FUNCTIONS: dict[str, str] = {}
+
+FOLDERS = ("cep", "demo", "tests")
+# Written apart, so that this file does not find itself.
+LEFTOVERS = re.compile(
+    "TO" + "DO|FIX" + "ME|XX" + "X|NotImplemented" + "Error|pytest" + r"\.skip\(|mark\.(skip|xfail)\b"
+)
+BARE_STATE = "say which: nfa_state, keyed_state …"
+
+ALL = [source for folder in FOLDERS if (ROOT / folder).exists() for source in sources(folder)]
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def lines_without_docstring(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    assert function.end_lineno is not None
+    lines_count = function.end_lineno - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function, clean=False) is not None:
+        assert first.end_lineno is not None
+        lines_count -= first.end_lineno - first.lineno + 1
+    return lines_count
+
+
+def state_names(source: Source) -> Iterator[int]:
+    """Lines that bind the bare name: it means keyed state, NFA state and more, so it means nothing."""
+    for node in ast.walk(source.tree):
+        is_variable = isinstance(node, ast.Name) and node.id == "state" and isinstance(node.ctx, ast.Store)
+        is_parameter = isinstance(node, ast.arg) and node.arg == "state"
+        if isinstance(node, ast.Name | ast.arg) and (is_variable or is_parameter):
+            yield node.lineno
+
+
+@pytest.mark.parametrize("source", ALL, ids=lambda source: source.name)
+def test_a_file_is_tidy(source: Source) -> None:
+    found = []
+    lines_count = len(source.text.splitlines())
+    if lines_count > FILE_LINES_MAX:
+        found.append(f"{lines_count} lines, the cap is {FILE_LINES_MAX}: cut it where the representation changes")
+    for function in functions(source):
+        name = f"{source.name}:{function.name}"
+        size = lines_without_docstring(function)
+        if size > FUNCTION_LINES_MAX and name not in LONG_FUNCTIONS:
+            found.append(f"{name} has {size} lines, the cap is {FUNCTION_LINES_MAX}")
+    if source.name != "tests/tidy/test_tidy.py":
+        for number, line in enumerate(source.text.splitlines(), start=1):
+            if LEFTOVERS.search(line):
+                found.append(f"{source.name}:{number} unfinished: {line.strip()}")
+    if source.name.startswith("cep/"):
+        found.extend(f"{source.name}:{line} bare `state`: {BARE_STATE}" for line in state_names(source))
+    assert found == []
+
+
+def test_exceptions_are_still_needed() -> None:
+    sizes = {f"{s.name}:{f.name}": lines_without_docstring(f) for s in ALL for f in functions(s)}
+    for name, reason in LONG_FUNCTIONS.items():
+        assert reason
+        assert sizes.get(name, 0) > FUNCTION_LINES_MAX, f"{name} is short enough now, or gone"
+
+
+def test_a_module_says_who_tests_it_and_that_exists() -> None:
+    found = []
+    for source in sources("cep"):
+        if source.name.endswith("__init__.py"):
+            continue
+        docstring = ast.get_docstring(source.tree) or ""
+        if "Tested by:" not in docstring:
+            found.append(f"{source.name} does not say `Tested by:`")
+            continue
+        paths = re.findall(r"tests/[\w/.]+\w", docstring.split("Tested by:")[1])
+        found.extend(f"{source.name} names {path}, which is not there" for path in paths if not (ROOT / path).exists())
+    assert found == []
+
+
+def test_no_path_of_a_developers_machine() -> None:
+    # Tests and tools find things from the root of the repository; anything else works on one machine only.
+    pattern = re.compile(r"/(home|Users|work|root)/\w+")
+    assert [source.name for source in ALL if pattern.search(source.text)] == []
