@@ -123,7 +123,9 @@ class Rulebook:
             self._entries[record.id, record.version] = entry
         self._epoch += 1
         self._last_versions[record.id] = record.version
-        self._refusals.pop(record.id, None)
+        refusal = self._refusals.get(record.id)
+        if refusal is not None and refusal.version <= record.version:
+            del self._refusals[record.id]
         return Outcome("applied", late_ms=late_ms)
 
     def _end_predecessors(self, record: UpsertRecord | RetireRecord, change_ms: int) -> None:

@@ -1,0 +1,24 @@
+"""The tree of operating errors."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+
+from cep.base import errors
+from cep.base.errors import CepError, LimitError
+
+
+def test_every_error_is_in_the_tree_and_in_its_drawing() -> None:
+    drawn = set(re.findall(r"\w+Error", inspect.getdoc(errors) or ""))
+    tree = ast.parse(inspect.getsource(errors))
+    defined = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert drawn == defined
+    assert all(issubclass(getattr(errors, name), CepError) for name in defined)
+
+
+def test_a_limit_error_has_both_numbers_and_the_next_step() -> None:
+    error = LimitError("runs of card c1", 11, 10, "tighten the rule")
+    assert str(error) == "runs of card c1: 11 is over the limit of 10; tighten the rule"
+    assert (error.value, error.limit) == (11, 10)

@@ -1,0 +1,22 @@
+"""Limits fit the integers that hold what they bound."""
+
+from __future__ import annotations
+
+from cep.base import limits
+
+
+def test_every_limit_is_a_positive_number() -> None:
+    values = {name: value for name, value in vars(limits).items() if name.isupper() and name != "TIME_MS_MIN"}
+    assert len(values) > 20
+    assert {name for name, value in values.items() if not (isinstance(value, int) and value > 0)} == set()
+
+
+def test_a_time_and_a_window_do_not_wrap() -> None:
+    assert limits.TIME_MS_MAX * 2 < 2**63
+    assert -limits.TIME_MS_MIN * 2 <= 2**63
+
+
+def test_stored_numbers_fit() -> None:
+    assert limits.NFA_STATES_MAX < 2**15
+    assert limits.WAITS_PER_STATE_MAX < 63
+    assert limits.KEY_GROUPS_DEFAULT <= limits.KEY_GROUPS_MAX <= 2**15

@@ -1,0 +1,73 @@
+"""Types, event types and the schema of a job."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+
+STATUS = Type(Kind.ENUM, symbols=("approved", "declined"))
+PAYMENT = EventType(
+    "payment",
+    (
+        Field("tx_id", Type(Kind.ID)),
+        Field("event_time", Type(Kind.TIME)),
+        Field("amount", Type(Kind.DECIMAL, scale=2)),
+        Field("status", STATUS),
+    ),
+)
+LOGIN = EventType(
+    "login",
+    (
+        Field("tx_id", Type(Kind.ID)),
+        Field("event_time", Type(Kind.TIME)),
+        Field("amount", Type(Kind.DECIMAL, nullable=True, scale=2)),
+    ),
+)
+SCHEMA = Schema((PAYMENT, LOGIN))
+
+
+def test_an_event_type_knows_what_identifies_an_event() -> None:
+    assert (PAYMENT.id_field, PAYMENT.time_field) == ("tx_id", "event_time")
+    assert PAYMENT.field("status") == Field("status", STATUS)
+    assert PAYMENT.field("none") is None
+
+
+def test_the_code_of_a_type_is_its_place() -> None:
+    assert [SCHEMA.code(e.name) for e in SCHEMA.event_types] == [0, 1]
+    assert SCHEMA.event_type("login") is LOGIN
+    assert SCHEMA.event_type("none") is None
+
+
+def test_a_column_is_nullable_where_an_event_may_lack_it() -> None:
+    columns = SCHEMA.columns()
+    assert {name: kind.nullable for name, kind in columns.items()} == {
+        "tx_id": False,
+        "event_time": False,
+        "amount": True,
+        "status": True,
+    }
+
+
+def test_a_schema_survives_json() -> None:
+    assert Schema.from_json(json.loads(json.dumps(SCHEMA.to_json()))) == SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("value_type", "text"),
+    [
+        (Type(Kind.STRING, nullable=True), "string?"),
+        (Type(Kind.DECIMAL, scale=3), "decimal(3)"),
+        (STATUS, "enum(approved, declined)"),
+    ],
+)
+def test_a_type_is_written_as_authors_write_it(value_type: Type, text: str) -> None:
+    assert str(value_type) == text
+
+
+def test_kinds_fall_into_text_number_and_float() -> None:
+    assert [k for k in Kind if Type(k).is_text] == [Kind.ID, Kind.STRING]
+    assert [k for k in Kind if Type(k).is_number] == [Kind.INT, Kind.DECIMAL, Kind.FLOAT]
+    assert [k for k in Kind if Type(k).is_float] == [Kind.FLOAT]
