@@ -28,7 +28,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The last refused record of a rule id, until a version of the rule is applied."""
+    """The newest refused version of a rule, until as new a one is applied."""
 
     rule_id: str
     version: int

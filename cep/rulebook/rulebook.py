@@ -84,9 +84,7 @@ class Rulebook:
         self._counts[outcome.kind] += 1
         self._counts["late_ms"] += outcome.late_ms
         if outcome.kind == "refused":
-            self._refusals[record.id] = Refusal(record.id, record.version, _full_reason(outcome))
-            while len(self._refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
-                del self._refusals[next(iter(self._refusals))]
+            self._set_aside(Refusal(record.id, record.version, _full_reason(outcome)))
         return outcome
 
     def forget(self, watermark_ms: int) -> int:
@@ -127,6 +125,14 @@ class Rulebook:
         if refusal is not None and refusal.version <= record.version:
             del self._refusals[record.id]
         return Outcome("applied", late_ms=late_ms)
+
+    def _set_aside(self, refusal: Refusal) -> None:
+        known = self._refusals.get(refusal.rule_id)
+        if known is not None and known.version > refusal.version:
+            return  # the newest counts, or a repeated record would change what is reported
+        self._refusals[refusal.rule_id] = refusal
+        while len(self._refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
+            del self._refusals[next(iter(self._refusals))]
 
     def _end_predecessors(self, record: UpsertRecord | RetireRecord, change_ms: int) -> None:
         """No older version starts a match at or after the change; unless it may drain, it sees nothing either."""
@@ -237,7 +243,7 @@ class Rulebook:
         compiled = compile_rule(record, self._schema, self._key_domains)
         if isinstance(compiled, Refused):
             reason = _full_reason(Outcome("refused", compiled.reason, compiled.diagnostics))
-            self._refusals[record.id] = Refusal(record.id, record.version, reason)
+            self._set_aside(Refusal(record.id, record.version, reason))
             return
         rule = replace(
             _deployed_rule(record, compiled, saved["epoch"]),

@@ -1,0 +1,66 @@
+"""Which rules a job can run, and what it says of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.lang.ir import PatternIR
+from cep.rulebook.compatible import Refused, compile_rule
+from tests.rulebook.records import SCHEMA, SOURCE, upsert
+
+PAYMENT = SCHEMA.event_types[0]
+
+
+def reason(schema: Schema = SCHEMA, domains: tuple[tuple[str, ...], ...] | None = None, **changes: Any) -> str:
+    compiled = compile_rule(upsert(1, **changes), schema, domains)
+    return compiled.reason if isinstance(compiled, Refused) else ""
+
+
+def with_amount(amount: Type) -> Schema:
+    fields = tuple(replace(f, type=amount) if f.name == "amount" else f for f in PAYMENT.fields)
+    return Schema((replace(PAYMENT, fields=fields),))
+
+
+def test_a_rule_that_fits_is_bound() -> None:
+    compiled = compile_rule(upsert(1, params={"window": "5 min"}), SCHEMA, (("device_id",), ("card_id",)))
+    assert isinstance(compiled, PatternIR)
+    assert compiled.within_ms == 300_000
+
+
+def test_a_job_may_have_more_types_and_fields() -> None:
+    wider = Schema(
+        (
+            EventType("login", (Field("tx_id", Type(Kind.ID)), Field("event_time", Type(Kind.TIME)))),
+            replace(PAYMENT, fields=(*PAYMENT.fields, Field("country", Type(Kind.STRING)))),
+        )
+    )
+    assert reason(wider) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"source": "pattern {"}, "the pattern text has mistakes"),
+        ({"pattern": "large_after_smal"}, "no pattern `large_after_smal`; did you mean `large_after_small`?"),
+        ({"params": {"larg": 1}}, "the parameters do not fit"),
+        ({"params": {"large": "much"}}, "the parameters do not fit"),
+        ({"message": "{amonut}"}, "{amonut}, which the pattern does not emit; did you mean `amount`?"),
+        ({"domains": (("account_id",), ("a", "b"))}, "by (card_id), only by: account_id; a, b"),
+        ({"schema": Schema(())}, "no events `payment`"),
+        ({"schema": with_amount(Type(Kind.DECIMAL, scale=3))}, "is decimal(2) in the rule and decimal(3) in the job"),
+        ({"schema": with_amount(Type(Kind.DECIMAL, nullable=True, scale=2))}, "decimal(2)? in the job"),
+        ({"source": SOURCE.replace("amount  ", "other int\n amount ")}, "a field `other` that the job's"),
+    ],
+)
+def test_a_rule_that_does_not_fit_says_why(changes: dict[str, Any], expected: str) -> None:
+    assert expected in reason(**changes)
+
+
+def test_the_diagnostics_of_the_pattern_come_along() -> None:
+    compiled = compile_rule(upsert(1, source=SOURCE.replace("amount >", "amuont >")), SCHEMA, None)
+    assert isinstance(compiled, Refused)
+    assert any("amuont" in diagnostic.message for diagnostic in compiled.diagnostics)

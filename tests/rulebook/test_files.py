@@ -1,0 +1,76 @@
+"""Rule files to records, and the rules of this repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cep.lang.load import bundle_source, load_text
+
+from cep.rulebook.files import read_rules
+from cep.rulebook.rulebook import Rulebook
+from tests.rulebook.records import SOURCE
+
+ROOT = Path(__file__).parents[2]
+RULE = """
+id = "good"
+pattern = "large_after_small"
+file = "patterns.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "o"
+message = "m"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "patterns.cep").write_text(SOURCE)
+    (tmp_path / "good.toml").write_text(RULE)
+    return tmp_path
+
+
+def test_a_good_file_becomes_a_record(folder: Path) -> None:
+    (record,), problems = read_rules(folder)
+    assert problems == []
+    assert (record.id, record.version) == ("good", 1)
+    assert "pattern large_after_small" in record.source
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("other.toml", RULE, "$.id: is `good`, but the file is named `other.toml`"),
+        ("lost.toml", RULE.replace("good", "lost").replace("patterns.cep", "gone.cep"), "gone.cep cannot be read"),
+        ("broken.toml", "id = ", "$: not TOML"),
+        ("extra.toml", RULE.replace("owner", "ownr"), "$.ownr: no such name here; did you mean `owner`?"),
+        ("large.toml", "#" * 100_000, "100000 bytes are over the limit of 65536"),
+    ],
+)
+def test_a_bad_file_is_a_problem_and_the_good_ones_stay(folder: Path, name: str, text: str, expected: str) -> None:
+    (folder / name).write_text(text)
+    records, problems = read_rules(folder)
+    assert [record.id for record in records] == ["good"]
+    assert any(expected in problem for problem in problems)
+    assert all(problem.startswith(f"{folder / name}: $") for problem in problems)
+
+
+def test_an_empty_folder_is_a_problem(tmp_path: Path) -> None:
+    assert read_rules(tmp_path) == ([], [f"{tmp_path}: no rule files (*.toml) here"])
+
+
+def test_the_rules_of_this_repository_are_in_force() -> None:
+    records, problems = read_rules(ROOT / "rules")
+    assert problems == []
+    schema = load_text(bundle_source(ROOT / "patterns" / "events.cep"), "events.cep").schema
+    book = Rulebook(schema, (("card_id",), ("account_id",)))
+    outcomes = {record.id: book.apply(record, None) for record in records}
+    assert {rule_id: o.reason for rule_id, o in outcomes.items() if o.kind != "applied"} == {}
+    assert [rule.rule_id for rule in book.deployed()] == [
+        "impossible_travel",
+        "card_testing",
+        "dormant_then_large",
+        "small_then_large",
+        "rising_amounts",
+    ]

@@ -1,0 +1,122 @@
+"""What holds for any sequence of control records."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.model.rule import RetireRecord, UpsertRecord
+from cep.rulebook.rulebook import Rulebook
+from tests.rulebook.records import SCHEMA, new_book, retire, upsert
+
+Record = UpsertRecord | RetireRecord
+
+TIMES = st.one_of(st.none(), st.integers(0, 20).map(lambda n: n * 1_000))
+VERSIONS = st.integers(1, 6)
+IDS = st.sampled_from(["a", "b"])
+RECORDS = st.one_of(
+    st.builds(
+        lambda version, rule_id, time_ms, on_update, params: upsert(
+            version, rule_id, time_ms, on_update=on_update, params=params
+        ),
+        VERSIONS,
+        IDS,
+        TIMES,
+        st.sampled_from(["drain", "restart"]),
+        st.sampled_from([{}, {"large": 7}, {"unknown": 1}]),  # the last is refused
+    ),
+    st.builds(retire, VERSIONS, IDS, TIMES),
+)
+# A record, and the largest event time that the job had seen when it came: only ever larger.
+HISTORIES = st.lists(st.tuples(RECORDS, st.integers(0, 4_000)), max_size=10).map(
+    lambda steps: [(record, sum(gap for _, gap in steps[: i + 1])) for i, (record, _) in enumerate(steps)]
+)
+
+
+def applied(history: list[tuple[Record, int]]) -> Rulebook:
+    book = new_book()
+    for record, seen_ms in history:
+        book.apply(record, seen_ms or None)
+    return book
+
+
+@given(HISTORIES, st.data())
+def test_records_that_come_again_change_nothing(history: list[tuple[Record, int]], data: st.DataObject) -> None:
+    repeated: list[tuple[Record, int]] = []
+    for number, (record, seen_ms) in enumerate(history):
+        repeated.append((record, seen_ms))
+        again = data.draw(st.lists(st.integers(0, number), max_size=3))
+        repeated.extend((history[earlier][0], seen_ms) for earlier in again)
+    once, often = applied(history), applied(repeated)
+    assert [r.version for r in often.deployed()] == [r.version for r in once.deployed()]
+    assert often.to_bytes() == once.to_bytes()
+    assert often.fingerprint == once.fingerprint
+
+
+@given(HISTORIES)
+def test_only_what_is_applied_moves_the_epoch(history: list[tuple[Record, int]]) -> None:
+    book = new_book()
+    last: dict[str, int] = {}
+    for record, seen_ms in history:
+        before, fingerprint = book.epoch, book.fingerprint
+        outcome = book.apply(record, seen_ms)
+        assert book.epoch == before + (outcome.kind == "applied")
+        if record.version <= last.get(record.id, 0):
+            assert outcome.kind == "ignored"
+        if outcome.kind == "applied":
+            last[record.id] = record.version
+        else:
+            assert book.fingerprint == fingerprint
+
+
+@given(HISTORIES)
+def test_one_version_of_a_rule_starts_matches_at_a_time(history: list[tuple[Record, int]]) -> None:
+    rules = applied(history).deployed()
+    for rule in rules:
+        assert rule.from_ms < rule.starts_until_ms <= rule.until_ms
+        for other in rules:
+            if other.rule_id == rule.rule_id and other.version > rule.version:
+                assert rule.starts_until_ms <= other.from_ms
+
+
+@given(HISTORIES)
+def test_a_change_never_touches_what_was_seen(history: list[tuple[Record, int]]) -> None:
+    book = new_book()
+    for record, seen_ms in history:
+        before = {(r.rule_id, r.version): r for r in book.deployed()}
+        book.apply(record, seen_ms)
+        after = {(r.rule_id, r.version): r for r in book.deployed()}
+        for at, rule in before.items():
+            if rule.from_ms <= seen_ms:  # it has had events: it may end later than them, not earlier
+                assert min(after[at].starts_until_ms, seen_ms + 1) == min(rule.starts_until_ms, seen_ms + 1)
+        for at in after.keys() - before.keys():
+            assert after[at].from_ms > seen_ms
+
+
+@given(HISTORIES, st.integers(0, 700_000))
+def test_a_restored_rulebook_says_the_same(history: list[tuple[Record, int]], watermark_ms: int) -> None:
+    book = applied(history)
+    for _ in range(2):
+        again = Rulebook.from_bytes(book.to_bytes(), SCHEMA, (("card_id",),))
+        assert again.deployed() == book.deployed()
+        assert again.to_bytes() == book.to_bytes()
+        assert (again.epoch, again.fingerprint, again.report().refused) == (
+            book.epoch,
+            book.fingerprint,
+            book.report().refused,
+        )
+        # A record that comes next is treated alike.
+        for version in (1, 7):
+            assert again.apply(upsert(version, "a"), 50_000).kind == book.apply(upsert(version, "a"), 50_000).kind
+        assert again.forget(watermark_ms) == book.forget(watermark_ms)
+
+
+@given(HISTORIES, st.integers(0, 700_000), st.integers(0, 700_000))
+def test_forgetting_in_steps_is_forgetting_at_once(
+    history: list[tuple[Record, int]], first_ms: int, second_ms: int
+) -> None:
+    stepwise, at_once = applied(history), applied(history)
+    stepwise.forget(min(first_ms, second_ms))
+    stepwise.forget(max(first_ms, second_ms))
+    at_once.forget(max(first_ms, second_ms))
+    assert stepwise.to_bytes() == at_once.to_bytes()
