@@ -56,3 +56,7 @@ RULE_PRIORITY_MAX = 10_000
 KAFKA_WAIT_MS_MAX = 30_000
 # Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
 KAFKA_IDLE_CONSUMERS_MAX = 4
+
+# Nodes of one expression after definitions are written out: definitions that use each other double fast.
+EXPRESSION_NODES_MAX = 20_000
+IMPORTS_MAX = 256  # files that one file draws in

@@ -1,0 +1,325 @@
+"""Every code that a diagnostic can have: its title and the long form that `cep explain CODE` prints.
+
+CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure, CEP5xx parameters and their arguments. A code keeps its
+meaning for ever; one that is no longer given is not used again.
+Tested by: tests/lang/test_diagnostics.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One code. The explanation says why it is refused and what to write instead."""
+
+    title: str
+    explanation: str
+
+
+CATALOGUE: dict[str, Entry] = {
+    # ------------------------------------------------------------------------------------------------- syntax
+    "CEP101": Entry(
+        "character without a meaning",
+        "Outside of texts and comments a pattern file has letters, digits, `_` and the operators of the language. "
+        "A character that came along with copied text, like a typographic quote, has to be replaced.",
+    ),
+    "CEP102": Entry(
+        "text cannot be read",
+        'Text stands in double quotes on one line: "KP". Inside, \\" is a quote, \\\\ a backslash, \\n a line end and '
+        "\\t a tab.",
+    ),
+    "CEP103": Entry(
+        "number cannot be read",
+        "Integers and decimals have 64 bits, so about 18 digits. `1_000_000` may be written with underscores, "
+        "`1.5e3` is a float.",
+    ),
+    "CEP104": Entry(
+        "duration cannot be read",
+        "A duration is a number with a unit: `500 ms`, `30 s`, `10 min`, `2 h`, `30 d`, `1 week`; `5m` is five "
+        "minutes. It is a whole number of milliseconds.",
+    ),
+    "CEP105": Entry(
+        "something else was expected",
+        "The text does not follow the grammar here. The message names what could stand at this place. "
+        "The grammar is in patterns/README.md.",
+    ),
+    "CEP106": Entry(
+        "clause given twice",
+        "A pattern has one `seq`, one `where`, one `skip`, one `emit` and one `on timeout emit`. "
+        "Several conditions stand under one `where`, several values under one `emit`, separated by commas.",
+    ),
+    "CEP107": Entry(
+        "operators mixed without parentheses",
+        "`a -> b | c` could mean two things, so it is refused: write `(a -> b) | c` in parentheses, or `a -> (b | c)`.",
+    ),
+    "CEP108": Entry(
+        "nested too deep",
+        "Groups and expressions may be nested up to a fixed depth, so that no file can exhaust the checker. "
+        "Split the expression with `define`.",
+    ),
+    "CEP109": Entry(
+        "not a declaration",
+        "A file holds `event`, `list`, `define`, `pattern` and `import`. Anything else at this level is refused.",
+    ),
+    "CEP110": Entry(
+        "file cannot be read",
+        "A pattern file is UTF-8 text of at most 1 MiB. Larger ones are usually a wrong path.",
+    ),
+    "CEP111": Entry(
+        "operator of another language",
+        "Equality is `==`, inequality `!=`; conditions are joined with `and`, `or` and `not`.",
+    ),
+    "CEP112": Entry(
+        "pattern without `seq`",
+        "`seq` says which events a pattern looks for and in which order: `seq probe{3,} -> hit within 10 min`.",
+    ),
+    # -------------------------------------------------------------------------------------------------- names
+    "CEP201": Entry(
+        "unknown name",
+        "A bare name in a condition is a field of the event under test, a parameter of the pattern, or, beside an "
+        "enum, one of its symbols. Inside a definition only its own parameters and fields are in sight.",
+    ),
+    "CEP202": Entry(
+        "unknown event type",
+        "An entry of `where` begins with the event type: `hit: transaction  amount > 500`. Event types are "
+        "declared with `event` in the file or in one that it imports.",
+    ),
+    "CEP203": Entry(
+        "unknown field",
+        "The event type of this variable has no such field.",
+    ),
+    "CEP204": Entry(
+        "unknown variable",
+        "The variables of a pattern are the names in its `seq`. A definition sees none of them; it is given one as an "
+        "argument: `define far(a) = country != a.country`, used as `far(here)`.",
+    ),
+    "CEP205": Entry(
+        "unknown function",
+        "The functions are listed in patterns/README.md; further ones are declared with `define`.",
+    ),
+    "CEP206": Entry(
+        "unknown list",
+        'A list is declared with `list high_risk = ["KP", "IR"]`, or written in place: `country in ["KP", "IR"]`.',
+    ),
+    "CEP207": Entry(
+        "name given twice",
+        "Event types, lists, definitions and patterns each have their own names, over all files that are checked "
+        "together. A definition cannot take the name of a function.",
+    ),
+    "CEP208": Entry(
+        "import cannot be read",
+        "An imported file is looked up relative to the file that imports it.",
+    ),
+    "CEP209": Entry(
+        "imports form a circle",
+        "A file cannot import one that imports it, directly or over others. Move what both need into a third file.",
+    ),
+    "CEP210": Entry(
+        "definition uses itself",
+        "Definitions are written out where they are used, so one that uses itself would never end.",
+    ),
+    "CEP211": Entry(
+        "no current event",
+        "`emit` speaks about a whole match. A field there needs the variable whose event is meant: `hit.amount`.",
+    ),
+    "CEP212": Entry(
+        "unknown type",
+        "The types are id, time, string, int, decimal(n), float, bool, duration and enum(a, b); `?` after it allows "
+        "null.",
+    ),
+    "CEP213": Entry(
+        "event type without identity",
+        "Every event type has exactly one field of type id, which tells a repeated delivery from a new event, and "
+        "exactly one of type time, called event_time. Neither can be null.",
+    ),
+    "CEP215": Entry(
+        "one field name with two types",
+        "All event types of a job share their columns, so a field name has one type everywhere (null aside).",
+    ),
+    "CEP216": Entry(
+        "variable without an event type",
+        "With several event types in sight each variable needs an entry in `where`: `a: transaction`.",
+    ),
+    # -------------------------------------------------------------------------------------------------- types
+    "CEP301": Entry(
+        "types do not fit",
+        "Both sides of an operator have one type. Numbers are brought together without loss; a time minus a time is a "
+        "duration; text is only compared with text, a symbol only with its enum.",
+    ),
+    "CEP302": Entry(
+        "not a condition",
+        "`where`, `until`, `if`, `and`, `or` and `not` need something that is true or false.",
+    ),
+    "CEP303": Entry(
+        "comparison with null",
+        "Null is unknown, and a comparison with the unknown is never true. Write `is null` or `is not null`.",
+    ),
+    "CEP304": Entry(
+        "literal finer than the value",
+        "A decimal(2) is never equal to 1.005, and `> 1.005` hides what happens at 1.00 and 1.01. "
+        "Write the literal with the digits of the value.",
+    ),
+    "CEP305": Entry(
+        "not a symbol of the enum",
+        "The value beside an enum has to be one of its symbols, written without quotes.",
+    ),
+    "CEP306": Entry(
+        "values without an order",
+        "Text, symbols, ids and truth values can be equal or not, but not smaller or larger.",
+    ),
+    "CEP307": Entry(
+        "wrong number of arguments",
+        "The function or definition takes another number of arguments.",
+    ),
+    "CEP308": Entry(
+        "too many decimals",
+        "Decimals are exact 64-bit integers with at most 9 digits after the point. The product of two has the digits "
+        "of both.",
+    ),
+    "CEP309": Entry(
+        "number does not fit",
+        "A decimal has 64 bits: with more digits after the point fewer are left before it.",
+    ),
+    "CEP310": Entry(
+        "aggregate misused",
+        "count, sum, avg, min, max, distinct and stddev run over the events bound to one variable: `count(probe)`, "
+        "`sum(probe.amount)`. They do not stand inside each other, and bare fields have no place in them.",
+    ),
+    "CEP311": Entry(
+        "expression too large",
+        "Definitions are written out where they are used. What comes out has a limit, in size and in depth.",
+    ),
+    "CEP313": Entry(
+        "not an item of a list",
+        "A list holds constants of one kind: numbers, texts, durations or enum symbols.",
+    ),
+    # ---------------------------------------------------------------------------------------------- structure
+    "CEP401": Entry(
+        "absence without a window",
+        "`a -> !b` at the end can only be certain when a window closes. Without one the pattern would wait for ever. "
+        "Add `within 5 min`, or let an event follow: `a -> !b -> c`.",
+    ),
+    "CEP402": Entry(
+        "window that holds nothing",
+        "Windows are half-open: `within W` holds while last − first < W. A window of 0 holds nothing.",
+    ),
+    "CEP403": Entry(
+        "repetition of nothing",
+        "In `(a?)+` the group can match without an event, so it could be repeated for ever.",
+    ),
+    "CEP404": Entry(
+        "`greedy` in the wrong place",
+        "`greedy` lets a repeated variable take as many events as it can. It has no meaning on a group, beside `any` "
+        "(which tries every combination), or without a repetition.",
+    ),
+    "CEP405": Entry(
+        "`until` on a bounded repetition",
+        "`until` ends a repetition that has no maximum: `a+ until (…)`, `a* until (…)`, `a{2,} until (…)`.",
+    ),
+    "CEP406": Entry(
+        "variable twice",
+        "A variable stands at one place of the structure. For the same kind of event at two places use two names.",
+    ),
+    "CEP407": Entry(
+        "variable that is bound later",
+        "A condition is tested when its event arrives. It can speak of what is bound by then, not of what comes after "
+        "it. Put the comparison into the condition of the later variable.",
+    ),
+    "CEP408": Entry(
+        "variable that is never bound",
+        "`!b` says that no b comes, so there is no event of b to speak of.",
+    ),
+    "CEP409": Entry(
+        "bad repetition",
+        "`{n}`, `{n,}` and `{n,m}` need whole numbers, the second at least 1 and not below the first.",
+    ),
+    "CEP410": Entry(
+        "absence at the start",
+        "A match begins with an event. `!b -> a` would have to know all of the past.",
+    ),
+    "CEP411": Entry(
+        "absence that cannot be said",
+        "An absence is of one variable, once: `!b`. It has no repetition, no step time, and no place in `|` and `&`.",
+    ),
+    "CEP412": Entry(
+        "pattern without an event",
+        "At least one element of the pattern has to be required.",
+    ),
+    "CEP413": Entry(
+        "gap without a repetition",
+        "`b{2,}[5 min]` bounds the time between repetitions. For the time between two steps write `a ->[5 min] b`.",
+    ),
+    "CEP414": Entry(
+        "`strict` or `any` in the wrong place",
+        "`strict` (no gaps) and `any` (every combination) say how repetitions follow each other, so they need a "
+        "repetition, and exclude each other.",
+    ),
+    "CEP415": Entry(
+        "too many variables",
+        "A pattern has a limited number of variables. Several small patterns are easier to test.",
+    ),
+    "CEP416": Entry(
+        "window in the wrong place",
+        "A sequence or group has one window in time; a window in events stands at the end of `seq`.",
+    ),
+    "CEP417": Entry(
+        "key does not fit an event type",
+        "Events are partitioned by the key, so every event type of the pattern has the key fields, and their values "
+        "can be compared exactly.",
+    ),
+    "CEP418": Entry(
+        "skip to an unknown variable",
+        "`skip to first x` and `skip to last x` need a variable that a match binds.",
+    ),
+    "CEP419": Entry(
+        "timeout without a window",
+        "`on timeout emit` speaks of partial matches whose window closed. Without a window none ever does.",
+    ),
+    "CEP420": Entry(
+        "repetition without an end",
+        "A repetition without a maximum and without a window keeps its events for as long as the job runs. "
+        "Add `within`, `until` or a maximum.",
+    ),
+    "CEP421": Entry(
+        "choice that can match nothing",
+        "Each element of `a | b` and `a & b` matches at least one event. Make the whole choice optional instead: "
+        "`(a | b)?`.",
+    ),
+    "CEP422": Entry(
+        "step time that holds nothing",
+        "`a ->[1 min .. 5 min] b` needs a lower bound below the upper one.",
+    ),
+    # --------------------------------------------------------------------------------------------- parameters
+    "CEP501": Entry("unknown parameter", "The rule gives an argument for a parameter that the pattern does not have."),
+    "CEP502": Entry("parameter not given", "A parameter without a default has to be given by the rule."),
+    "CEP503": Entry(
+        "argument of another type",
+        "The argument is not a value of the parameter's type. Decimals are given as text or numbers with no more "
+        "digits than the parameter has, durations as text with a unit.",
+    ),
+    "CEP504": Entry(
+        "argument out of bounds",
+        "The argument is outside of the bounds that the pattern declares, or makes a repetition or window impossible.",
+    ),
+    "CEP505": Entry(
+        "bad default or bound",
+        "The default and the bounds of a parameter are constants of its type, and the default is within the bounds.",
+    ),
+    "CEP506": Entry(
+        "parameter of this type",
+        "Parameters are int, decimal, float, duration, bool, string or an enum, and never null.",
+    ),
+    "CEP507": Entry("too many parameters", "A pattern has a limited number of parameters."),
+    "CEP508": Entry(
+        "parameter hides a field",
+        "A bare name is a field or a parameter; with one name for both the reader could not tell which.",
+    ),
+}
+
+
+def explain(code: str) -> str | None:
+    """Title and explanation of a code, None if there is no such code."""
+    entry = CATALOGUE.get(code.upper())
+    return None if entry is None else f"{code.upper()}: {entry.title}\n\n{entry.explanation}\n"

@@ -1,0 +1,120 @@
+"""Mistakes of rule authors as values: a stable code, a span, perhaps a second one, and a line of help.
+
+Nothing in this floor raises for a mistake in a file: it is collected here, so that one run reports all of them.
+The codes and their long forms are in `catalogue.py`, the text and JSON forms in `render.py`.
+Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from cep.base.limits import DIAGNOSTICS_MAX
+
+
+class Severity(StrEnum):
+    """An error keeps a pattern from being deployed, a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The characters [start, end) of one file."""
+
+    file: str
+    start: int
+    end: int
+
+    def to(self, other: Span) -> Span:
+        """The span from the start of this one to the end of the other, in the file of this one."""
+        return Span(self.file, self.start, max(self.end, other.end) if other.file == self.file else self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A second place that matters, with a few words."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One mistake. `span` is None when it is about an argument of a rule and not about a file."""
+
+    code: str
+    message: str
+    span: Span | None = None
+    labels: tuple[Label, ...] = ()
+    help: str = ""
+    severity: Severity = Severity.ERROR
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
+
+
+@dataclass(slots=True)
+class Collector:
+    """Gathers diagnostics in the order in which they are found; says the same thing once, and not without end."""
+
+    found: list[Diagnostic] = field(default_factory=list)
+    dropped: int = 0
+    _seen: set[Diagnostic] = field(default_factory=set)
+
+    def add(
+        self,
+        code: str,
+        message: str,
+        span: Span | None = None,
+        help_line: str = "",
+        labels: Iterable[Label] = (),
+    ) -> None:
+        """Add an error."""
+        self.put(Diagnostic(code, message, span, tuple(labels), help_line))
+
+    def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
+        """Add a warning."""
+        self.put(Diagnostic(code, message, span, (), help_line, Severity.WARNING))
+
+    def put(self, diagnostic: Diagnostic) -> None:
+        """Add a diagnostic that is ready."""
+        if diagnostic in self._seen:
+            return
+        if len(self.found) >= DIAGNOSTICS_MAX:
+            self.dropped += 1
+            return
+        self._seen.add(diagnostic)
+        self.found.append(diagnostic)
+
+    @property
+    def error_count(self) -> int:
+        """Errors so far; those that were dropped count too, so that a file with too many is never clean."""
+        return self.dropped + sum(1 for d in self.found if d.is_error)
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
+    """The candidate that was probably meant, or None."""
+    known = sorted(set(candidates))
+    by_lower = {c.lower(): c for c in known}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> str:
+    """The help line for an unknown name: the nearest valid one, else the first few valid ones."""
+    known = sorted(set(candidates))
+    close = nearest(name, known)
+    if close is not None:
+        return f"did you mean `{close}`?"
+    if not known:
+        return ""
+    shown = ", ".join(f"`{c}`" for c in known[:8])
+    return f"{what}: {shown}{', …' if len(known) > 8 else ''}"

@@ -1,0 +1,205 @@
+"""Files or texts to checked patterns: the way into this floor.
+
+Imports are read relative to the file that names them, each file once; a cycle is refused.
+Tested by: tests/lang/test_load.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cep.base.errors import UsageError
+from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
+from cep.base.schema import Schema
+from cep.lang.check import check
+from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
+from cep.lang.ir import PatternIR
+from cep.lang.parser import parse
+from cep.lang.render import render_text
+from cep.lang.resolve import ListValue, resolve
+from cep.lang.syntax import FileSyntax, ImportSyntax
+
+# From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
+Resolver = Callable[[str, str], tuple[str, str] | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a set of files says. Only patterns without errors are in `patterns`; `sources` has every text read."""
+
+    schema: Schema
+    patterns: dict[str, PatternIR]
+    lists: dict[str, tuple[ListValue, ...]]
+    diagnostics: tuple[Diagnostic, ...]
+    sources: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0  # diagnostics past the limit
+
+    @property
+    def ok(self) -> bool:
+        """No errors; warnings may be there."""
+        return self.dropped == 0 and not any(d.is_error for d in self.diagnostics)
+
+
+def load_text(text: str, name: str = "<text>", resolver: Resolver | None = None) -> Checked:
+    """Check one text. Without a resolver it may not import anything."""
+    loader = _Loader(resolver or _no_imports)
+    loader.add(name, text)
+    return loader.checked()
+
+
+def load_files(paths: Iterable[str | Path]) -> Checked:
+    """Check files together, as one set of names, with what they import."""
+    loader = _Loader(resolve_path)
+    for path in paths:
+        name = _file_name(Path(path))
+        found = read_source(Path(path))
+        if found is None or isinstance(found, _Unreadable):
+            reason = found.reason if found is not None else "there is no such file"
+            loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
+        else:
+            loader.add(name, found)
+    return loader.checked()
+
+
+def bundle_source(path: str | Path) -> str:
+    """One text with the imports of a file in their place, each once: what a control record carries.
+
+    Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
+    """
+    loader = _Loader(resolve_path)
+    name = _file_name(Path(path))
+    found = read_source(Path(path))
+    if found is None or isinstance(found, _Unreadable):
+        raise UsageError(f"cannot bundle {name}: {found.reason if found is not None else 'there is no such file'}")
+    loader.add(name, found)
+    if loader.collector.error_count:
+        raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.found, loader.sources)}")
+    return loader.bundled(name, set())
+
+
+# ----------------------------------------------------------------------------------------------------- reading
+
+
+@dataclass(frozen=True, slots=True)
+class _Unreadable:
+    reason: str
+
+
+def read_source(path: Path) -> str | _Unreadable | None:
+    """The text of a file, a reason why not, or None if there is no such file."""
+    try:
+        if not path.is_file():
+            return None
+        if path.stat().st_size > SOURCE_BYTES_MAX:
+            return _Unreadable(f"it is larger than {SOURCE_BYTES_MAX} bytes")
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError:
+        return _Unreadable("it is not UTF-8 text")
+    except (OSError, ValueError) as error:
+        return _Unreadable(str(error))
+
+
+def _file_name(path: Path) -> str:
+    """One name for one file, however its path was written; relative to here if it can be."""
+    try:
+        absolute = path.resolve()
+        here = Path.cwd()
+    except (OSError, ValueError, RuntimeError):
+        return str(path)
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
+
+
+def resolve_path(importing: str, written: str) -> tuple[str, str] | str:
+    """A `Resolver` for files: relative to the file that imports."""
+    try:
+        path = Path(importing).parent / written
+        found = read_source(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+    if found is None:
+        return "there is no such file"
+    return found.reason if isinstance(found, _Unreadable) else (_file_name(path), found)
+
+
+def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
+    return "a text that is not a file cannot import"
+
+
+# ------------------------------------------------------------------------------------------------------ loading
+
+
+class _Loader:
+    """Reads files depth first, so that what a file imports is declared before it."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self.resolver = resolver
+        self.collector = Collector()
+        self.sources: dict[str, str] = {}
+        self.files: list[FileSyntax] = []
+        self.imports: dict[str, list[tuple[ImportSyntax, str]]] = {}
+        self.open: list[tuple[str, Span | None]] = []
+
+    def add(self, name: str, text: str, imported: Span | None = None) -> None:
+        """Parse a file and what it imports, unless it was read before."""
+        if name in self.sources:
+            return
+        self.sources[name] = text
+        # The length in characters is a lower bound of that in bytes: a huge text is refused before it is encoded.
+        if len(text) > SOURCE_BYTES_MAX or len(text.encode("utf-8", "replace")) > SOURCE_BYTES_MAX:
+            self.collector.add("CEP110", f"`{name}` is larger than {SOURCE_BYTES_MAX} bytes", imported)
+            return
+        file = parse(text, name, self.collector)
+        self.open.append((name, imported))
+        self.imports[name] = []
+        for declaration in file.declarations:
+            if isinstance(declaration, ImportSyntax):
+                self._import(name, declaration)
+        self.open.pop()
+        self.files.append(file)
+
+    def _import(self, importing: str, declaration: ImportSyntax) -> None:
+        if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
+            self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
+            return
+        found = self.resolver(importing, declaration.path)
+        if isinstance(found, str):
+            self.collector.add("CEP208", f"cannot import `{declaration.path}`: {found}", declaration.span)
+            return
+        name, text = found
+        if name in (opened for opened, _ in self.open):
+            spans = [span for opened, span in self.open if span is not None and opened != name]
+            labels = tuple(Label(span, "on the way round") for span in spans[:3])
+            message = f"`{declaration.path}` imports itself in a circle"
+            help_line = "move what both need into a third file"
+            self.collector.add("CEP209", message, declaration.span, help_line, labels)
+            return
+        self.imports[importing].append((declaration, name))
+        self.add(name, text, declaration.span)
+
+    def checked(self) -> Checked:
+        """Resolve and check all that was read."""
+        resolved = resolve(self.files, self.collector)
+        patterns = check(resolved, self.collector)
+        found = tuple(sorted(self.collector.found, key=self._place))
+        return Checked(resolved.schema, patterns, resolved.list_values(), found, self.sources, self.collector.dropped)
+
+    def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:
+        if diagnostic.span is None:
+            return (-1, 0)
+        return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
+
+    def bundled(self, name: str, done: set[str]) -> str:
+        """The text of a file with its imports in their place, without those in `done`; adds to `done`."""
+        done.add(name)
+        text = self.sources[name]
+        parts: list[str] = []
+        at = 0
+        for declaration, imported in self.imports[name]:
+            parts.append(text[at : declaration.span.start])
+            if imported not in done:
+                parts.append(self.bundled(imported, done).strip())
+            at = declaration.span.end
+        parts.append(text[at:])
+        return "".join(parts)

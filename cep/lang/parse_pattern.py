@@ -1,0 +1,291 @@
+"""Tokens to a pattern: its header and the clauses of its body.
+
+Tested by: tests/lang/test_parser.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cep.lang.cursor import DECLARATIONS, Cursor, Panic
+from cep.lang.diagnostics import Label, Span, did_you_mean
+from cep.lang.ir import SkipKind
+from cep.lang.lexer import TokenKind
+from cep.lang.parse_expressions import parse_expression, parse_number
+from cep.lang.parse_structure import parse_structure
+from cep.lang.syntax import (
+    ExprSyntax,
+    Literal,
+    MeasureSyntax,
+    NameRef,
+    ParamSyntax,
+    PatternSyntax,
+    SequenceSyntax,
+    SkipSyntax,
+    TypeSyntax,
+    UnarySyntax,
+    WhereSyntax,
+)
+
+_CLAUSES = ("seq", "where", "skip", "emit")
+_SKIPS = {
+    ("none", ""): SkipKind.NONE,
+    ("to", "next"): SkipKind.TO_NEXT,
+    ("past", "last"): SkipKind.PAST_LAST,
+    ("to", "first"): SkipKind.TO_FIRST,
+    ("to", "last"): SkipKind.TO_LAST,
+}
+
+
+@dataclass(slots=True)
+class _Clauses:
+    """What the body of a pattern has said so far."""
+
+    seen: dict[str, Span] = field(default_factory=dict)
+    structure: SequenceSyntax | None = None
+    wheres: list[WhereSyntax] = field(default_factory=list)
+    skip: SkipSyntax | None = None
+    measures: list[MeasureSyntax] = field(default_factory=list)
+    over_all: bool = False
+    timeout_measures: list[MeasureSyntax] | None = None
+    timeout_span: Span | None = None
+    broken: bool = False
+
+
+def parse_pattern(cursor: Cursor) -> PatternSyntax:
+    """A whole pattern; the cursor is at the word `pattern`."""
+    doc = cursor.take().doc
+    name = cursor.name("the name of the pattern")
+    params = _params(cursor) if cursor.at("(") else ()
+    cursor.expect("by", "and the key of the pattern")
+    key = _key(cursor)
+    cursor.expect("{", "at the start of the pattern")
+    clauses = _body(cursor)
+    timeout = clauses.timeout_measures
+    return PatternSyntax(
+        name=name.text,
+        span=name.span,
+        params=params,
+        key=key,
+        structure=clauses.structure,
+        wheres=tuple(clauses.wheres),
+        skip=clauses.skip,
+        measures=tuple(clauses.measures),
+        over_all=clauses.over_all,
+        timeout_measures=None if timeout is None else tuple(timeout),
+        timeout_span=clauses.timeout_span,
+        broken=clauses.broken,
+        doc=doc,
+    )
+
+
+def parse_type(cursor: Cursor) -> TypeSyntax:
+    """`decimal(2)?`, `enum(a, b)`, `string`."""
+    name = cursor.name("a type")
+    scale: int | None = None
+    symbols: list[NameRef] = []
+    if cursor.at("(") and cursor.token.line == name.line:
+        cursor.take()
+        if name.text == "decimal":
+            value = cursor.integer("the number of decimals").value
+            assert isinstance(value, int)
+            scale = value
+        else:
+            while not cursor.at(")"):
+                token = cursor.name("a symbol")
+                symbols.append(NameRef(token.text, token.span))
+                if not cursor.accept(","):
+                    break
+        cursor.expect(")")
+    nullable = cursor.accept("?") is not None
+    return TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, tuple(symbols), nullable)
+
+
+# --------------------------------------------------------------------------------------------------- header
+
+
+def _params(cursor: Cursor) -> tuple[ParamSyntax, ...]:
+    cursor.expect("(")
+    params: list[ParamSyntax] = []
+    while not cursor.at(")"):
+        params.append(_param(cursor))
+        if not cursor.accept(","):
+            break
+    cursor.expect(")", "at the end of the parameters")
+    return tuple(params)
+
+
+def _param(cursor: Cursor) -> ParamSyntax:
+    name = cursor.name("the name of a parameter")
+    cursor.expect(":", "and the type of the parameter")
+    type_syntax = parse_type(cursor)
+    default = _constant(cursor) if cursor.accept("=") else None
+    low = high = None
+    if cursor.at(",") and cursor.ahead().text == "in":
+        cursor.take()
+    if cursor.accept("in"):
+        low = _constant(cursor)
+        cursor.expect("..", "between the bounds")
+        high = _constant(cursor)
+    return ParamSyntax(name.text, name.span, type_syntax, default, low, high)
+
+
+def _constant(cursor: Cursor) -> ExprSyntax:
+    """A number, duration, text, truth value or symbol; what a default or a bound may be."""
+    token = cursor.token
+    if cursor.accept("-"):
+        argument = _constant(cursor)
+        return UnarySyntax("-", argument, token.span.to(argument.span))
+    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+        return parse_number(cursor)
+    if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
+        cursor.take()
+        return Literal(token.value, token.span)
+    if cursor.at("true", "false"):
+        return Literal(cursor.take().text == "true", token.span)
+    name = cursor.name("a constant")
+    return NameRef(name.text, name.span)
+
+
+def _key(cursor: Cursor) -> tuple[NameRef, ...]:
+    if not cursor.accept("("):
+        token = cursor.name("a key field")
+        return (NameRef(token.text, token.span),)
+    fields: list[NameRef] = []
+    while True:
+        token = cursor.name("a key field")
+        fields.append(NameRef(token.text, token.span))
+        if not cursor.accept(","):
+            break
+    cursor.expect(")", "at the end of the key")
+    return tuple(fields)
+
+
+# ----------------------------------------------------------------------------------------------------- body
+
+
+def _body(cursor: Cursor) -> _Clauses:
+    clauses = _Clauses()
+    while not cursor.at("}") and not cursor.at_end():
+        try:
+            _clause(cursor, clauses)
+        except Panic:
+            clauses.broken = True
+            _skip_to_clause(cursor)
+            if cursor.at_declaration() or cursor.at_end():
+                return clauses
+    cursor.expect("}", "at the end of the pattern")
+    return clauses
+
+
+def _at_clause(cursor: Cursor) -> bool:
+    return cursor.at(*_CLAUSES) or cursor.at_words("over", "all") or cursor.at_words("on", "timeout")
+
+
+def _at_entry(cursor: Cursor) -> bool:
+    return cursor.token.kind is TokenKind.NAME and cursor.ahead().text == ":"
+
+
+def _skip_to_clause(cursor: Cursor, *, or_entry: bool = False) -> None:
+    """Skip to a clause, the pattern's closing brace or a declaration; if wanted, to an entry of `where`."""
+    cursor.depth = 0
+    start = cursor.index
+    while not cursor.at_end():
+        if _at_clause(cursor) or cursor.at_declaration() or _at_close(cursor):
+            return
+        if or_entry and cursor.index > start and _at_entry(cursor):
+            return
+        cursor.take()
+
+
+def _at_close(cursor: Cursor) -> bool:
+    """Is this the brace that closes the pattern, and not that of a repetition?"""
+    after = cursor.ahead()
+    ends = after.kind is TokenKind.END or (after.first_on_line and after.text in DECLARATIONS)
+    return cursor.at("}") and (cursor.token.first_on_line or ends)
+
+
+def _clause(cursor: Cursor, clauses: _Clauses) -> None:
+    start = cursor.token.span
+    if cursor.accept(";"):
+        return
+    if not _at_clause(cursor):
+        names = (*_CLAUSES, "over all", "on timeout emit")
+        cursor.fail(f"expected a clause, found {cursor.shown()}", did_you_mean(cursor.token.text, names, "clauses"))
+    word = cursor.take().text
+    if word in clauses.seen:
+        labels = (Label(clauses.seen[word], "first given here"),)
+        cursor.collector.add("CEP106", f"`{word}` is given twice", start, "join the two", labels)
+    clauses.seen.setdefault(word, start)
+    if word == "seq":
+        clauses.structure = parse_structure(cursor)
+    elif word == "where":
+        _wheres(cursor, clauses)
+    elif word == "skip":
+        clauses.skip = _skip(cursor, start)
+    elif word == "emit":
+        _measures(cursor, clauses.measures)
+    elif word == "over":
+        cursor.expect("all")
+        clauses.over_all = True
+    else:
+        cursor.expect("timeout")
+        cursor.expect("emit", "after `on timeout`")
+        clauses.timeout_span = start
+        clauses.timeout_measures = []
+        _measures(cursor, clauses.timeout_measures)
+
+
+def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
+    while True:
+        try:
+            clauses.wheres.append(_where(cursor))
+            cursor.accept(",")
+        except Panic:
+            clauses.broken = True
+            _skip_to_clause(cursor, or_entry=True)
+        if not _at_entry(cursor):
+            return
+
+
+def _where(cursor: Cursor) -> WhereSyntax:
+    variable = cursor.name("a variable and its condition")
+    cursor.expect(":", "after the variable")
+    event_type = cursor.name("an event type")
+    condition: ExprSyntax | None = None
+    if not (_at_clause(cursor) or _at_entry(cursor) or cursor.at("}", ",", ";")):
+        condition = parse_expression(cursor)
+    return WhereSyntax(variable.text, variable.span, NameRef(event_type.text, event_type.span), condition)
+
+
+def _measures(cursor: Cursor, measures: list[MeasureSyntax]) -> None:
+    while True:
+        name = cursor.name("the name of a value to emit")
+        if cursor.at("."):
+            cursor.fail("a value to emit needs a name", f"write `name = {name.text}.…`")
+        cursor.expect("=", "after the name of the value")
+        measures.append(MeasureSyntax(name.text, name.span, parse_expression(cursor)))
+        if not cursor.accept(","):
+            return
+
+
+def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
+    first = cursor.take()
+    kind = _SKIPS.get((first.text, "" if first.text == "none" else cursor.token.text))
+    if kind is None:
+        cursor.fail(
+            "expected where matching resumes",
+            "write `skip none`, `to next`, `past last`, `to first x` or `to last x`",
+        )
+    variable: NameRef | None = None
+    if kind is not SkipKind.NONE:
+        cursor.take()
+    if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST):
+        token = cursor.name("a variable")
+        variable = NameRef(token.text, token.span)
+    in_order = False
+    if cursor.at("in") and cursor.ahead().text == "order":
+        cursor.take()
+        cursor.take()
+        in_order = True
+    return SkipSyntax(kind, variable, in_order, start.to(cursor.previous_span))

@@ -1,0 +1,132 @@
+"""Text to the syntax tree of one file: its declarations.
+
+After a mistake it goes on at the next field, entry, clause or declaration, so that one run reports several.
+Tested by: tests/lang/test_parser.py, tests/lang/test_fuzz.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cep.lang.cursor import DECLARATIONS, Cursor, Panic
+from cep.lang.diagnostics import Collector, did_you_mean
+from cep.lang.lexer import TokenKind, lex
+from cep.lang.parse_expressions import parse_expression, parse_list
+from cep.lang.parse_pattern import parse_pattern, parse_type
+from cep.lang.syntax import (
+    Declaration,
+    DefineSyntax,
+    EventSyntax,
+    FieldSyntax,
+    FileSyntax,
+    ImportSyntax,
+    ListSyntax,
+    NameRef,
+)
+
+
+class _Parser:
+    def __init__(self, cursor: Cursor, name: str) -> None:
+        self.cursor = cursor
+        self.name = name
+        self.forms: dict[str, Callable[[], Declaration]] = {
+            "event": self._event,
+            "import": self._import,
+            "list": self._list,
+            "define": self._define,
+            "pattern": lambda: parse_pattern(self.cursor),
+        }
+
+    def file(self) -> FileSyntax:
+        declarations: list[Declaration] = []
+        cursor = self.cursor
+        while not cursor.at_end():
+            try:
+                declarations.append(self._declaration())
+            except Panic:
+                self._skip_to_declaration()
+        return FileSyntax(self.name, tuple(declarations))
+
+    def _declaration(self) -> Declaration:
+        token = self.cursor.token
+        form = self.forms.get(token.text) if token.kind is TokenKind.NAME else None
+        if form is None:
+            message = f"expected a declaration, found {self.cursor.shown()}"
+            self.cursor.fail(message, did_you_mean(token.text, DECLARATIONS, "declarations"), code="CEP109")
+        return form()
+
+    def _skip_to_declaration(self) -> None:
+        cursor = self.cursor
+        cursor.depth = 0
+        if not cursor.at_declaration():
+            cursor.take()
+        while not cursor.at_end() and not cursor.at_declaration():
+            cursor.take()
+
+    # ------------------------------------------------------------------------------------ small declarations
+
+    def _import(self) -> ImportSyntax:
+        cursor = self.cursor
+        start = cursor.take().span
+        if cursor.token.kind is not TokenKind.STRING:
+            cursor.fail(f"expected a file in double quotes, found {cursor.shown()}")
+        path = cursor.take()
+        return ImportSyntax(str(path.value), start.to(path.span))
+
+    def _list(self) -> ListSyntax:
+        cursor = self.cursor
+        cursor.take()
+        name = cursor.name("the name of the list")
+        cursor.expect("=", "after the name of the list")
+        return ListSyntax(name.text, name.span, parse_list(cursor))
+
+    def _define(self) -> DefineSyntax:
+        cursor = self.cursor
+        cursor.take()
+        name = cursor.name("the name of the definition")
+        params: list[NameRef] = []
+        if cursor.accept("("):
+            while not cursor.at(")"):
+                token = cursor.name("the name of a parameter")
+                params.append(NameRef(token.text, token.span))
+                if not cursor.accept(","):
+                    break
+            cursor.expect(")", "at the end of the parameters")
+        cursor.expect("=", "before the expression")
+        return DefineSyntax(name.text, name.span, tuple(params), parse_expression(cursor))
+
+    def _event(self) -> EventSyntax:
+        cursor = self.cursor
+        doc = cursor.take().doc
+        name = cursor.name("the name of the event type")
+        cursor.expect("{", "at the start of the fields")
+        fields: list[FieldSyntax] = []
+        broken = False
+        while not cursor.at("}") and not cursor.at_end():
+            start = cursor.index
+            try:
+                field_name = cursor.name("the name of a field")
+                cursor.accept(":")
+                fields.append(FieldSyntax(field_name.text, field_name.span, parse_type(cursor)))
+                cursor.accept(",", ";")
+            except Panic:
+                broken = True
+                if cursor.at_declaration() and cursor.index > start:
+                    break
+                self._skip_line(start)
+        if not (broken and cursor.at_declaration()):
+            cursor.expect("}", "at the end of the fields")
+        return EventSyntax(name.text, name.span, tuple(fields), broken, doc)
+
+    def _skip_line(self, start: int) -> None:
+        """Go to the next line, `}` or the end; always past the token at index `start`."""
+        cursor = self.cursor
+        while not cursor.at_end() and not cursor.at("}"):
+            if cursor.index > start and cursor.token.first_on_line:
+                return
+            cursor.take()
+
+
+def parse(text: str, name: str, collector: Collector) -> FileSyntax:
+    """Parse the text of one file; what cannot be read is reported and left out."""
+    return _Parser(Cursor(lex(text, name, collector).tokens, collector), name).file()

@@ -1,0 +1,98 @@
+"""What a name means at one place of a file: the fields, variables, parameters and definitions in sight.
+
+Tested by: tests/lang/test_check.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Protocol
+
+from cep.base.schema import EventType, Type
+from cep.lang.diagnostics import Collector, Label, Span
+from cep.lang.ir import Expr
+from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef
+
+
+class Bound(Enum):
+    """What is known, where an expression is tested, about the events of a variable."""
+
+    ALWAYS = "always"  # at least one event is bound
+    MAYBE = "maybe"
+    LATER = "later"  # no event can be bound yet
+    NEGATED = "negated"  # no event ever is
+
+
+@dataclass(frozen=True, slots=True)
+class VariableInScope:
+    """A variable of the pattern as one expression sees it."""
+
+    event_type: EventType
+    bound: Bound
+    span: Span
+
+
+@dataclass(slots=True)
+class AggregateArgument:
+    """The inside of `sum(…)`: `x.f` there is a field of each event of the one variable x."""
+
+    fn: str
+    variable: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """The names that a whole file set shares."""
+
+    lists: Mapping[str, ListSyntax] = field(default_factory=dict)
+    defines: Mapping[str, DefineSyntax] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names in sight. `fields` None: there is no event under test (`emit`).
+
+    Inside a definition `arguments` holds its parameters, each with the scope of the place that wrote it, and the
+    parameters and variables of the pattern are out of sight: a definition means the same wherever it is used.
+    """
+
+    definitions: Definitions
+    fields: Mapping[str, Type] | None = None
+    fields_of: str = ""
+    variables: Mapping[str, VariableInScope] = field(default_factory=dict)
+    params: Mapping[str, Type] = field(default_factory=dict)
+    arguments: Mapping[str, tuple[ExprSyntax, Scope]] = field(default_factory=dict)
+    expansions: tuple[tuple[str, Span], ...] = ()
+    aggregate: AggregateArgument | None = None
+
+    def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
+        """The scope of a definition's body, used here with these arguments."""
+        bound = {p.name: (a, self) for p, a in zip(define.params, arguments, strict=True)}
+        expansions = (*self.expansions, (define.name, used))
+        return replace(self, arguments=bound, params={}, variables={}, expansions=expansions)
+
+    def labels(self) -> tuple[Label, ...]:
+        """Where the definitions were used that led to this place, the outermost first."""
+        return tuple(Label(span, f"`{name}` is used here") for name, span in self.expansions[:2])
+
+    def argument(self, name: str) -> tuple[ExprSyntax, Scope]:
+        """What was written for a parameter of the definition; inside an aggregate it is still inside."""
+        node, scope = self.arguments[name]
+        return node, replace(scope, aggregate=self.aggregate or scope.aggregate)
+
+
+class Checker(Protocol):
+    """What the parts of the expression checker need of the whole."""
+
+    collector: Collector
+
+    def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
+        """The typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
+
+    def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
+        """The variable of this name if its events may be spoken of here, None after a report."""
+
+    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | None:
+        """The list of this name, None after a report."""

@@ -1,0 +1,373 @@
+"""The syntax tree: what was written, with the place of every part, before any name is looked up.
+
+Tested by: tests/lang/test_parser.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from cep.lang.diagnostics import Span
+from cep.lang.ir import Inner, Link, SkipKind
+
+# ---------------------------------------------------------------------------------------------- expressions
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant as written: int, Decimal, float, str, bool, or None for null."""
+
+    value: int | Decimal | float | str | bool | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class DurationLiteral:
+    """`10 min`, in milliseconds."""
+
+    ms: int
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class NameRef:
+    """A bare name: field, parameter, list, enum symbol or variable, to be resolved."""
+
+    name: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """`x.f` or `first(x).f`."""
+
+    owner: ExprSyntax
+    field: str
+    field_span: Span
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class CallSyntax:
+    """`name(a, b)`: a function, an aggregate or a macro."""
+
+    name: str
+    name_span: Span
+    arguments: tuple[ExprSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class UnarySyntax:
+    """`not e` or `-e`."""
+
+    op: str
+    argument: ExprSyntax
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class BinarySyntax:
+    """Arithmetic, comparison and `like`."""
+
+    op: str
+    op_span: Span
+    left: ExprSyntax
+    right: ExprSyntax
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ChainSyntax:
+    """`a and b and c` or `a or b or c`, flat: long chains must not nest deep."""
+
+    op: str
+    operands: tuple[ExprSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class InSyntax:
+    """`e in [a, b]` or `e in name`."""
+
+    argument: ExprSyntax
+    items: tuple[ExprSyntax, ...] | NameRef
+    negated: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class BetweenSyntax:
+    """`e between a and b`, both ends included."""
+
+    argument: ExprSyntax
+    low: ExprSyntax
+    high: ExprSyntax
+    negated: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class IsNullSyntax:
+    """`e is null` or `e is not null`."""
+
+    argument: ExprSyntax
+    negated: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class IfSyntax:
+    """`if c then a else b`."""
+
+    condition: ExprSyntax
+    then: ExprSyntax
+    otherwise: ExprSyntax
+    span: Span
+
+
+ExprSyntax = (
+    Literal
+    | DurationLiteral
+    | NameRef
+    | Member
+    | CallSyntax
+    | UnarySyntax
+    | BinarySyntax
+    | ChainSyntax
+    | InSyntax
+    | BetweenSyntax
+    | IsNullSyntax
+    | IfSyntax
+)
+
+# ------------------------------------------------------------------------------------------------ structure
+
+Bound = Literal | DurationLiteral | NameRef  # a number or duration as written, or the name of a parameter
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSyntax:
+    """`within 10 min` or `within 20 events`."""
+
+    bound: Bound
+    in_events: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatSyntax:
+    """`? * + {n} {n,} {n,m}`; maximum None is unbounded."""
+
+    minimum: Bound
+    maximum: Bound | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class SuffixSyntax:
+    """All that may follow a variable or a group."""
+
+    repeat: RepeatSyntax | None = None
+    gap: Bound | None = None
+    inner: Inner = Inner.RELAXED
+    inner_span: Span | None = None
+    greedy_span: Span | None = None
+    until: ExprSyntax | None = None
+    until_span: Span | None = None
+
+    @property
+    def first_span(self) -> Span | None:
+        """Where the suffix begins, None if there is none."""
+        gap = self.gap.span if self.gap is not None else None
+        repeat = self.repeat.span if self.repeat is not None else None
+        return repeat or gap or self.greedy_span or self.inner_span or self.until_span
+
+
+NO_SUFFIX = SuffixSyntax()
+
+
+@dataclass(frozen=True, slots=True)
+class VariableSyntax:
+    """A variable in the structure."""
+
+    name: str
+    span: Span
+    suffix: SuffixSyntax = NO_SUFFIX
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSyntax:
+    """Parentheses. `within` was written after the closing one (a window inside belongs to the body)."""
+
+    body: SequenceSyntax | ChoiceSyntax
+    span: Span
+    suffix: SuffixSyntax = NO_SUFFIX
+    within: WindowSyntax | None = None
+
+
+ElementSyntax = VariableSyntax | GroupSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class StepSyntax:
+    """An element with the link before it."""
+
+    link: Link
+    element: ElementSyntax
+    span: Span
+    negated: bool = False
+    gap_min: Bound | None = None
+    gap_max: Bound | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSyntax:
+    """Steps, and the windows written at their end."""
+
+    steps: tuple[StepSyntax, ...]
+    windows: tuple[WindowSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceSyntax:
+    """`a | b` or `a & b`, with the windows written at the end."""
+
+    op: str
+    items: tuple[ElementSyntax, ...]
+    windows: tuple[WindowSyntax, ...]
+    span: Span
+
+
+# --------------------------------------------------------------------------------------------- declarations
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSyntax:
+    """`decimal(2)?`, `enum(a, b)`, `string`."""
+
+    name: str
+    span: Span
+    scale: int | None = None
+    symbols: tuple[NameRef, ...] = ()
+    nullable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FieldSyntax:
+    """`amount decimal(2)`."""
+
+    name: str
+    span: Span
+    type: TypeSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class EventSyntax:
+    """`event name { fields }`; `span` is that of the name, here and below."""
+
+    name: str
+    span: Span
+    fields: tuple[FieldSyntax, ...]
+    broken: bool  # a field could not be read, so a missing one is no news
+    doc: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSyntax:
+    """`import "file.cep"`."""
+
+    path: str
+    span: Span  # of the whole declaration
+
+
+@dataclass(frozen=True, slots=True)
+class ListSyntax:
+    """`list name = [items]`."""
+
+    name: str
+    span: Span
+    items: tuple[ExprSyntax, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefineSyntax:
+    """`define name(params) = body`."""
+
+    name: str
+    span: Span
+    params: tuple[NameRef, ...]
+    body: ExprSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSyntax:
+    """`name: type = default in low..high`."""
+
+    name: str
+    span: Span
+    type: TypeSyntax
+    default: ExprSyntax | None = None
+    low: ExprSyntax | None = None
+    high: ExprSyntax | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WhereSyntax:
+    """`x: event_type condition`."""
+
+    variable: str
+    span: Span
+    event_type: NameRef
+    condition: ExprSyntax | None
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureSyntax:
+    """`name = value` of an `emit`."""
+
+    name: str
+    span: Span
+    value: ExprSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class SkipSyntax:
+    """`skip to first x in order`."""
+
+    kind: SkipKind
+    variable: NameRef | None
+    in_order: bool
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternSyntax:
+    """A pattern; `broken` when a clause could not be read, so that what is missing is no news."""
+
+    name: str
+    span: Span
+    params: tuple[ParamSyntax, ...]
+    key: tuple[NameRef, ...]
+    structure: SequenceSyntax | None
+    wheres: tuple[WhereSyntax, ...]
+    skip: SkipSyntax | None
+    measures: tuple[MeasureSyntax, ...]
+    over_all: bool
+    timeout_measures: tuple[MeasureSyntax, ...] | None
+    timeout_span: Span | None
+    broken: bool
+    doc: str
+
+
+Declaration = EventSyntax | ImportSyntax | ListSyntax | DefineSyntax | PatternSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class FileSyntax:
+    """One parsed file."""
+
+    name: str
+    declarations: tuple[Declaration, ...]
