@@ -1,0 +1,118 @@
+"""EventBatch: typed columns of events of one key domain.
+
+A column is an Arrow array: int64 (int, scaled decimal, enum code, time and duration in ms), bool, float64 or
+large_string, with Arrow's nulls. `slots` turns one into the int64 slots and null flags that kernels read.
+Tested by: tests/columnar/test_batch.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.base.schema import Kind, Schema, Type
+
+TEXT = pa.large_string()
+
+
+def arrow_type(type_: Type) -> pa.DataType:
+    """The Arrow type of a column."""
+    if type_.is_text:
+        return TEXT
+    if type_.kind is Kind.BOOL:
+        return pa.bool_()
+    return pa.float64() if type_.is_float else pa.int64()
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one key domain, in any order.
+
+    Shapes: all of length N. key and event_id are text without nulls; event_type int16 is an index of the schema's
+    event types; time_ms int64 is event time, UTC; columns hold every field of the schema but id and time.
+    """
+
+    key: pa.Array
+    event_id: pa.Array
+    event_type: NDArray[np.int16]
+    time_ms: NDArray[np.int64]
+    columns: Mapping[str, pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.time_ms)
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> EventBatch:
+        """The events at these positions, or where the mask is true."""
+        chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        indices = pa.array(chosen)
+        return EventBatch(
+            self.key.take(indices),
+            self.event_id.take(indices),
+            self.event_type[chosen],
+            self.time_ms[chosen],
+            {name: column.take(indices) for name, column in self.columns.items()},
+        )
+
+
+def empty_batch(schema: Schema) -> EventBatch:
+    """A batch without events."""
+    return EventBatch(
+        pa.array([], TEXT),
+        pa.array([], TEXT),
+        np.empty(0, np.int16),
+        np.empty(0, np.int64),
+        {name: pa.array([], arrow_type(type_)) for name, type_ in data_columns(schema).items()},
+    )
+
+
+def data_columns(schema: Schema) -> dict[str, Type]:
+    """The columns that an EventBatch of the schema has beside key, id, type and time."""
+    fixed = {e.time_field for e in schema.event_types}
+    return {name: type_ for name, type_ in schema.columns().items() if name not in fixed}
+
+
+def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
+    """All events of the batches, in their order; at least one batch."""
+    parts = list(batches)
+    if len(parts) == 1:
+        return parts[0]
+    return EventBatch(
+        pa.concat_arrays([b.key for b in parts]),
+        pa.concat_arrays([b.event_id for b in parts]),
+        np.concatenate([b.event_type for b in parts]),
+        np.concatenate([b.time_ms for b in parts]),
+        {name: pa.concat_arrays([b.columns[name] for b in parts]) for name in parts[0].columns},
+    )
+
+
+def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """The 64-bit slots of a column that is not text, and its null flags (1 = null; the slot is then 0)."""
+    if array.null_count:
+        nulls = np.asarray(pc.is_null(array)).astype(np.uint8)
+        array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+    else:
+        nulls = np.zeros(len(array), np.uint8)
+    values = array.to_numpy(zero_copy_only=False)
+    return (values.view(np.int64) if values.dtype == np.float64 else values.astype(np.int64, copy=False)), nulls
+
+
+def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
+    """The other way round, for a type that is not text."""
+    mask = nulls.astype(bool) if nulls.any() else None
+    if type_.is_float:
+        return pa.array(values.view(np.float64), mask=mask)
+    if type_.kind is Kind.BOOL:
+        return pa.array(values.astype(bool), mask=mask)
+    return pa.array(values, mask=mask)
+
+
+def text_buffers(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy."""
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
+    return bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)

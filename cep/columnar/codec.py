@@ -1,0 +1,73 @@
+"""The one codec: an EventBatch, or arrays with named columns, as bytes and back.
+
+    | "CEP" | format u8 | crc32 u32 | Arrow IPC stream: one schema, one record batch |      little-endian
+
+The checksum is over what follows it. Arrow's IPC format carries names, types, nulls and alignment.
+Tested by: tests/columnar/test_codec.py
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.columnar.batch import EventBatch
+
+FORMAT_VERSION = 1
+_HEADER = struct.Struct("<3sBI")
+_MAGIC = b"CEP"
+_FIXED = ("\x00key", "\x00event_id", "\x00event_type", "\x00time_ms")  # no field can have such a name
+
+
+def encode_table(batch: pa.RecordBatch) -> bytes:
+    """A record batch (with its schema's metadata) as bytes."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    body = memoryview(sink.getvalue())
+    return _HEADER.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(body)) + bytes(body)
+
+
+def decode_table(data: bytes) -> pa.RecordBatch:
+    """The record batch in `data`; its columns point into `data`.
+
+    Raises: StateFormatError for another format version, StateCorruptError if magic or checksum are wrong.
+    """
+    if len(data) < _HEADER.size:
+        raise StateCorruptError(f"a block of {len(data)} bytes is shorter than its header of {_HEADER.size}")
+    magic, version, checksum = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise StateCorruptError(f"a block begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
+    if version != FORMAT_VERSION:
+        raise StateFormatError(
+            f"a block has format {version}, this build reads {FORMAT_VERSION}; "
+            "start from an empty checkpoint, or read it with the build that wrote it"
+        )
+    body = pa.py_buffer(data).slice(_HEADER.size)
+    if zlib.crc32(body) != checksum:
+        raise StateCorruptError(f"a block of {len(data)} bytes fails its checksum; restore an earlier checkpoint")
+    with pa.ipc.open_stream(body) as reader:
+        return reader.read_next_batch()
+
+
+def encode_batch(batch: EventBatch) -> bytes:
+    """An EventBatch as bytes."""
+    arrays = [batch.key, batch.event_id, pa.array(batch.event_type), pa.array(batch.time_ms), *batch.columns.values()]
+    return encode_table(pa.record_batch(arrays, names=[*_FIXED, *batch.columns]))
+
+
+def decode_batch(data: bytes) -> EventBatch:
+    """The EventBatch in `data`. Raises as decode_table."""
+    table = decode_table(data)
+    names = table.schema.names
+    return EventBatch(
+        table.column(0),
+        table.column(1),
+        np.asarray(table.column(2)),
+        np.asarray(table.column(3)),
+        {names[i]: table.column(i) for i in range(len(_FIXED), table.num_columns)},
+    )

@@ -1,0 +1,249 @@
+"""advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
+
+1. Sort the batch, evaluate what needs one event alone (table.py).
+2. For each rule, carry its runs over the events that it may react to (kernels/advance.py).
+3. Read the matches out of the tree of bound events.
+4. Keep what live runs can still reach.
+
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import EventBatch, from_slots
+from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
+from cep.engine.table import PreparedEvents, ordinals_of, prepare, queue_of
+from cep.kernels import layout as y
+from cep.kernels.advance import advance_rule, compact, match_bindings, match_lengths
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.nfa.program import Program, RuleProgram
+
+_COUNTER_NAMES = {
+    y.COUNT_STARTED: "runs_started",
+    y.COUNT_EXPIRED: "runs_expired",
+    y.COUNT_EVICTED: "runs_evicted",
+    y.COUNT_DROPPED: "matches_dropped",
+    y.COUNT_OVERFLOW: "arithmetic_overflows",
+    y.COUNT_STEPS: "run_steps",
+}
+_WORK_ROWS = 256
+_FIRST_CAPACITY = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """Completed and timed-out runs of one call, M of them, with B bound events in all.
+
+    Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline);
+    timed_out bool[M]; measures int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B]
+    (index in the rule's variables), event_row int64[B] and, by row, event_id text and event_time_ms.
+    """
+
+    rule: Int32
+    key: Int32
+    detected_ms: Int64
+    timed_out: np.ndarray
+    measures: Int64
+    measures_null: UInt8
+    offsets: Int64
+    variable: Int32
+    event_id: pa.Array
+    event_time_ms: Int64
+    keys: pa.Array
+    texts: pa.Array
+
+    def __len__(self) -> int:
+        return len(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a call gives: the new keyed state, the matches (in no particular order), counters by name."""
+
+    keyed_state: KeyedState
+    matches: Matches
+    counters: Mapping[str, int]
+
+
+class _Outputs:
+    """Growing output arrays, shared by the rules of one call."""
+
+    def __init__(self, program: Program, state: KeyedState, events_count: int) -> None:
+        width = program.width
+        self.work = np.empty((_WORK_ROWS, width), np.int64)
+        self.nodes = np.empty((len(state.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
+        self.nodes[: len(state.nodes)] = state.nodes
+        self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_WIDTH), np.int64)
+        self.measures = np.zeros((_FIRST_CAPACITY, program.measures_max), np.int64)
+        self.measures_null = np.zeros((_FIRST_CAPACITY, program.measures_max), np.uint8)
+        self.runs = np.empty((len(state.runs) + _FIRST_CAPACITY, width), np.int64)
+        self.run_key = np.empty(len(self.runs), np.int32)
+        self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
+        self.cursor[y.CURSOR_NODES] = len(state.nodes)
+        self.counters = np.zeros(y.COUNTERS, np.int64)
+
+    def enlarge(self, full: int) -> None:
+        """Double what was full."""
+        if full == y.FULL_WORK:
+            self.work = np.empty((2 * len(self.work), self.work.shape[1]), np.int64)
+        elif full == y.FULL_NODES:
+            self.nodes = _doubled(self.nodes)
+        elif full == y.FULL_MATCHES:
+            self.matches, self.measures, self.measures_null = (
+                _doubled(self.matches), _doubled(self.measures), _doubled(self.measures_null),
+            )  # fmt: skip
+        else:
+            self.runs, self.run_key = _doubled(self.runs), _doubled(self.run_key)
+
+
+def _doubled(array: np.ndarray) -> np.ndarray:
+    larger = np.zeros((2 * len(array), *array.shape[1:]), array.dtype)
+    larger[: len(array)] = array
+    return larger
+
+
+def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int) -> Advanced:
+    """Carry the runs of all keys over a batch of events and close what is over by the watermark.
+
+    The batch may hold any keys in any order; of one key no event may be earlier than those of former calls.
+    `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
+    Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
+    """
+    state, orphans = fit(keyed_state or empty_state(program), program)
+    if len(batch) == 0 and (state.expiry_min is None or state.expiry_min > watermark_ms):
+        nothing = _no_matches(program, state)
+        return Advanced(state, nothing, {"runs_orphaned": orphans} if orphans else {})
+    prepared = prepare(program, state, batch)
+    outputs = _Outputs(program, state, len(batch))
+    bounds = np.searchsorted(state.run_rule, np.arange(len(program.rules) + 1))
+    rule_of_run: list[Int32] = []
+    streams: dict[int, tuple[Int32, Int32]] = {}
+    machine_ints = np.zeros(max(program.machine_size, 1), np.int64)
+    for number, rule in enumerate(program.rules):
+        before = int(outputs.cursor[y.CURSOR_OUT])
+        own = slice(bounds[number], bounds[number + 1])
+        if rule.stream not in streams:
+            chosen = program.streams[rule.stream] if rule.stream >= 0 else None
+            streams[rule.stream] = ordinals_of(prepared, chosen, len(program.schema.event_types))
+        _advance_rule(program, rule, prepared, streams[rule.stream], state, own, watermark_ms, outputs, machine_ints)
+        rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
+    matches = _read_matches(program, state, batch, prepared, outputs)
+    run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
+    kept = _keep(program, state, batch, prepared, outputs, run_rule)
+    counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
+    counters["arithmetic_overflows"] += prepared.overflows
+    counters["runs_orphaned"] = orphans
+    counters["matches"] = len(matches)
+    return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
+
+
+def _advance_rule(program: Program, rule: RuleProgram, prepared: PreparedEvents, stream: tuple[Int32, Int32],
+                  state: KeyedState, own: slice, watermark_ms: int, outputs: _Outputs, machine_ints: Int64) -> None:  # fmt: skip
+    queue = queue_of(prepared, rule.relevant)
+    if len(queue) == 0 and own.start == own.stop:
+        return
+    table = prepared.stream_table(*stream)
+    arrays = program.arrays._replace(constants=prepared.constants)
+    outputs.cursor[y.CURSOR_QUEUE] = outputs.cursor[y.CURSOR_RUN] = 0
+    nulled = np.zeros(len(machine_ints), np.uint8)
+    while True:
+        machine = y.Machine(machine_ints, machine_ints.view(np.float64), nulled, outputs.nodes)
+        full = advance_rule(
+            arrays, rule.scalars, table, queue, program.start_runs[rule.scalars.rule], state.runs[own],
+            state.run_key[own], watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.measures,
+            outputs.measures_null, outputs.runs, outputs.run_key, machine, outputs.cursor, outputs.counters,
+        )  # fmt: skip
+        if full == y.FULL_NOT:
+            return
+        outputs.enlarge(full)
+
+
+def _read_matches(program: Program, state: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+                  outputs: _Outputs) -> Matches:  # fmt: skip
+    count = int(outputs.cursor[y.CURSOR_MATCHES])
+    found = outputs.matches[:count]
+    lengths = np.zeros(count, np.int64)
+    match_lengths(found, outputs.nodes, lengths)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    rows = np.empty(int(offsets[-1]), np.int64)
+    variables = np.empty(len(rows), np.int32)
+    match_bindings(found, outputs.nodes, program.arrays.state_variable, offsets, rows, variables)
+    return Matches(
+        found[:, y.MATCH_RULE].astype(np.int32),
+        found[:, y.MATCH_KEY].astype(np.int32),
+        found[:, y.MATCH_DETECTED].copy(),
+        found[:, y.MATCH_KIND] == y.KIND_TIMEOUT,
+        outputs.measures[:count],
+        outputs.measures_null[:count],
+        offsets,
+        variables,
+        _ids(state, batch, prepared, rows),
+        prepared.columns[1, rows],
+        prepared.keys,
+        prepared.texts,
+    )
+
+
+def _ids(state: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
+    """The event ids of rows of the event table."""
+    new = rows >= prepared.first_row
+    if new.all():
+        return batch.event_id.take(pa.array(prepared.batch_rows[rows - prepared.first_row]))
+    at = np.where(new, len(state.events), rows)
+    at[new] += prepared.batch_rows[rows[new] - prepared.first_row]
+    return pa.chunked_array([state.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
+
+
+def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: PreparedEvents, outputs: _Outputs,
+          run_rule: Int32) -> KeyedState:  # fmt: skip
+    """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
+    runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
+    runs, nodes = outputs.runs[:runs_count].copy(), outputs.nodes[:nodes_count]
+    row_map = np.full(prepared.rows_count, -1, np.int64)
+    nodes_kept, _ = compact(runs, nodes, program.row_registers, run_rule, np.full(nodes_count, -1, np.int64), row_map)
+    rows = np.flatnonzero(row_map >= 0)
+    wanted = np.zeros(len(prepared.keys), bool)
+    wanted[outputs.run_key[:runs_count]] = True
+    new_key = (np.cumsum(wanted) - 1).astype(np.int32)
+    columns: dict[str, pa.Array] = {}
+    for number, column in enumerate(program.columns[2:], start=2):
+        if not column.retained:
+            continue
+        values, nulls = prepared.columns[number, rows], prepared.nulls[number, rows]
+        if column.type.is_text:
+            columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))
+        else:
+            columns[column.name] = from_slots(values, nulls, column.type)
+    return KeyedState(
+        Layout.of(program),
+        prepared.keys.filter(pa.array(wanted)),
+        runs,
+        run_rule,
+        new_key[outputs.run_key[:runs_count]],
+        nodes[:nodes_kept].copy(),
+        RetainedEvents(
+            new_key[prepared.key[rows]],
+            _ids(state, batch, prepared, rows),
+            prepared.columns[0, rows],
+            prepared.columns[1, rows],
+            columns,
+        ),
+    )
+
+
+def _no_matches(program: Program, state: KeyedState) -> Matches:
+    nothing = np.empty(0, np.int64)
+    return Matches(
+        nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
+        np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
+        np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, state.keys,
+        pa.array([], pa.large_string()),
+    )  # fmt: skip
+
+

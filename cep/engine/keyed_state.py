@@ -1,0 +1,206 @@
+"""KeyedState: the runs of many keys, the events that they have bound, and the tree that ties them together.
+
+Everything is a column: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that
+some run can still reach. It belongs to a program; `fit` carries it over to another one by rule identity.
+Tested by: tests/engine/test_keyed_state.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, arrow_type
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64
+from cep.nfa.program import Program
+
+RuleIdentity = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedEvents:
+    """Events that runs have bound: key int32[E] into KeyedState.keys, ids, types, times and retained columns."""
+
+    key: Int32
+    event_id: pa.Array
+    event_type: Int64
+    time_ms: Int64
+    columns: Mapping[str, pa.Array]
+
+    def __len__(self) -> int:
+        return len(self.time_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the numbers in a KeyedState mean: for each rule its identity, its first NFA state and how many it has."""
+
+    fingerprint: str
+    rules: tuple[tuple[RuleIdentity, int, int], ...]
+
+    @staticmethod
+    def of(program: Program) -> Layout:
+        rules = tuple((r.identity, r.scalars.start_state, r.scalars.end_state - r.scalars.start_state) for r in program.rules)
+        return Layout(program.fingerprint, rules)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedState:
+    """Runs of many keys. Shapes: keys text[K]; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3]."""
+
+    layout: Layout
+    keys: pa.Array
+    runs: Int64
+    run_rule: Int32
+    run_key: Int32
+    nodes: Int64
+    events: RetainedEvents
+
+    def __len__(self) -> int:
+        return len(self.runs)
+
+    @property
+    def expiry_min(self) -> int | None:
+        """The earliest event time (ms) at which a run is over; None without runs."""
+        return int(self.runs[:, y.RUN_EXPIRY].min()) if len(self.runs) else None
+
+
+def empty_state(program: Program) -> KeyedState:
+    """The state in which nothing has happened."""
+    columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns[2:] if c.retained}
+    return KeyedState(
+        Layout.of(program),
+        pa.array([], TEXT),
+        np.empty((0, program.width), np.int64),
+        np.empty(0, np.int32),
+        np.empty(0, np.int32),
+        np.empty((0, y.NODE_WIDTH), np.int64),
+        RetainedEvents(np.empty(0, np.int32), pa.array([], TEXT), np.empty(0, np.int64), np.empty(0, np.int64), columns),
+    )
+
+
+def fit(state: KeyedState, program: Program) -> tuple[KeyedState, int]:
+    """The same runs in the numbers of another program; returns (state, runs dropped because their rule is gone).
+
+    Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
+    """
+    if state.layout.fingerprint == program.fingerprint:
+        return state, 0
+    target = Layout.of(program)
+    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(target.rules)}
+    slots = np.full(len(state.layout.rules) + 1, -1, np.int32)
+    shifts = np.zeros(sum(count for _, _, count in state.layout.rules) + 1, np.int64)
+    for old, (identity, first, count) in enumerate(state.layout.rules):
+        if identity in places:
+            slots[old] = places[identity][0]
+            shifts[first : first + count] = places[identity][1] - first
+    run_rule = slots[state.run_rule]
+    kept = run_rule >= 0
+    runs = np.zeros((int(kept.sum()), program.width), np.int64)
+    shared = min(program.width, state.runs.shape[1])
+    runs[:, :shared] = state.runs[kept, :shared]
+    runs[:, y.RUN_STATE] += shifts[runs[:, y.RUN_STATE]]
+    nodes = state.nodes.copy()
+    nodes[:, y.NODE_STATE] += shifts[nodes[:, y.NODE_STATE]]
+    run_rule, run_key = run_rule[kept], state.run_key[kept]
+    order = np.lexsort((np.arange(len(runs)), run_key, run_rule))
+    columns = {
+        c.name: state.events.columns.get(c.name, pa.nulls(len(state.events), arrow_type(c.type)))
+        for c in program.columns[2:]
+        if c.retained
+    }
+    events = replace(state.events, columns=columns)
+    fitted = KeyedState(target, state.keys, runs[order], run_rule[order], run_key[order], nodes, events)
+    return fitted, len(state.runs) - len(runs)
+
+
+def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
+    """Join states of disjoint keys that belong to the same program; at least one."""
+    if len(states) == 1:
+        return states[0]
+    runs, nodes, events = [], [], []
+    keys_before = nodes_before = rows_before = 0
+    for state in states:
+        runs.append(_shifted_runs(state, nodes_before, rows_before, row_registers))
+        moved = state.nodes.copy()
+        moved[:, y.NODE_ROW] += rows_before
+        moved[:, y.NODE_PREVIOUS] += np.where(moved[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
+        nodes.append(moved)
+        events.append(replace(state.events, key=state.events.key + np.int32(keys_before)))
+        keys_before, nodes_before, rows_before = (
+            keys_before + len(state.keys), nodes_before + len(moved), rows_before + len(state.events),
+        )  # fmt: skip
+    offsets = np.cumsum([0, *(len(s.keys) for s in states)])
+    run_key = np.concatenate([s.run_key + np.int32(at) for s, at in zip(states, offsets[:-1], strict=True)])
+    run_rule = np.concatenate([s.run_rule for s in states])
+    order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
+    return KeyedState(
+        states[0].layout,
+        pa.concat_arrays([s.keys for s in states]),
+        np.concatenate(runs)[order],
+        run_rule[order],
+        run_key[order],
+        np.concatenate(nodes),
+        RetainedEvents(
+            np.concatenate([e.key for e in events]),
+            pa.concat_arrays([e.event_id for e in events]),
+            np.concatenate([e.event_type for e in events]),
+            np.concatenate([e.time_ms for e in events]),
+            {name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
+        ),
+    )
+
+
+def _shifted_runs(state: KeyedState, nodes_before: int, rows_before: int, row_registers: np.ndarray) -> Int64:
+    runs = state.runs.copy()
+    runs[:, y.RUN_NODE] += nodes_before
+    runs[:, y.RUN_START_ROW] += rows_before
+    if row_registers.shape[1]:
+        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
+        holds_row = row_registers[state.run_rule].astype(bool) & (registers >= 0)
+        registers += np.where(holds_row, rows_before, 0)
+    return runs
+
+
+def select_keys(state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
+    """The part of the state that belongs to the keys where the mask bool[K] is true. Order is unchanged."""
+    in_runs = wanted[state.run_key]
+    in_events = wanted[state.events.key]
+    in_nodes = in_events[state.nodes[:, y.NODE_ROW]]
+    new_key = np.cumsum(wanted, dtype=np.int64) - 1
+    new_row = np.cumsum(in_events, dtype=np.int64) - 1
+    new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
+    runs = state.runs[in_runs]
+    runs[:, y.RUN_NODE] = new_node[runs[:, y.RUN_NODE]]
+    runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
+    run_rule = state.run_rule[in_runs]
+    if row_registers.shape[1]:
+        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
+        holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
+        registers[holds_row] = new_row[registers[holds_row]]
+    nodes = state.nodes[in_nodes]
+    nodes[:, y.NODE_ROW] = new_row[nodes[:, y.NODE_ROW]]
+    has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
+    nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
+    rows, events = pa.array(np.flatnonzero(in_events)), state.events
+    return KeyedState(
+        state.layout,
+        state.keys.filter(pa.array(wanted)),
+        runs,
+        run_rule,
+        new_key[state.run_key[in_runs]].astype(np.int32),
+        nodes,
+        RetainedEvents(
+            new_key[events.key[in_events]].astype(np.int32),
+            events.event_id.take(rows),
+            events.event_type[in_events],
+            events.time_ms[in_events],
+            {name: column.take(rows) for name, column in events.columns.items()},
+        ),
+    )
+
+

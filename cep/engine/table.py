@@ -1,0 +1,175 @@
+"""KeyedState + EventBatch → the event table that kernels read: retained rows first, then new ones by key and time.
+
+Tested by: tests/engine/test_advance.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
+from cep.engine.keyed_state import KeyedState
+from cep.kernels.arrange import count_ordinals, group_by_key, queue_rows
+from cep.kernels.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.layout import EventTable, Int32, Int64, UInt8, UInt64
+from cep.nfa.program import Program
+
+
+_TEXT_TESTS = {
+    "contains": pc.match_substring,
+    "starts_with": pc.starts_with,
+    "ends_with": pc.ends_with,
+    "like": pc.match_like,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEvents:
+    """Everything about the events of one call. `batch_rows` says which event of the batch a new row is.
+
+    `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null.
+    """
+
+    keys: pa.Array
+    key: Int32
+    columns: Int64
+    nulls: UInt8
+    constants: Int64
+    bitmaps: UInt64
+    first_row: int
+    batch_rows: Int64
+    texts: pa.Array
+    overflows: int
+
+    @property
+    def rows_count(self) -> int:
+        return self.columns.shape[1]
+
+    def stream_table(self, ordinal: Int32, stream_count: Int32) -> EventTable:
+        """The kernels' view, with the positions of one stream."""
+        return EventTable(self.columns, self.nulls, self.key, ordinal, stream_count, self.bitmaps, self.first_row)
+
+
+def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedEvents:
+    """Sort the batch by (key, time, event id) behind the retained events, and evaluate what needs one event alone.
+
+    Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
+    """
+    encoded = pa.concat_arrays([state.keys, batch.key]).dictionary_encode()
+    codes = np.asarray(encoded.indices)
+    batch_key = codes[len(state.keys) :]
+    batch_rows = _order(batch, batch_key, len(encoded.dictionary))
+    first_row = len(state.events)
+    columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[0, :first_row], columns[0, first_row:] = state.events.event_type, batch.event_type[batch_rows]
+    columns[1, :first_row], columns[1, first_row:] = state.events.time_ms, batch.time_ms[batch_rows]
+    texts = _fill_texts(program, state, batch, batch_rows, columns, nulls)
+    for number, column in enumerate(program.columns[2:], start=2):
+        if column.derived or column.type.is_text:
+            continue
+        if column.text_test is not None:
+            function, source, text = column.text_test
+            passes = _TEXT_TESTS[function](texts, text)
+            columns[number, first_row:] = np.asarray(passes).astype(np.int64)[columns[source, first_row:]] if len(texts) else 0
+            nulls[number, first_row:] = nulls[source, first_row:]
+            continue
+        if column.retained:
+            columns[number, :first_row], nulls[number, :first_row] = slots(state.events.columns[column.name])
+        new = batch.columns[column.name]
+        values, flags = slots(new)
+        np.take(values, batch_rows, out=columns[number, first_row:])
+        if new.null_count:
+            np.take(flags, batch_rows, out=nulls[number, first_row:])
+    constants = _constants(program, texts)
+    words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)
+    bitmaps = np.zeros((max(len(program.vector.predicate_registers), 1), max(words, 1)), np.uint64)
+    errors = np.zeros(1, np.int64)
+    vector = program.vector
+    if len(batch) and len(vector.code):
+        evaluate_blocks(
+            vector.code, columns, nulls, constants, first_row, vector.machine_size, vector.predicate_registers, bitmaps,
+            vector.derived_registers, program.derived_first(), errors,
+        )  # fmt: skip
+    key = np.concatenate([state.events.key, batch_key[batch_rows]])
+    return PreparedEvents(
+        encoded.dictionary, key, columns, nulls, constants, bitmaps, first_row, batch_rows, texts, int(errors[0])
+    )
+
+
+def _order(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
+    """The batch's events by (key, time, event id)."""
+    if len(batch) == 0:
+        return np.empty(0, np.int64)
+    time = batch.time_ms
+    sorted_already = bool(np.all(time[1:] >= time[:-1]))
+    by_time = np.arange(len(batch)) if sorted_already else np.argsort(time, kind="stable")
+    offsets, data = text_buffers(batch.event_id)
+    ordered = np.empty(len(batch), np.int64)
+    group_by_key(by_time, key, keys_count, time, offsets, data, ordered)
+    return ordered
+
+
+def _fill_texts(
+    program: Program, state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
+) -> pa.Array:
+    """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary."""
+    numbers = [n for n, c in enumerate(program.columns) if c.type.is_text]
+    if not numbers:
+        return pa.array([], TEXT)
+    parts: list[pa.Array] = []
+    for number in numbers:
+        column = program.columns[number]
+        parts.append(state.events.columns[column.name] if column.retained else pa.array([], TEXT))
+        parts.append(batch.columns[column.name])
+    encoded = pa.concat_arrays(parts).dictionary_encode()
+    indices = encoded.indices
+    missing = np.asarray(pc.is_null(indices)).astype(np.uint8) if indices.null_count else None
+    codes = np.asarray(indices.fill_null(0) if missing is not None else indices)
+    first_row, at = len(state.events), 0
+    for number, old in zip(numbers, parts[::2], strict=True):
+        before, after = at + len(old), at + len(old) + len(batch)
+        if len(old):
+            columns[number, :first_row] = codes[at:before]
+        np.take(codes[before:after].astype(np.int64), batch_rows, out=columns[number, first_row:])
+        if missing is not None:
+            if len(old):
+                nulls[number, :first_row] = missing[at:before]
+            np.take(missing[before:after], batch_rows, out=nulls[number, first_row:])
+        at = after
+    return encoded.dictionary
+
+
+def _constants(program: Program, texts: pa.Array) -> Int64:
+    """The constant pool with each text replaced by its number; -1 for a text that no event has."""
+    constants = program.arrays.constants.copy()
+    if program.text_constants:
+        wanted = pa.array([text for _, text in program.text_constants], TEXT)
+        numbers = pc.index_in(wanted, value_set=texts).fill_null(-1)
+        constants[[slot for slot, _ in program.text_constants]] = np.asarray(numbers)
+    return constants
+
+
+def queue_of(prepared: PreparedEvents, relevant: Int32 | None) -> Int32:
+    """The new rows that a rule may react to; all of them if `relevant` is None."""
+    count = prepared.rows_count - prepared.first_row
+    if relevant is None:
+        return np.arange(prepared.first_row, prepared.rows_count, dtype=np.int32)
+    rows = np.empty(count, np.int32)
+    found = queue_rows(prepared.bitmaps, relevant, prepared.first_row, count, rows)
+    return rows[:found]
+
+
+def ordinals_of(prepared: PreparedEvents, stream: tuple[int, ...] | None, types_count: int) -> tuple[Int32, Int32]:
+    """Positions of the new events in a stream (a set of event types), and how many each key has; zeros for None."""
+    ordinal = np.zeros(prepared.rows_count, np.int32)
+    stream_count = np.zeros(len(prepared.keys), np.int32)
+    if stream is not None:
+        in_stream = np.zeros(types_count, np.uint8)
+        in_stream[list(stream)] = 1
+        count_ordinals(prepared.key, prepared.columns[0], in_stream, prepared.first_row, ordinal, stream_count)
+    return ordinal, stream_count

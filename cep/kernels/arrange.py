@@ -1,0 +1,134 @@
+"""Hashing, ordering and queueing of events: what happens to a batch before the matcher sees it.
+
+Tested by: tests/kernels/test_arrange.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels.jit import kernel
+
+
+@kernel
+def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
+    """out uint64[N] = a stable 64-bit hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes).
+
+    FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
+    It never changes: key groups of stored state depend on it.
+    """
+    for i in range(out.shape[0]):
+        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(seed)
+        for k in range(offsets[i], offsets[i + 1]):
+            h = (h ^ np.uint64(data[k])) * np.uint64(0x100000001B3)
+        h ^= h >> np.uint64(33)
+        h *= np.uint64(0xFF51AFD7ED558CCD)
+        h ^= h >> np.uint64(33)
+        h *= np.uint64(0xC4CEB9FE1A85EC53)
+        h ^= h >> np.uint64(33)
+        out[i] = h
+
+
+@kernel
+def _id_before(a: Any, b: Any, offsets: Any, data: Any) -> Any:
+    """Order of ids: the shorter first, then by bytes, so that whole numbers written as text keep their order."""
+    length_a, length_b = offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]
+    if length_a != length_b:
+        return length_a < length_b
+    for k in range(length_a):
+        x, y = data[offsets[a] + k], data[offsets[b] + k]
+        if x != y:
+            return x < y
+    return a < b
+
+
+@kernel
+def _sift(rows: Any, lo: Any, root: Any, count: Any, offsets: Any, data: Any) -> None:
+    while 2 * root + 1 < count:
+        child = 2 * root + 1
+        if child + 1 < count and _id_before(rows[lo + child], rows[lo + child + 1], offsets, data):
+            child += 1
+        if not _id_before(rows[lo + root], rows[lo + child], offsets, data):
+            return
+        rows[lo + root], rows[lo + child] = rows[lo + child], rows[lo + root]
+        root = child
+
+
+@kernel
+def group_by_key(rows_by_time: Any, key: Any, keys_count: Any, time: Any, offsets: Any, data: Any, out: Any) -> None:
+    """Bring rows that are sorted by time into the order (key, time, event id).
+
+    Shapes: rows_by_time int64[N], key int32[N] with codes below keys_count, time int64[N], ids as hash_texts;
+    fills out int64[N]. Cost: O(N) and a heap sort of each group of equal key and time.
+    """
+    start = np.zeros(keys_count + 1, np.int64)
+    for i in range(key.shape[0]):
+        start[key[i] + 1] += 1
+    for k in range(keys_count):
+        start[k + 1] += start[k]
+    for i in range(rows_by_time.shape[0]):
+        row = rows_by_time[i]
+        out[start[key[row]]] = row
+        start[key[row]] += 1
+    lo = 0
+    while lo < out.shape[0]:
+        hi = lo + 1
+        while hi < out.shape[0] and time[out[hi]] == time[out[lo]] and key[out[hi]] == key[out[lo]]:
+            hi += 1
+        if hi - lo > 1:
+            for root in range((hi - lo) // 2 - 1, -1, -1):
+                _sift(out, lo, root, hi - lo, offsets, data)
+            for last in range(hi - lo - 1, 0, -1):
+                out[lo], out[lo + last] = out[lo + last], out[lo]
+                _sift(out, lo, 0, last, offsets, data)
+        lo = hi
+
+
+@kernel
+def count_ordinals(key: Any, event_type: Any, in_stream: Any, first_row: Any, ordinal: Any, stream_count: Any) -> None:
+    """Number the events of a stream on each key.
+
+    Shapes: key int32[N] by key, event_type int64[N], in_stream uint8[event types]; fills ordinal int32[N] (from
+    first_row on, -1 outside the stream) and adds up stream_count int32[K].
+    """
+    for row in range(first_row, key.shape[0]):
+        if in_stream[event_type[row]] != 0:
+            ordinal[row] = stream_count[key[row]]
+            stream_count[key[row]] += 1
+        else:
+            ordinal[row] = -1
+
+
+@kernel
+def queue_rows(bitmaps: Any, predicates: Any, first_row: Any, rows_count: Any, out: Any) -> Any:
+    """The rows for which one of the predicates holds, ascending; returns how many were written to out int32[N].
+
+    Cost: a word of each bitmap for 64 events, and the rows that are found.
+    """
+    count = 0
+    for word in range((rows_count + 63) // 64):
+        bits = np.uint64(0)
+        for k in range(predicates.shape[0]):
+            bits |= bitmaps[predicates[k], word]
+        while bits != 0:
+            lowest = bits & (~bits + np.uint64(1))
+            position = 0
+            probe = lowest
+            for shift in (32, 16, 8, 4, 2, 1):
+                if probe >> np.uint64(shift) != 0:
+                    probe >>= np.uint64(shift)
+                    position += shift
+            out[count] = first_row + 64 * word + position
+            count += 1
+            bits ^= lowest
+    return count
+
+
+@kernel
+def gather(source: Any, nulls: Any, rows: Any, target: Any, target_nulls: Any) -> None:
+    """target[i] = source[rows[i]], with the null flags."""
+    for i in range(rows.shape[0]):
+        target[i] = source[rows[i]]
+        target_nulls[i] = nulls[rows[i]]

@@ -1,0 +1,48 @@
+"""The one place that says how kernels are compiled and where the compiled code is kept.
+
+numba's disk cache notices a change in the file of a kernel but not in the files it takes helpers or constants from.
+So the cache folder's name holds a hash over all kernel sources: any change starts a new folder.
+Tested by: tests/kernels/test_jit.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+
+def _cache_folder() -> Path:
+    """The folder for compiled kernels: CEP_KERNEL_CACHE, else the user's cache folder, else a temporary one."""
+    digest = hashlib.sha256(f"{numba.__version__}-{platform.python_version()}-{platform.machine()}".encode())
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.name.encode())
+        digest.update(source.read_bytes())
+    root = os.environ.get("CEP_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME")
+    base = Path(root) if root else Path.home() / ".cache"
+    try:
+        base.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        base = Path(tempfile.gettempdir())
+    return base / "cep" / f"kernels-{digest.hexdigest()[:16]}"
+
+
+numba.config.CACHE_DIR = str(_cache_folder())
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(function: F) -> F:
+    """Compile a function for bare arrays: cached on disk, without the GIL, division by zero as in IEEE."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)(function)  # type: ignore[no-any-return]
+
+
+def inline(function: F) -> F:
+    """A helper of the kernels in the same file, copied into each place that calls it."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False, inline="always")(function)  # type: ignore[no-any-return]

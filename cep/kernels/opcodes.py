@@ -1,0 +1,56 @@
+"""The instruction set of the register machine. One row of int32 an instruction: (op, target, a, b, c).
+
+Two interpreters run it: `evaluate.py` over blocks of events (predicates of one event), `advance.py` for one event
+and one run (conditions that look at what the run has bound, and measures). A register holds a 64-bit slot and a
+null flag. `I` is int64, `F` is float64 on the same bits, booleans are int64 0 and 1.
+Whatever an instruction overflows becomes null and is counted.
+Tested by: tests/kernels/test_machine.py
+"""
+
+CONST = 0  # target = constants[a]; null if b
+COLUMN = 1  # target = columns[a] of the current event
+REGISTER = 2  # target = run register a (never null)                         (one run only)
+ROW = 3  # target = columns[b] of the event in run register a; null if none  (one run only)
+NULL_IF_ZERO = 4  # target = a, null if register b is 0
+DISTINCT = 5  # target = how many values columns[b] has among the events bound to variable a  (one run only)
+
+ADD = 10
+SUB = 11
+MUL = 12
+NEG = 13
+ABS = 14
+MOD = 15  # sign of the dividend, as in SQL; null if b is 0
+MIN = 16
+MAX = 17
+SCALE = 18  # target = a * constants[b]
+TO_FLOAT = 19  # target = a / constants[b] as float64
+
+FADD = 20
+FSUB = 21
+FMUL = 22
+FDIV = 23  # null if b is 0
+FNEG = 24
+FABS = 25
+FMIN = 26
+FMAX = 27
+FSQRT = 28  # null if a is negative
+FSIN = 29
+FCOS = 30
+FASIN = 31  # null outside [-1, 1]
+
+LT = 40
+LE = 41
+EQ = 42
+NE = 43
+FLT = 44
+FLE = 45
+FEQ = 46
+FNE = 47
+
+AND = 50  # null as SQL's unknown
+OR = 51
+NOT = 52
+IS_NULL = 53
+SELECT = 54  # target = b if a is true else c
+
+MACHINE_WIDTH = 5

@@ -1,0 +1,384 @@
+"""Typed expressions → instructions of the register machine, for events alone and for an event with a run.
+
+    Expr over the event under test          ──VectorCode──▶ predicates (bitmaps) and derived columns
+    Expr that looks at bound events as well ──ScalarCode──▶ instructions with run registers
+
+Equal sub-expressions of a whole rulebook become one instruction in the vector code.
+Tested by: tests/nfa/test_code.py
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from cep.base.schema import Kind, Type
+from cep.kernels import opcodes as o
+from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+
+Instruction = tuple[int, int, int, int, int]
+EARTH_RADIUS_KM = 6371.0088  # mean radius, IUGG
+_FLOAT = Type(Kind.FLOAT)
+
+
+class Constants:
+    """The pool of constants of a program. Text is resolved to a dictionary code for each batch."""
+
+    def __init__(self) -> None:
+        self.slots: list[int] = []
+        self.texts: list[tuple[int, str]] = []
+        self._known: dict[tuple[str, object], int] = {}
+
+    def add(self, value: int | float | bool | str, is_float: bool) -> int:
+        """The index of a constant's slot."""
+        key = ("text" if isinstance(value, str) else "float" if is_float else "int", value)
+        if key not in self._known:
+            self._known[key] = len(self.slots)
+            if isinstance(value, str):
+                self.texts.append((len(self.slots), value))
+                self.slots.append(-1)
+            else:
+                self.slots.append(int(np.float64(value).view(np.int64)) if is_float else int(value))
+        return self._known[key]
+
+
+_INTEGER = {"+": o.ADD, "-": o.SUB, "*": o.MUL, "%": o.MOD, "<": o.LT, "<=": o.LE, "==": o.EQ, "!=": o.NE}
+_FLOATING = {
+    "+": o.FADD, "-": o.FSUB, "*": o.FMUL, "/": o.FDIV, "<": o.FLT, "<=": o.FLE, "==": o.FEQ, "!=": o.FNE,
+}  # fmt: skip
+_MIRRORED = {">": "<", ">=": "<="}
+
+
+class ColumnNumbers(Protocol):
+    """Field name → column number (compile.ColumnMap)."""
+
+    def number(self, field: str) -> int: ...
+
+    def text_test(self, function: str, field: str, text: str) -> int: ...
+
+
+TEXT_TESTS = ("contains", "starts_with", "ends_with", "like")
+
+
+class Lowering(ABC):
+    """What both kinds of code share: everything but the leaves that name events."""
+
+    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+        self.constants = constants
+        self.columns = columns
+
+    @abstractmethod
+    def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
+        """Append an instruction; returns its target register."""
+
+    @abstractmethod
+    def lower(self, expr: Expr) -> int:
+        """The register that holds the expression's value."""
+
+    def constant(self, value: int | float | bool | str | None, is_float: bool = False) -> int:
+        if value is None:
+            return self.emit(o.CONST, self.constants.add(0, False), 1)
+        return self.emit(o.CONST, self.constants.add(value, is_float), 0)
+
+    def _lower_node(self, expr: Expr) -> int:
+        if isinstance(expr, Const):
+            return self.constant(expr.value, expr.type.is_float)
+        if isinstance(expr, CurrentField):
+            return self.emit(o.COLUMN, self.columns.number(expr.field))
+        if isinstance(expr, Unary):
+            return self._unary(expr)
+        if isinstance(expr, Binary):
+            return self._binary(expr)
+        if isinstance(expr, Cast):
+            return self._cast(self.lower(expr.argument), _type(expr.argument), expr.type)
+        if isinstance(expr, In):
+            return self._in(expr)
+        if isinstance(expr, If):
+            condition, then, otherwise = self.lower(expr.condition), self.lower(expr.then), self.lower(expr.otherwise)
+            return self.emit(o.SELECT, condition, then, otherwise)
+        assert isinstance(expr, Call), f"no code for {expr!r}"
+        return self._call(expr)
+
+    def _unary(self, expr: Unary) -> int:
+        argument = self.lower(expr.argument)
+        if expr.op == "not":
+            return self.emit(o.NOT, argument)
+        if expr.op == "is_null":
+            return self.emit(o.IS_NULL, argument)
+        is_float = expr.type.is_float
+        if expr.op == "neg":
+            return self.emit(o.FNEG if is_float else o.NEG, argument)
+        return self.emit(o.FABS if is_float else o.ABS, argument)
+
+    def _binary(self, expr: Binary) -> int:
+        op, left, right = expr.op, expr.left, expr.right
+        if op in _MIRRORED:
+            op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
+        x, z = self.lower(left), self.lower(right)
+        if op == "and":
+            return self.emit(o.AND, x, z)
+        if op == "or":
+            return self.emit(o.OR, x, z)
+        if op == "/":
+            return self.emit(o.FDIV, self._float(x, _type(left)), self._float(z, _type(right)))
+        is_float = _type(left).is_float or _type(right).is_float
+        if is_float:
+            return self.emit(_FLOATING[op], self._float(x, _type(left)), self._float(z, _type(right)))
+        return self.emit(_INTEGER[op], x, z)
+
+    def _float(self, register: int, source: Type) -> int:
+        return register if source.is_float else self._cast(register, source, _FLOAT)
+
+    def _cast(self, register: int, source: Type, target: Type) -> int:
+        if target.is_float:
+            if source.is_float or source.kind is Kind.NULL:
+                return register
+            return self.emit(o.TO_FLOAT, register, self.constants.add(10**source.scale, False))
+        digits = target.scale - source.scale
+        assert digits >= 0, "a cast loses nothing"
+        return register if digits == 0 else self.emit(o.SCALE, register, self.constants.add(10**digits, False))
+
+    def _in(self, expr: In) -> int:
+        argument = self.lower(expr.argument)
+        op = o.FEQ if _type(expr.argument).is_float else o.EQ
+        found = self.constant(False)
+        for item in expr.items:
+            found = self.emit(o.OR, found, self.emit(op, argument, self.lower(item)))
+        return found
+
+    def _call(self, expr: Call) -> int:
+        if expr.fn in TEXT_TESTS:
+            subject, text = expr.arguments
+            assert isinstance(subject, CurrentField) and isinstance(text, Const), "checked before"
+            return self.emit(o.COLUMN, self.columns.text_test(expr.fn, subject.field, str(text.value)))
+        arguments = [self.lower(a) for a in expr.arguments]
+        if expr.fn in ("least", "greatest"):
+            is_float = expr.type.is_float
+            if is_float:
+                arguments = [self._float(r, _type(a)) for r, a in zip(arguments, expr.arguments, strict=True)]
+            ops = {"least": (o.MIN, o.FMIN), "greatest": (o.MAX, o.FMAX)}[expr.fn]
+            value = arguments[0]
+            for other in arguments[1:]:
+                value = self.emit(ops[is_float], value, other)
+            return value
+        floats = [self._float(r, _type(a)) for r, a in zip(arguments, expr.arguments, strict=True)]
+        if expr.fn == "distance_km":
+            return self._distance(floats)
+        return self.emit({"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}[expr.fn], floats[0])
+
+    def _distance(self, degrees: list[int]) -> int:
+        """Great-circle distance by the haversine formula (Sinnott, "Virtues of the Haversine", 1984)."""
+        factor = self.constant(math.pi / 180.0, is_float=True)
+        half = self.constant(0.5, is_float=True)
+        lat1, lon1, lat2, lon2 = (self.emit(o.FMUL, d, factor) for d in degrees)
+
+        def squared_half_sine(low: int, high: int) -> int:
+            sine = self.emit(o.FSIN, self.emit(o.FMUL, self.emit(o.FSUB, high, low), half))
+            return self.emit(o.FMUL, sine, sine)
+
+        cosines = self.emit(o.FMUL, self.emit(o.FCOS, lat1), self.emit(o.FCOS, lat2))
+        chord = self.emit(o.FADD, squared_half_sine(lat1, lat2), self.emit(o.FMUL, cosines, squared_half_sine(lon1, lon2)))
+        bounded = self.emit(o.FMIN, chord, self.constant(1.0, is_float=True))
+        angle = self.emit(o.FASIN, self.emit(o.FSQRT, bounded))
+        return self.emit(o.FMUL, angle, self.constant(2.0 * EARTH_RADIUS_KM, is_float=True))
+
+
+def _type(expr: Expr) -> Type:
+    return expr.type
+
+
+class VectorCode(Lowering):
+    """Code over blocks of events, shared by all rules of a program."""
+
+    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+        super().__init__(constants, columns)
+        self._instructions: list[Instruction] = []
+        self._known: dict[tuple[int, int, int, int], int] = {}
+        self._of_expr: dict[Expr, int] = {}
+        self._predicates: dict[int, int] = {}
+        self._derived: dict[int, int] = {}
+
+    def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
+        key = (op, a, b, c)
+        if key not in self._known:
+            self._known[key] = len(self._instructions)
+            self._instructions.append((op, len(self._instructions), a, b, c))
+        return self._known[key]
+
+    def lower(self, expr: Expr) -> int:
+        if expr not in self._of_expr:
+            self._of_expr[expr] = self._lower_node(expr)
+        return self._of_expr[expr]
+
+    def predicate(self, conjuncts: list[Expr], event_type_code: int | None) -> int:
+        """The number of the bitmap for "is of this event type, and all conjuncts are true"."""
+        result = -1
+        if event_type_code is not None:
+            type_column = self.emit(o.COLUMN, 0)
+            result = self.emit(o.EQ, type_column, self.constant(event_type_code))
+        for conjunct in conjuncts:
+            register = self.lower(conjunct)
+            result = register if result < 0 else self.emit(o.AND, result, register)
+        assert result >= 0, "a predicate without any condition needs no bitmap"
+        return self._predicates.setdefault(result, len(self._predicates))
+
+    def derived(self, expr: Expr) -> int:
+        """The number of the derived column that holds the expression."""
+        return self._derived.setdefault(self.lower(expr), len(self._derived))
+
+    @property
+    def predicates_count(self) -> int:
+        return len(self._predicates)
+
+    def finish(self) -> VectorProgram:
+        """Assign machine registers: one is free again after the last instruction that reads it."""
+        results = [*self._predicates, *self._derived]
+        last_use = {register: len(self._instructions) for register in results}
+        for at, (op, _target, *operands) in enumerate(self._instructions):
+            for operand in _register_operands(op, operands):
+                last_use[operand] = max(last_use.get(operand, 0), at)
+        free: list[int] = []
+        size = 0
+        home: dict[int, int] = {}
+        code: list[Instruction] = []
+        for at, (op, target, *operands) in enumerate(self._instructions):
+            used = set(_register_operands(op, operands))
+            placed = [home[x] if position in _register_positions(op) else x for position, x in enumerate(operands)]
+            if free:
+                home[target] = free.pop()
+            else:
+                home[target] = size
+                size += 1
+            code.append((op, home[target], placed[0], placed[1], placed[2]))
+            free.extend(home[x] for x in used if last_use[x] == at)
+        return VectorProgram(
+            np.array(code, np.int32).reshape(-1, o.MACHINE_WIDTH),
+            max(size, 1),
+            np.array([home[r] for r in self._predicates], np.int32),
+            np.array([home[r] for r in self._derived], np.int32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorProgram:
+    """Finished vector code: instructions, registers needed, and where each predicate and derived column ends up."""
+
+    code: np.ndarray
+    machine_size: int
+    predicate_registers: np.ndarray
+    derived_registers: np.ndarray
+
+
+_NO_REGISTERS = (o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT)
+_ONE_REGISTER = (
+    o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.NOT, o.IS_NULL,
+)  # fmt: skip
+
+
+def _register_positions(op: int) -> tuple[int, ...]:
+    """Which of the operands a, b, c are registers."""
+    if op in _NO_REGISTERS:
+        return ()
+    if op in _ONE_REGISTER:
+        return (0,)
+    return (0, 1, 2) if op == o.SELECT else (0, 1)
+
+
+def _register_operands(op: int, operands: list[int]) -> list[int]:
+    return [operands[position] for position in _register_positions(op)]
+
+
+@dataclass(slots=True)
+class CodeRange:
+    """Instructions [first, last) and the register with the result; first is -1 where there is no code."""
+
+    first: int = -1
+    last: int = -1
+    result: int = -1
+
+    def as_row(self) -> tuple[int, int, int]:
+        return self.first, self.last, self.result
+
+
+RunRegister = Callable[[str, str, Expr | None], int]
+
+
+@dataclass(slots=True)
+class _ScalarState:
+    registers: int = 0
+    known: dict[Expr, int] = field(default_factory=dict)
+
+
+class ScalarCode(Lowering):
+    """Code for one event and one run: all conditions and measures of all rules, one after the other."""
+
+    def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
+        super().__init__(constants, columns)
+        self.instructions: list[Instruction] = []
+        self.machine_size = 1
+        self._at = _ScalarState()
+        self._register: RunRegister | None = None
+        self._variable: Callable[[str], int] | None = None
+
+    def compile(self, expr: Expr, register: RunRegister, variable: Callable[[str], int]) -> CodeRange:
+        """Append code for `expr`; `register(kind, variable, argument)` gives the run register of an aggregate."""
+        self._at = _ScalarState()
+        self._register, self._variable = register, variable
+        first = len(self.instructions)
+        result = self.lower(expr)
+        self.machine_size = max(self.machine_size, self._at.registers)
+        return CodeRange(first, len(self.instructions), result)
+
+    def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
+        target = self._at.registers
+        self._at.registers += 1
+        self.instructions.append((op, target, a, b, c))
+        return target
+
+    def lower(self, expr: Expr) -> int:
+        if expr not in self._at.known:
+            if isinstance(expr, VarField):
+                self._at.known[expr] = self._var_field(expr)
+            elif isinstance(expr, Aggregate):
+                self._at.known[expr] = self._aggregate(expr)
+            else:
+                self._at.known[expr] = self._lower_node(expr)
+        return self._at.known[expr]
+
+    def _run_register(self, kind: str, variable: str, argument: Expr | None = None) -> int:
+        assert self._register is not None, "compile sets it"
+        return self._register(kind, variable, argument)
+
+    def _var_field(self, expr: VarField) -> int:
+        return self.emit(o.ROW, self._run_register(expr.which, expr.variable), self.columns.number(expr.field))
+
+    def _aggregate(self, expr: Aggregate) -> int:
+        argument = expr.argument
+        if expr.fn == "count" and argument is None:
+            return self.emit(o.REGISTER, self._run_register("count", expr.variable))
+        assert argument is not None, "only count has no argument"
+        if expr.fn == "distinct":
+            assert isinstance(argument, CurrentField) and self._variable is not None, "checked by compile"
+            return self.emit(o.DISTINCT, self._variable(expr.variable), self.columns.number(argument.field))
+        present = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))
+        if expr.fn == "count":
+            return present
+        if expr.fn in ("sum", "min", "max"):
+            value = self.emit(o.REGISTER, self._run_register(expr.fn, expr.variable, argument))
+            return value if expr.fn == "sum" else self.emit(o.NULL_IF_ZERO, value, present)
+        if expr.fn == "stddev" and not argument.type.is_float:
+            argument = Cast(argument, _FLOAT)
+        count = self.emit(o.TO_FLOAT, present, self.constants.add(1, False))
+        total = self.emit(o.REGISTER, self._run_register("sum", expr.variable, argument))
+        mean = self.emit(o.FDIV, self._float(total, argument.type), count)
+        if expr.fn == "avg":
+            return mean
+        squares = self.emit(o.REGISTER, self._run_register("squares", expr.variable, argument))
+        variance = self.emit(o.FSUB, self.emit(o.FDIV, squares, count), self.emit(o.FMUL, mean, mean))
+        return self.emit(o.FSQRT, self.emit(o.FMAX, variance, self.constant(0.0, is_float=True)))
+

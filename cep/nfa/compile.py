@@ -1,0 +1,137 @@
+"""Deployed rules of one key domain → Program.
+
+One pass a rule: structure → positions (positions.py), conditions → conjuncts (simplify.py) → code (code.py), then the
+tables are written out. Costs milliseconds; nothing is compiled to machine code here.
+Tested by: tests/nfa/test_compile.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from cep.base.limits import NFA_STATES_MAX
+from cep.base.schema import Kind, Schema, Type
+from cep.kernels import layout as y
+from cep.lang.ir import PatternIR
+from cep.nfa.code import Constants, ScalarCode, VectorCode
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.positions import PositionLimitError, build
+from cep.nfa.program import Column, Program, RuleProgram
+from cep.nfa.rule_tables import RuleCompiler, RuleLimitError, Tables
+
+
+class ColumnMap:
+    """Field name → column number; a column exists if some rule reads it. 0 is the event type, 1 the event time."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._types = schema.columns()
+        self._times = {e.time_field for e in schema.event_types}
+        self.names: list[str] = []
+        self._tests: dict[str, tuple[str, int, str]] = {}
+        self.retained: set[int] = set()
+
+    def number(self, field: str) -> int:
+        if field in self._times:
+            return 1
+        if field not in self.names:
+            self.names.append(field)
+        return 2 + self.names.index(field)
+
+    def text_test(self, function: str, field: str, text: str) -> int:
+        """The column that says for each event whether its text passes the test."""
+        name = f"{function}({field}, {text!r})"
+        if name not in self.names:
+            source = self.number(field)
+            self._tests[name] = (function, source, text)
+            self.names.append(name)
+        return 2 + self.names.index(name)
+
+    def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
+        fixed = [Column("", Type(Kind.INT), False), Column("", Type(Kind.TIME), True)]
+        read = [
+            Column(n, Type(Kind.BOOL, nullable=True), False, text_test=self._tests[n])
+            if n in self._tests
+            else Column(n, self._types[n], number in self.retained)
+            for number, n in enumerate(self.names, start=2)
+        ]
+        made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
+        return (*fixed, *read, *made)
+
+
+def problems(pattern: PatternIR, schema: Schema) -> list[str]:
+    """Why a checked, bound pattern cannot be compiled: limits of the automaton. Empty if it can."""
+    if pattern.skip.in_order:
+        return ["`skip … in order` is not available; leave out `in order`"]
+    rule = DeployedRule("check", 1, 0, "", pattern)
+    try:
+        compile_rules(schema, pattern.key, (rule,))
+    except PositionLimitError:
+        return [f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states; lower the repetition of its groups"]
+    except RuleLimitError as error:
+        return [str(error)]
+    return []
+
+
+def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
+    """Compile bound rules that share a key.
+
+    Raises: PositionLimitError, RuleLimitError for a rule that `problems` would have named.
+    """
+    constants = Constants()
+    columns = ColumnMap(schema)
+    vector = VectorCode(constants, columns)
+    scalar = ScalarCode(constants, columns)
+    tables = Tables()
+    compiled: list[RuleCompiler] = []
+    for number, rule in enumerate(rules):
+        assert rule.pattern.key == key_fields, "rules of one program share their key"
+        compiler = RuleCompiler(number, rule, schema, columns, vector, scalar, tables)
+        compiler.compile(build(rule.pattern.structure))
+        compiled.append(compiler)
+    finished = vector.finish()
+    derived = [t for c in compiled for t in c.derived_types]
+    derived_types = list(dict(sorted(derived)).values())
+    first_derived = 2 + len(columns.names)
+    registers_max = max((c.registers_count for c in compiled), default=0)
+    width = y.RUN_HEADER + registers_max
+    streams = sorted({c.stream for c in compiled if c.stream})
+    return Program(
+        schema=schema,
+        key_fields=key_fields,
+        rules=tuple(_rule_program(c, streams) for c in compiled),
+        columns=columns.columns(derived_types),
+        arrays=tables.finish(scalar, constants, first_derived),
+        vector=finished,
+        streams=tuple(streams),
+        text_constants=tuple(constants.texts),
+        start_runs=np.array([c.start_run(width) for c in compiled], np.int64).reshape(-1, width),
+        row_registers=np.array([c.row_registers(registers_max) for c in compiled], np.uint8).reshape(
+            len(compiled), registers_max
+        ),
+        width=width,
+        machine_size=scalar.machine_size,
+        measures_max=max((len(c.measures) for c in compiled), default=0),
+        fingerprint=_fingerprint(schema, rules),
+    )
+
+
+def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]]) -> RuleProgram:
+    relevant = None if compiler.reacts_to_all else np.array(sorted(compiler.relevant), np.int32)
+    return RuleProgram(
+        compiler.rule,
+        compiler.scalars(),
+        tuple(v.name for v in compiler.pattern.variables),
+        tuple((m.name, m.value.type) for m in compiler.measures),
+        streams.index(compiler.stream) if compiler.stream else -1,
+        relevant,
+    )
+
+
+def _fingerprint(schema: Schema, rules: Sequence[DeployedRule]) -> str:
+    text = repr((schema, [(r.rule_id, r.version, r.content_hash, r.from_ms, r.starts_until_ms, r.until_ms) for r in rules]))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+

@@ -1,0 +1,72 @@
+"""The compiled form of all rules of one key domain: immutable arrays, and the names that go with their numbers.
+
+A program is the same for the same rules in the same order, on every machine. NFA states are numbered rule by rule,
+so a stored run (rule, its own NFA state, its registers) finds its place in any program that still has the rule.
+Tested by: tests/nfa/test_compile.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cep.base.schema import Schema, Type
+from cep.kernels.layout import Int32, Int64, ProgramArrays, RuleScalars, UInt8
+from cep.nfa.code import VectorProgram
+from cep.nfa.deployed import DeployedRule
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the event table. `retained`: conditions or measures read it of bound events.
+
+    A text test (function, column number, text) is a BOOL column made from a text column: the function is evaluated
+    once for each different text.
+    """
+
+    name: str
+    type: Type
+    retained: bool
+    derived: bool = False
+    text_test: tuple[str, int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RuleProgram:
+    """One rule's share of a program. `stream` is the index of its stream (a set of event types) or -1 if no
+    condition of it asks for positions in the stream; `relevant` are the predicates it reacts to, None for all events.
+    """
+
+    deployed: DeployedRule
+    scalars: RuleScalars
+    variables: tuple[str, ...]
+    measures: tuple[tuple[str, Type], ...]
+    stream: int
+    relevant: Int32 | None
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What stored runs are tied to: another version or another content is another automaton."""
+        return self.deployed.rule_id, self.deployed.version, self.deployed.content_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All rules of one key domain. `width` is that of a run row; column 0 is the event type, 1 the event time."""
+
+    schema: Schema
+    key_fields: tuple[str, ...]
+    rules: tuple[RuleProgram, ...]
+    columns: tuple[Column, ...]
+    arrays: ProgramArrays
+    vector: VectorProgram
+    streams: tuple[tuple[int, ...], ...]
+    text_constants: tuple[tuple[int, str], ...]
+    start_runs: Int64
+    row_registers: UInt8
+    width: int
+    machine_size: int
+    measures_max: int
+    fingerprint: str
+
+    def derived_first(self) -> int:
+        return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

@@ -1,0 +1,161 @@
+"""Conditions → conjuncts, with what is known at a position of the pattern put in.
+
+At each position some variables are certainly bound, some cannot be. `up.amount is null or amount > up.amount` is
+true where `up` cannot be bound yet, and `amount > up.amount` where it is. What is left is split into the part that
+needs the event alone (evaluated for whole batches) and the part that needs the run.
+Tested by: tests/nfa/test_simplify.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cep.base.schema import Kind, Type
+from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+
+TRUE = Const(True, Type(Kind.BOOL))
+FALSE = Const(False, Type(Kind.BOOL))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is certain at a position: variables bound on every way there, and on some way there.
+
+    `never_null` are the fields that are never null in the event types that have them.
+    """
+
+    bound: frozenset[str]
+    possible: frozenset[str]
+    never_null: frozenset[str]
+
+
+def conjuncts(expr: Expr | None, known: Known) -> list[Expr]:
+    """The conditions that must all be true; [FALSE] if they cannot be. Null counts as not true."""
+    if expr is None:
+        return []
+    found: list[Expr] = []
+    for part in _flatten(simplify(expr, known)):
+        if part == TRUE:
+            continue
+        if isinstance(part, Const):
+            return [FALSE]
+        if part not in found:
+            found.append(part)
+    return found
+
+
+def _flatten(expr: Expr) -> list[Expr]:
+    if isinstance(expr, Binary) and expr.op == "and":
+        return _flatten(expr.left) + _flatten(expr.right)
+    return [expr]
+
+
+def needs_run(expr: Expr) -> bool:
+    """Whether the expression looks at bound events."""
+    return isinstance(expr, VarField | Aggregate) or any(needs_run(child) for child in children(expr))
+
+
+def children(expr: Expr) -> tuple[Expr, ...]:
+    """The operands of an expression; an aggregate's argument speaks of other events and is not one."""
+    if isinstance(expr, Unary | Cast):
+        return (expr.argument,)
+    if isinstance(expr, Binary):
+        return (expr.left, expr.right)
+    if isinstance(expr, In):
+        return (expr.argument, *expr.items)
+    if isinstance(expr, If):
+        return (expr.condition, expr.then, expr.otherwise)
+    return expr.arguments if isinstance(expr, Call) else ()
+
+
+def simplify(expr: Expr, known: Known) -> Expr:
+    """Put in what is known; the value is unchanged, but an unknown `or null` becomes what a condition sees."""
+    if isinstance(expr, VarField):
+        return expr if expr.variable in known.possible else Const(None, expr.type)
+    if isinstance(expr, Aggregate):
+        if expr.variable in known.possible:
+            return expr
+        return Const(0, expr.type) if expr.fn in ("count", "sum", "distinct") else Const(None, expr.type)
+    if isinstance(expr, Unary):
+        return _unary(replace(expr, argument=simplify(expr.argument, known)), known)
+    if isinstance(expr, Binary):
+        return _binary(replace(expr, left=simplify(expr.left, known), right=simplify(expr.right, known)), known)
+    if isinstance(expr, Cast):
+        argument = simplify(expr.argument, known)
+        return Const(None, expr.type) if argument == Const(None, argument.type) else replace(expr, argument=argument)
+    if isinstance(expr, In):
+        items = tuple(simplify(item, known) for item in expr.items)
+        return replace(expr, argument=simplify(expr.argument, known), items=items)
+    if isinstance(expr, If):
+        return _choice(expr, known)
+    if isinstance(expr, Call):
+        return replace(expr, arguments=tuple(simplify(a, known) for a in expr.arguments))
+    return expr
+
+
+def _choice(expr: If, known: Known) -> Expr:
+    condition = simplify(expr.condition, known)
+    then, otherwise = simplify(expr.then, known), simplify(expr.otherwise, known)
+    if isinstance(condition, Const):
+        return then if condition.value is True else otherwise
+    return replace(expr, condition=condition, then=then, otherwise=otherwise)
+
+
+def _unary(expr: Unary, known: Known) -> Expr:
+    argument = expr.argument
+    if expr.op == "is_null":
+        if isinstance(argument, Const):
+            return TRUE if argument.value is None else FALSE
+        certain = isinstance(argument, VarField) and argument.which != "prev" and argument.variable in known.bound
+        if isinstance(argument, VarField) and certain and argument.field in known.never_null:
+            return FALSE
+        if isinstance(argument, CurrentField) and argument.field in known.never_null:
+            return FALSE
+    if isinstance(argument, Const):
+        if argument.value is None:
+            return Const(None, expr.type)
+        if expr.op == "not":
+            return FALSE if argument.value else TRUE
+    return expr
+
+
+def _binary(expr: Binary, known: Known) -> Expr:
+    left, right = expr.left, expr.right
+    if expr.op == "and":
+        if FALSE in (left, right):
+            return FALSE
+        return right if left == TRUE else left if right == TRUE else expr
+    if expr.op == "or":
+        if TRUE in (left, right):
+            return TRUE
+        return right if left == FALSE else left if right == FALSE else expr
+    if any(isinstance(side, Const) and side.value is None for side in (left, right)):
+        return Const(None, expr.type)
+    if isinstance(left, Const) and isinstance(right, Const) and expr.op in _COMPARE and left.type == right.type:
+        return TRUE if _COMPARE[expr.op](left.value, right.value) else FALSE
+    if isinstance(left, Aggregate) and isinstance(right, Const) and left.fn == "count" and left.argument is None:
+        return _count_against(expr, left, right, known)
+    return expr
+
+
+_COMPARE = {
+    "==": lambda x, y: x == y,
+    "!=": lambda x, y: x != y,
+    "<": lambda x, y: x < y,
+    "<=": lambda x, y: x <= y,
+    ">": lambda x, y: x > y,
+    ">=": lambda x, y: x >= y,
+}
+
+
+def _count_against(expr: Binary, left: Aggregate, right: Const, known: Known) -> Expr:
+    """`count(x) == 0`, `count(x) > 0` and the like where x is certainly bound."""
+    if left.variable not in known.bound or not isinstance(right.value, int):
+        return expr
+    if expr.op in ("==", "<=") and right.value <= 0:
+        return FALSE
+    if expr.op == "<" and right.value <= 1:
+        return FALSE
+    if (expr.op in (">", "!=") and right.value <= 0) or (expr.op == ">=" and right.value <= 1):
+        return TRUE
+    return expr
