@@ -34,10 +34,10 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
     checked = load_text(record.source, record.id)
     if not checked.ok:
         return Refused("the pattern text has mistakes", tuple(checked.diagnostics))
-    pattern = next((p for p in checked.patterns if p.name == record.pattern), None)
+    pattern = checked.patterns.get(record.pattern)
     if pattern is None:
-        names = tuple(p.name for p in checked.patterns)
-        return Refused(f"the text has no pattern `{record.pattern}`{_did_you_mean(record.pattern, names)}")
+        near = _did_you_mean(record.pattern, tuple(checked.patterns))
+        return Refused(f"the text has no pattern `{record.pattern}`{near}")
     bound, diagnostics = bind(pattern, record.params)
     if bound is None:
         return Refused("the parameters do not fit the pattern", tuple(diagnostics))

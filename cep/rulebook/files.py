@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cep.base.errors import UsageError
 from cep.base.limits import RULE_FILE_BYTES_MAX
 from cep.lang.load import bundle_source
 from cep.model.rule import UpsertRecord, parse_rule_file, upsert_of
@@ -49,6 +50,6 @@ def _read_rule(path: Path) -> UpsertRecord | list[str]:
     pattern_path = path.parent / rule.file
     try:
         source = bundle_source(pattern_path)
-    except (OSError, UnicodeDecodeError) as error:
-        return [f"$.file: {pattern_path} cannot be read: {error}"]
+    except UsageError as error:
+        return [f"$.file: {error}"]
     return upsert_of(rule, source)

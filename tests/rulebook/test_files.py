@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cep.lang.load import bundle_source, load_text
 
+from cep.lang.load import bundle_source, load_text
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
 from tests.rulebook.records import SOURCE
@@ -42,7 +42,7 @@ def test_a_good_file_becomes_a_record(folder: Path) -> None:
     ("name", "text", "expected"),
     [
         ("other.toml", RULE, "$.id: is `good`, but the file is named `other.toml`"),
-        ("lost.toml", RULE.replace("good", "lost").replace("patterns.cep", "gone.cep"), "gone.cep cannot be read"),
+        ("lost.toml", RULE.replace("good", "lost").replace("patterns.cep", "gone.cep"), "$.file: cannot bundle"),
         ("broken.toml", "id = ", "$: not TOML"),
         ("extra.toml", RULE.replace("owner", "ownr"), "$.ownr: no such name here; did you mean `owner`?"),
         ("large.toml", "#" * 100_000, "100000 bytes are over the limit of 65536"),
