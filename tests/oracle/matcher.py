@@ -89,13 +89,20 @@ def by_variable(bindings: Bindings) -> dict[str, list[int | str]]:
     return found
 
 
-def find_matches(pattern: PatternIR, events: Iterable[Event], watermark_ms: int = TIME_MS_MAX) -> Answer:
+def find_matches(
+    pattern: PatternIR,
+    events: Iterable[Event],
+    watermark_ms: int = TIME_MS_MAX,
+    group_exits_reopen: bool = False,
+) -> Answer:
     """Everything that a bound pattern finds in the events of one key, the watermark ending at `watermark_ms`.
 
     Events of types that the pattern does not look at are left out; the rest are put in order of (time, order).
+    `group_exits_reopen` copies a corner of Flink CEP: there, a run that waits for another round of a group may, after
+    every event it skips, leave the group afresh, so that `(a -> b)+ -> c` finds both c in a b c c.
     """
     looked_at = [event for event in events if event.type in pattern.event_types]
-    oracle = _Oracle(pattern)
+    oracle = _Oracle(pattern, group_exits_reopen)
     for position, event in enumerate(sorted(looked_at, key=lambda e: (e.time_ms, e.order))):
         oracle.fire_deadlines(event.time_ms)
         oracle.fire_counts(position, event.time_ms)
@@ -182,11 +189,15 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Wait:
-    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain."""
+    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
+
+    `way_out` is set while a group may begin another round or be left: what comes after the group.
+    """
 
     variable: str | None
     arrival: Arrival
     rest: Rest
+    way_out: Rest = None
 
     @property
     def is_certain(self) -> bool:
@@ -256,6 +267,8 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
     if _may_repeat(node.quantifier, done):
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
         more = proceed(Steps(node, 0, done + 1, None, rest), how)
+        if 0 < done >= _integer(node.quantifier.min_count):
+            more = [replace(wait, way_out=rest) for wait in more]
     return more + _leave(node.quantifier, done, more, arrival, rest)
 
 
@@ -386,8 +399,9 @@ class Run:
 class _Oracle:
     """The runs of one key, advanced event by event."""
 
-    def __init__(self, pattern: PatternIR) -> None:
+    def __init__(self, pattern: PatternIR, group_exits_reopen: bool) -> None:
         self.pattern = pattern
+        self.group_exits_reopen = group_exits_reopen
         self.where = {variable.name: variable for variable in pattern.variables}
         self.first_waits = [w for w in enter(pattern.structure, Arrival(None), None) if w.variable is not None]
         self.runs: list[Run] = []
@@ -414,6 +428,8 @@ class _Oracle:
             greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
             wait = replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
             after += [Run(run.bound, w) for w in (proceed(wait.rest, _FRESH) if wait.is_certain else [wait])]
+            if self.group_exits_reopen and wait.way_out is not None:
+                after += [Run(run.bound, w) for w in proceed(wait.way_out, _FRESH) if not w.is_certain]
         return after
 
     def _suits(self, run: Run, event: Bound) -> bool:
