@@ -16,7 +16,6 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from cep.base.errors import CepError, UsageError
 from cep.cli import check, live, replay
@@ -31,7 +30,7 @@ _CHECK_HELP = """\
 Check pattern files: every mistake of every file, with its place and the nearest valid name.
 
 examples:
-  cep check patterns/*.cep
+  cep check patterns
   cep check --json patterns/cards.cep | jq .
 """
 _REPLAY_HELP = """\
@@ -93,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"cep {version('cep')}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     checker = _verb(verbs, "check", "report every mistake in pattern files", _CHECK_HELP)
-    checker.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a pattern file (*.cep)")
+    checker.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, or a folder of them (*.cep)")
     checker.add_argument("--json", action="store_true", help="print diagnostics as JSON, for editors")
     checker.add_argument(
         "--color",

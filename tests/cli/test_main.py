@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from cep.base.errors import SinkError, UsageError
@@ -68,4 +66,4 @@ def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     monkeypatch.setattr(cli.check, "run", lambda *arguments: seen.extend(arguments) or 0)
     assert cli.main(["check", "--json", "--color", "never", "a.cep", "b.cep"]) == 0
-    assert seen == [[Path("a.cep"), Path("b.cep")], True, False]
+    assert seen == [["a.cep", "b.cep"], True, False]

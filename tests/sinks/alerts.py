@@ -6,30 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-TIME = pa.timestamp("ms", "UTC")
-SCHEMA = pa.schema(
-    [
-        ("alert_id", pa.string()),
-        ("rule_id", pa.string()),
-        ("version", pa.int32()),
-        ("epoch", pa.int32()),
-        ("status", pa.string()),
-        ("severity", pa.string()),
-        ("priority", pa.int32()),
-        ("score", pa.int32()),
-        ("key", pa.string()),
-        ("message", pa.string()),
-        ("measures", pa.string()),
-        (
-            "events",
-            pa.list_(pa.struct([("variable", pa.string()), ("event_id", pa.string()), ("event_time", TIME)])),
-        ),
-        ("match_start", TIME),
-        ("match_end", TIME),
-        ("detected_at", TIME),
-        ("content_hash", pa.string()),
-    ]
-)
+from cep.engine.alerts import ALERT_SCHEMA
 
 
 def alert_table(first: int, count: int, status: str = "live", message: str = "Card c1: 3 probes") -> pa.Table:
@@ -59,4 +36,4 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "content_hash": "ff",
             }
         )
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+    return pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)

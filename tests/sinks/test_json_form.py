@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from cep.engine.alerts import ALERT_SCHEMA
 from cep.sinks.json_form import json_lines
-from tests.sinks.alerts import SCHEMA, alert_table
+from tests.sinks.alerts import alert_table
 
 
 def test_an_alert_in_full() -> None:
@@ -26,4 +27,4 @@ def test_order_and_count_are_the_tables() -> None:
 
 
 def test_no_alerts_no_lines() -> None:
-    assert list(json_lines(SCHEMA.empty_table())) == []
+    assert list(json_lines(ALERT_SCHEMA.empty_table())) == []
