@@ -28,6 +28,8 @@ from cep.lang.syntax import (
 )
 
 _CLAUSES = ("seq", "where", "skip", "emit")
+# What follows a field and never an event type: a `where` that forgot the event type. (`-` may begin a condition.)
+_AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
 _SKIPS = {
     ("none", ""): SkipKind.NONE,
     ("to", "next"): SkipKind.TO_NEXT,
@@ -134,7 +136,8 @@ def _constant(cursor: Cursor) -> ExprSyntax:
     """A number, duration, text, truth value or symbol; what a default or a bound may be."""
     token = cursor.token
     if cursor.accept("-"):
-        argument = _constant(cursor)
+        with cursor.nested():
+            argument = _constant(cursor)
         return UnarySyntax("-", argument, token.span.to(argument.span))
     if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
         return parse_number(cursor)
@@ -252,6 +255,10 @@ def _where(cursor: Cursor) -> WhereSyntax:
     variable = cursor.name("a variable and its condition")
     cursor.expect(":", "after the variable")
     event_type = cursor.name("an event type")
+    if cursor.at(*_AFTER_A_FIELD):
+        help_line = f"the event type comes first: `{variable.text}: transaction  {event_type.text} …`"
+        message = f"expected an event type, but `{event_type.text}` begins a condition"
+        cursor.fail(message, help_line, code="CEP202")
     condition: ExprSyntax | None = None
     if not (_at_clause(cursor) or _at_entry(cursor) or cursor.at("}", ",", ";")):
         condition = parse_expression(cursor)
