@@ -158,6 +158,7 @@ def _advance_rule(program: Program, rule: RuleProgram, prepared: PreparedEvents,
             arrays, rule.scalars, table, queue, program.start_runs[rule.scalars.rule], state.runs[own],
             state.run_key[own], watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.measures,
             outputs.measures_null, outputs.runs, outputs.run_key, machine, outputs.cursor, outputs.counters,
+            np.empty(y.COUNTERS, np.int64),
         )  # fmt: skip
         if full == y.FULL_NOT:
             return

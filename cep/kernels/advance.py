@@ -22,13 +22,20 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels import opcodes as o
-from cep.kernels.jit import kernel
+from cep.kernels.jit import bare
 
 _FOREVER = np.int64(2**61)
 _INT64_MIN = np.int64(-(2**63))
 
 
-@kernel
+@bare
+def _copy(source: Any, i: Any, target: Any, k: Any) -> None:
+    """target[k] = source[i], row by row; a slice assignment would allocate."""
+    for c in range(target.shape[1]):
+        target[k, c] = source[i, c]
+
+
+@bare
 def _overflows(a: Any, b: Any) -> Any:
     """Whether a * b leaves int64."""
     if a == 0 or b == 0:
@@ -41,7 +48,7 @@ def _overflows(a: Any, b: Any) -> Any:
     return product // b != a or product % b != 0
 
 
-@kernel
+@bare
 def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
     """(value, is null) of an int64 instruction on two values that are not null."""
     value = np.int64(0)
@@ -83,7 +90,7 @@ def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
     return value, null
 
 
-@kernel
+@bare
 def _float_step(op: Any, x: Any, z: Any) -> Any:
     """(value, is null) of a float64 instruction that gives a float64."""
     if op == o.FADD:
@@ -112,7 +119,7 @@ def _float_step(op: Any, x: Any, z: Any) -> Any:
     return np.arcsin(x if inside else 0.0), not inside
 
 
-@kernel
+@bare
 def _float_compare(op: Any, x: Any, z: Any) -> Any:
     if op == o.FLT:
         return np.int64(x < z)
@@ -123,7 +130,7 @@ def _float_compare(op: Any, x: Any, z: Any) -> Any:
     return np.int64(x != z)
 
 
-@kernel
+@bare
 def _count_distinct(program: Any, table: Any, node: Any, variable: Any, column: Any, nodes: Any) -> Any:
     """Different values, nulls left out, among the events bound to the variable. Cost: O(k squared) for k events."""
     count = 0
@@ -143,7 +150,7 @@ def _count_distinct(program: Any, table: Any, node: Any, variable: Any, column: 
     return count
 
 
-@kernel
+@bare
 def _run_code(program: Any, first: Any, last: Any, table: Any, row: Any, run: Any, machine: Any, counters: Any) -> None:
     """The scalar interpreter: instructions [first, last) for the event in `row` and the run."""
     ints, floats, nulled = machine.ints, machine.floats, machine.nulled
@@ -210,13 +217,13 @@ def _run_code(program: Any, first: Any, last: Any, table: Any, row: Any, run: An
                 nulled[t] = np.uint8(missing)
 
 
-@kernel
+@bare
 def _bit(table: Any, predicate: Any, row: Any) -> Any:
     at = row - table.first_row
     return (table.bitmaps[predicate, at >> 6] >> np.uint64(at & 63)) & np.uint64(1) != 0
 
 
-@kernel
+@bare
 def _simple(program: Any, wait: Any, table: Any, row: Any, run: Any) -> Any:
     """The fast form of a cross-event condition; false if a side is null."""
     op = program.wait_simple[wait, 0]
@@ -238,7 +245,7 @@ def _simple(program: Any, wait: Any, table: Any, row: Any, run: Any) -> Any:
     )  # fmt: skip
 
 
-@kernel
+@bare
 def _takes(program: Any, wait: Any, table: Any, row: Any, run: Any, machine: Any, counters: Any) -> Any:
     """Whether the condition of the wait holds for the event and the run."""
     predicate = program.wait_predicate[wait]
@@ -253,7 +260,7 @@ def _takes(program: Any, wait: Any, table: Any, row: Any, run: Any, machine: Any
     return machine.ints[result] != 0 and machine.nulled[result] == 0
 
 
-@kernel
+@bare
 def _guarded(program: Any, wait: Any, before: Any, table: Any, row: Any, run: Any, machine: Any, counters: Any) -> Any:
     """Whether a guard of the wait closes it: those that speak before the take, or all others."""
     for g in range(program.wait_first_guard[wait], program.wait_first_guard[wait + 1]):
@@ -275,7 +282,7 @@ def _guarded(program: Any, wait: Any, before: Any, table: Any, row: Any, run: An
     return False
 
 
-@kernel
+@bare
 def _within_bounds(program: Any, wait: Any, table: Any, row: Any, run: Any, nodes: Any) -> Any:
     """1: the gaps fit, 0: too early for the wait, -1: too late for ever."""
     verdict = 1
@@ -290,7 +297,7 @@ def _within_bounds(program: Any, wait: Any, table: Any, row: Any, run: Any, node
     return verdict
 
 
-@kernel
+@bare
 def _act(program: Any, target: Any, table: Any, row: Any, run: Any, counters: Any) -> None:
     """Bring the registers of the run up to the event it has taken."""
     for k in range(program.state_first_action[target], program.state_first_action[target + 1]):
@@ -337,7 +344,7 @@ def _act(program: Any, target: Any, table: Any, row: Any, run: Any, counters: An
                 run[r] = np.float64(result).view(np.int64)
 
 
-@kernel
+@bare
 def _open_waits(program: Any, rule: Any, state: Any, table: Any, row: Any, run: Any) -> None:
     """Set the waits of a run that has just entered `state`, and the time at which it can no longer do anything."""
     waits = np.int64(0)
@@ -361,7 +368,7 @@ def _open_waits(program: Any, rule: Any, state: Any, table: Any, row: Any, run: 
     run[y.RUN_EXPIRY] = min(latest, table.columns[1, run[y.RUN_START_ROW]] + rule.within_ms)
 
 
-@kernel
+@bare
 def _emit(program: Any, rule: Any, table: Any, key: Any, row: Any, run: Any, kind: Any, detected: Any, out: Any,
           measures: Any, measures_null: Any, at: Any, machine: Any, counters: Any) -> None:
     """Write match number `at`. Measures speak of bound events only, so `row` may be any row."""
@@ -379,7 +386,7 @@ def _emit(program: Any, rule: Any, table: Any, key: Any, row: Any, run: Any, kin
         measures_null[at, k - rule.measure_first] = machine.nulled[code[2]]
 
 
-@kernel
+@bare
 def _bound_count(nodes: Any, node: Any) -> Any:
     count = 0
     while node >= 0:
@@ -388,7 +395,7 @@ def _bound_count(nodes: Any, node: Any) -> Any:
     return count
 
 
-@kernel
+@bare
 def _resume_row(rule: Any, program: Any, nodes: Any, match: Any, row: Any) -> Any:
     """The skip strategy's cut: runs that started before this row are covered by the match."""
     if rule.skip_kind == y.SKIP_PAST_LAST:
@@ -406,7 +413,7 @@ def _resume_row(rule: Any, program: Any, nodes: Any, match: Any, row: Any) -> An
     return found
 
 
-@kernel
+@bare
 def _choose(rule: Any, program: Any, nodes: Any, out: Any, measures: Any, measures_null: Any, first: Any, count: Any,
             work: Any, runs: Any, row: Any) -> Any:
     """Apply the skip strategy to the matches [first, count) of one event; returns the new match count.
@@ -434,9 +441,9 @@ def _choose(rule: Any, program: Any, nodes: Any, out: Any, measures: Any, measur
         for m in range(kept, count):
             if out[m, y.MATCH_START_ROW] >= cut:
                 if m != rest:
-                    out[rest] = out[m]
-                    measures[rest] = measures[m]
-                    measures_null[rest] = measures_null[m]
+                    _copy(out, m, out, rest)
+                    _copy(measures, m, measures, rest)
+                    _copy(measures_null, m, measures_null, rest)
                 rest += 1
         count = rest
         for i in range(1, runs):
@@ -445,19 +452,19 @@ def _choose(rule: Any, program: Any, nodes: Any, out: Any, measures: Any, measur
     return count
 
 
-@kernel
+@bare
 def _close_gaps(work: Any, runs: Any) -> Any:
     """Drop the runs without waits, keep the order; returns how many are left."""
     kept = 1
     for i in range(1, runs):
         if work[i, y.RUN_WAITS] != 0:
             if kept != i:
-                work[kept] = work[i]
+                _copy(work, i, work, kept)
             kept += 1
     return kept
 
 
-@kernel
+@bare
 def _expire(program: Any, rule: Any, table: Any, key: Any, until: Any, work: Any, runs: Any, nodes: Any, out: Any,
             measures: Any, measures_null: Any, matches: Any, machine: Any, counters: Any) -> Any:
     """Close the runs whose time is up by `until`, in the order of their deadlines: absences match, others time out.
@@ -496,7 +503,7 @@ def _expire(program: Any, rule: Any, table: Any, key: Any, until: Any, work: Any
             matches += 1
 
 
-@kernel
+@bare
 def _drop_expired(work: Any, runs: Any, until: Any, counters: Any) -> Any:
     """Like _expire where nothing fires: returns whether any run was closed."""
     any_closed = False
@@ -508,7 +515,7 @@ def _drop_expired(work: Any, runs: Any, until: Any, counters: Any) -> Any:
     return any_closed
 
 
-@kernel
+@bare
 def _take(program: Any, rule: Any, wait: Any, table: Any, row: Any, parent: Any, child: Any, nodes: Any,
           node_count: Any, counters: Any) -> None:
     """Make `child` the run that `parent` becomes by taking the event; its node is number node_count."""
@@ -532,7 +539,7 @@ def _take(program: Any, rule: Any, wait: Any, table: Any, row: Any, parent: Any,
     _open_waits(program, rule, target, table, row, child)
 
 
-@kernel
+@bare
 def _accepts(program: Any, run: Any) -> Any:
     target = run[y.RUN_STATE]
     if program.state_accept[target] == y.ACCEPT_NO:
@@ -541,7 +548,7 @@ def _accepts(program: Any, run: Any) -> Any:
     return register < 0 or run[y.RUN_HEADER + register] >= program.state_accept_min[target]
 
 
-@kernel
+@bare
 def _offer(program: Any, rule: Any, table: Any, key: Any, row: Any, i: Any, work: Any, runs: Any, nodes: Any,
            node_count: Any, out: Any, measures: Any, measures_null: Any, matches: Any, machine: Any,
            counters: Any) -> Any:
@@ -597,7 +604,7 @@ def _offer(program: Any, rule: Any, table: Any, key: Any, row: Any, i: Any, work
     return runs, node_count, matches, y.FULL_NOT
 
 
-@kernel
+@bare
 def _on_event(program: Any, rule: Any, table: Any, key: Any, row: Any, work: Any, runs: Any, nodes: Any,
               node_count: Any, out: Any, measures: Any, measures_null: Any, matches: Any, machine: Any,
               counters: Any, fires: Any) -> Any:
@@ -643,12 +650,12 @@ def _on_event(program: Any, rule: Any, table: Any, key: Any, row: Any, work: Any
         surplus = runs - 1 - rule.runs_max
         counters[y.COUNT_EVICTED] += surplus
         for i in range(1, runs - surplus):
-            work[i] = work[i + surplus]
+            _copy(work, i + surplus, work, i)
         runs -= surplus
     return runs, node_count, matches, y.FULL_NOT
 
 
-@kernel
+@bare
 def _save(rule: Any, table: Any, program: Any, key: Any, work: Any, runs: Any, out_runs: Any, out_keys: Any,
           out_count: Any) -> Any:
     """Write the key's runs behind row out_count; returns the new count, or -1 if they do not fit.
@@ -667,7 +674,7 @@ def _save(rule: Any, table: Any, program: Any, key: Any, work: Any, runs: Any, o
                     run[y.RUN_WAITS] &= ~(np.int64(1) << np.int64(wait - first))
         if run[y.RUN_WAITS] == 0 or seen - run[y.RUN_START_ORDINAL] >= rule.within_events:
             continue
-        out_runs[out_count] = run
+        _copy(work, i, out_runs, out_count)
         out_runs[out_count, y.RUN_ORDINAL] -= seen
         out_runs[out_count, y.RUN_START_ORDINAL] -= seen
         out_keys[out_count] = key
@@ -675,10 +682,10 @@ def _save(rule: Any, table: Any, program: Any, key: Any, work: Any, runs: Any, o
     return out_count
 
 
-@kernel
+@bare
 def advance_rule(program: Any, rule: Any, table: Any, queue: Any, start_run: Any, in_runs: Any, in_keys: Any,
                  watermark: Any, work: Any, nodes: Any, out: Any, measures: Any, measures_null: Any, out_runs: Any,
-                 out_keys: Any, machine: Any, cursor: Any, counters: Any) -> Any:
+                 out_keys: Any, machine: Any, cursor: Any, counters: Any, held: Any) -> Any:
     """Carry one rule over the queued events and close what is over by the watermark.
 
     Shapes: queue int32[Q] rows, ascending; in_runs int64[n, W] with in_keys int32[n], by key; start_run int64[W];
@@ -690,8 +697,8 @@ def advance_rule(program: Any, rule: Any, table: Any, queue: Any, start_run: Any
     for state in range(rule.start_state, rule.end_state):
         for wait in range(program.state_first_wait[state], program.state_first_wait[state + 1]):
             fires = fires or program.wait_kind[wait] == y.WAIT_ABSENCE
-    held = np.empty(counters.shape[0], np.int64)
-    work[0] = start_run
+    for c in range(start_run.shape[0]):
+        work[0, c] = start_run[c]
     while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < in_keys.shape[0]:
         at, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
         node_count, matches = cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES]
@@ -700,13 +707,14 @@ def advance_rule(program: Any, rule: Any, table: Any, queue: Any, start_run: Any
             key = np.int64(table.key[queue[at]])
         if run_at < in_keys.shape[0]:
             key = min(key, np.int64(in_keys[run_at]))
-        held[:] = counters
+        for c in range(y.COUNTERS):
+            held[c] = counters[c]
         runs = 1
         full = y.FULL_NOT
         while run_at < in_keys.shape[0] and in_keys[run_at] == key:
             if runs >= work.shape[0]:
                 return y.FULL_WORK
-            work[runs] = in_runs[run_at]
+            _copy(in_runs, run_at, work, runs)
             runs += 1
             run_at += 1
         while at < queue.shape[0] and table.key[queue[at]] == key and full == y.FULL_NOT:
@@ -730,21 +738,22 @@ def advance_rule(program: Any, rule: Any, table: Any, queue: Any, start_run: Any
         else:
             out_count = cursor[y.CURSOR_OUT]
         if full != y.FULL_NOT:
-            counters[:] = held
+            for c in range(y.COUNTERS):
+                counters[c] = held[c]
             return full
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, matches, out_count
     return y.FULL_NOT
 
 
-@kernel
+@bare
 def match_lengths(matches: Any, nodes: Any, lengths: Any) -> None:
     """Fill lengths int64[M] with the number of events that each match has bound."""
     for m in range(matches.shape[0]):
         lengths[m] = _bound_count(nodes, matches[m, y.MATCH_NODE])
 
 
-@kernel
+@bare
 def match_bindings(matches: Any, nodes: Any, state_variable: Any, offsets: Any, rows: Any, variables: Any) -> None:
     """Walk each match back through its nodes: rows and variables [offsets[m], offsets[m + 1]) in binding order."""
     for m in range(matches.shape[0]):
@@ -757,7 +766,7 @@ def match_bindings(matches: Any, nodes: Any, state_variable: Any, offsets: Any, 
             node = nodes[node, y.NODE_PREVIOUS]
 
 
-@kernel
+@bare
 def compact(runs: Any, nodes: Any, row_registers: Any, run_rule: Any, node_map: Any, row_map: Any) -> Any:
     """Keep what live runs can reach: renumber nodes and rows in place.
 

@@ -43,6 +43,9 @@ def kernel(function: F) -> F:
     return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)(function)  # type: ignore[no-any-return]
 
 
-def inline(function: F) -> F:
-    """A helper of the kernels in the same file, copied into each place that calls it."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False, inline="always")(function)  # type: ignore[no-any-return]
+def bare(function: F) -> F:
+    """Like `kernel`, for functions that allocate nothing: arrays are plain pointers, without reference counts.
+
+    A matcher step passes many small functions a dozen arrays; counting references to them cost 50 times the matching.
+    """
+    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False, _nrt=False)(function)  # type: ignore[no-any-return]
