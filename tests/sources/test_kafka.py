@@ -27,6 +27,7 @@ from cep.sources.kafka import (
     ranges_between,
     read_range,
     resolve_offsets,
+    share_ranges,
 )
 from tests.mock_kafka import MockKafka
 
@@ -233,6 +234,17 @@ def test_ranges() -> None:
     ]
     assert [(r.start, r.end) for r in ranges_between({"a": {0: 1}}, {"a": {0: 6}}, 2)] == [(1, 3), (3, 5), (5, 6)]
     assert offsets_from_json(offsets_to_json(end)) == end
+
+
+def test_ranges_are_dealt_evenly() -> None:
+    ranges = [OffsetRange("a", p, 0, size) for p, size in enumerate([5, 1, 4, 3, 3])]
+    dealt = share_ranges(ranges, 2)
+    assert sorted(r for task in dealt for r in [(w.partition, w.end) for w in task]) == [
+        (p, size) for p, size in enumerate([5, 1, 4, 3, 3])
+    ]
+    assert [sum(r.end for r in task) for task in dealt] == [8, 8]
+    assert share_ranges(ranges[:2], 9) == [(ranges[0],), (ranges[1],)]
+    assert share_ranges([], 2) == []
 
 
 @pytest.mark.parametrize(("end", "text"), [({"a": {0: 4}}, "ends at 4"), ({"a": {}}, "no longer there")])

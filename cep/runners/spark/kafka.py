@@ -8,6 +8,8 @@
     endingOffsets            the same, batch only; latest
     maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it
     maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition
+    maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
+                             tens of milliseconds however little it reads, so live queries want the number of cores
     waitMs                   how long one answer of a broker is waited for
     kafka.<name>             goes to librdkafka as <name>, for security above all
 
@@ -19,6 +21,7 @@ Tested by: tests/runners/spark/test_kafka_source.py
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -38,6 +41,7 @@ from cep.sources.kafka import (
     ranges_between,
     read_range,
     resolve_offsets,
+    share_ranges,
 )
 
 FORMAT = "cep-kafka"
@@ -50,6 +54,7 @@ _OPTIONS = (
     "endingOffsets",
     "maxRecordsPerTrigger",
     "maxRecordsPerPartition",
+    "maxTasks",
     "waitMs",
 )
 _CLIENT_PREFIX = "kafka."
@@ -65,6 +70,7 @@ class _Options:
     ending_offsets: str | None
     records_per_trigger_max: int | None
     records_per_partition_max: int | None
+    tasks_max: int | None
 
 
 def _parse_options(options: Mapping[str, str]) -> _Options:
@@ -92,6 +98,7 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         own.get("endingoffsets"),
         _positive(own, "maxRecordsPerTrigger"),
         _positive(own, "maxRecordsPerPartition"),
+        _positive(own, "maxTasks"),
     )
 
 
@@ -104,12 +111,12 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-class RangePartition(InputPartition):
-    """What one task reads: a range of one topic partition."""
+class TaskRanges(InputPartition):
+    """What one task reads: ranges, one after another."""
 
-    def __init__(self, wanted: OffsetRange | None) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+        super().__init__(ranges)
+        self.ranges = ranges
 
 
 class KafkaDataSource(DataSource):
@@ -146,9 +153,8 @@ class KafkaReader(DataSourceReader):
             last = latest[wanted.topic][wanted.partition]
             if wanted.end > last:
                 raise SourceError(f"endingOffsets want {wanted}, but the partition ends at {last}; lower the offset")
-        ranges = ranges_between(start, end, given.records_per_partition_max)
-        # Spark takes an empty list for "not partitioned" and would read once with no range at all.
-        return [RangePartition(wanted) for wanted in ranges] or [RangePartition(None)]
+        # Spark takes an empty list for "not partitioned" and would read once with no ranges at all.
+        return _plan(given, start, end) or [TaskRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -198,15 +204,17 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
     ) -> list[InputPartition]:
-        ranges = ranges_between(
-            offsets_from_json(start), offsets_from_json(end), self._options.records_per_partition_max
-        )
-        return [RangePartition(wanted) for wanted in ranges]
+        return _plan(self._options, offsets_from_json(start), offsets_from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
 
+def _plan(options: _Options, start: Offsets, end: Offsets) -> list[InputPartition]:
+    ranges = ranges_between(start, end, options.records_per_partition_max)
+    return [TaskRanges(task) for task in share_ranges(ranges, options.tasks_max or len(ranges))]
+
+
 def _read(options: _Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, RangePartition)
-    return iter(()) if partition.wanted is None else read_range(options.settings, partition.wanted)
+    assert isinstance(partition, TaskRanges)
+    return chain.from_iterable(read_range(options.settings, wanted) for wanted in partition.ranges)

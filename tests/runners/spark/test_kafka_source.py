@@ -74,6 +74,7 @@ def test_a_batch_is_what_was_produced(spark: SparkSession, kafka: MockKafka) -> 
     starting, ending = '{"batch": {"0": 10}}', '{"batch": {"1": 20, "2": -2}}'
     frame = read(spark, kafka, "batch", startingOffsets=starting, endingOffsets=ending, maxRecordsPerPartition="100")
     assert frame.rdd.getNumPartitions() == 3 + 1 + 0 + 3
+    assert read(spark, kafka, "batch", maxTasks="3").rdd.getNumPartitions() == 3
     rows = sorted((row.asDict() for row in frame.collect()), key=lambda row: row["timestamp"])
     expected = [
         {
@@ -106,7 +107,7 @@ def test_every_record_once_across_micro_batches_and_a_restart(
     assert first[0] == list(range(400)), "partitions advance together"
     assert stream(spark, kafka, "stream", tmp_path) == []
     send_numbers(kafka, "stream", 1_000, 1_500)
-    second = stream(spark, kafka, "stream", tmp_path, maxRecordsPerTrigger="300", maxRecordsPerPartition="50")
+    second = stream(spark, kafka, "stream", tmp_path, maxRecordsPerTrigger="300", maxTasks="2")
     assert [len(numbers) for numbers in second] == [300, 200]
     assert sorted(itertools.chain(*first, *second)) == list(range(1_500))
 
