@@ -1,0 +1,308 @@
+"""A seed and a level → a small random pattern, bound and valid, with random events by key.
+
+Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips.
+Level 2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle.
+Level 3: also groups, alternatives, any order, step windows, gaps, absence at the end, until, windows in events, time-outs,
+the other skips and `in order`.
+What the language's check refuses is not generated: an absence without a window, a loop over something that can match
+nothing, a pattern that can match nothing. Same seed and level, same case.
+Tested by: tests/oracle/test_oracle.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.lang.ir import (
+    ONCE,
+    Aggregate,
+    AggregateFn,
+    AlternativeNode,
+    AnyOrderNode,
+    Binary,
+    BinaryOp,
+    Const,
+    CurrentField,
+    Expr,
+    In,
+    Inner,
+    Link,
+    Measure,
+    Node,
+    PatternIR,
+    Quantifier,
+    SequenceNode,
+    Skip,
+    SkipKind,
+    Step,
+    Unary,
+    Variable,
+    VarField,
+    VarNode,
+)
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+
+ID, TIME, TEXT = Type(Kind.ID), Type(Kind.TIME), Type(Kind.STRING)
+INT, MAYBE_INT = Type(Kind.INT), Type(Kind.INT, nullable=True)
+BOOL, MAYBE_BOOL = Type(Kind.BOOL), Type(Kind.BOOL, nullable=True)
+EVENT_TYPE = "e"
+SCHEMA = Schema(
+    (
+        EventType(
+            EVENT_TYPE,
+            (
+                Field("id", ID),
+                Field("event_time", TIME),
+                Field("key", TEXT),
+                Field("k", TEXT),
+                Field("v", MAYBE_INT),
+            ),
+        ),
+    )
+)
+LETTERS = "abcd"
+EVENTS_MAX = 11  # the oracle is exponential in it where every combination counts
+START_MS = 1_000
+
+_K = CurrentField("k", TEXT)
+_V = CurrentField("v", MAYBE_INT)
+_COMPARISONS: tuple[BinaryOp, ...] = ("<", "<=", ">", ">=", "==", "!=")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pattern and what it is run on: the events of each key, in the order of (time, order)."""
+
+    seed: int
+    level: int
+    pattern: PatternIR
+    events: dict[str, list[Event]]
+
+
+def random_case(seed: int, level: int) -> Case:
+    """The case of a seed at a level from 1 to 3."""
+    random = Random(f"{level}/{seed}")
+    pattern = _Maker(random, level).pattern()
+    return Case(seed, level, pattern, _events(random))
+
+
+def _events(random: Random) -> dict[str, list[Event]]:
+    """Events of one to three keys, interleaved, with small gaps and ties."""
+    keys = ["x", "y", "z"][: random.choice((1, 1, 2, 3))]
+    found: dict[str, list[Event]] = {key: [] for key in keys}
+    time_ms = START_MS
+    letters = random.choice((LETTERS, LETTERS, "aabc", "aab"))
+    for order in range(random.randint(4, EVENTS_MAX) * len(keys)):
+        time_ms += random.choice((0, 0, 1, 1, 1, 2, 3, 6)) if len(keys) == 1 else random.choice((0, 0, 0, 1, 1, 3))
+        key = random.choice(keys)
+        if len(found[key]) >= EVENTS_MAX:
+            continue
+        value = None if random.random() < 0.12 else random.randint(0, 5)
+        fields: dict[str, Value] = {"id": str(order), "event_time": time_ms, "key": key}
+        fields |= {"k": random.choice(letters), "v": value}
+        found[key].append(Event(order, EVENT_TYPE, time_ms, order, fields))
+    return found
+
+
+class _Maker:
+    """Makes one pattern."""
+
+    def __init__(self, random: Random, level: int) -> None:
+        self.random = random
+        self.level = level
+        self.variables: list[Variable] = []
+        self.bound: list[str] = []
+        self.loops: set[str] = set()
+
+    def pattern(self) -> PatternIR:
+        random = self.random
+        within_ms = random.randint(3, 25) if random.random() < 0.6 else None
+        steps = self._sequence(random.choice((1, 2, 2, 3, 3, 4)), depth=0)
+        if all(_may_be_empty(step) for step in steps):
+            steps = (*steps, Step(Link.FOLLOWED_BY, self._variable(ONCE)))
+        if self.level == 3 and within_ms is not None and random.random() < 0.2:
+            steps = (*steps, self._absence(random.choice((Link.FOLLOWED_BY, Link.FOLLOWED_BY, Link.NEXT))))
+        within_events = random.randint(2, 8) if self.level == 3 and random.random() < 0.1 else None
+        return PatternIR(
+            name="random",
+            params=(),
+            key=("key",),
+            structure=SequenceNode(steps),
+            variables=tuple(self.variables),
+            measures=self._measures(),
+            event_types=(EVENT_TYPE,),
+            skip=self._skip(),
+            within_ms=within_ms,
+            within_events=within_events,
+            timeout_measures=self._measures() if self.level == 3 and random.random() < 0.5 else None,
+        )
+
+    def _measures(self) -> tuple[Measure, ...]:
+        variable = self.random.choice(self.bound)
+        argument = None if (fn := self._aggregate_fn()) == "count" else _V
+        return (
+            Measure("total", Aggregate(fn, variable, argument, INT if fn in ("count", "distinct") else MAYBE_INT)),
+            Measure("latest", VarField(variable, "last", "v", MAYBE_INT)),
+        )
+
+    def _aggregate_fn(self) -> AggregateFn:
+        fns: tuple[AggregateFn, ...] = ("count", "sum", "min", "max", "distinct")
+        return self.random.choice(fns)
+
+    def _skip(self) -> Skip:
+        kinds = [SkipKind.NONE, SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT]
+        if self.level < 3:
+            return Skip(self.random.choice(kinds))
+        kind = self.random.choice([*kinds, SkipKind.TO_FIRST, SkipKind.TO_LAST])
+        in_order = kind is not SkipKind.NONE and self.random.random() < 0.3
+        named = self.random.choice(self.bound) if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST) else None
+        return Skip(kind, named, in_order)
+
+    # ---- structure
+
+    def _sequence(self, length: int, depth: int) -> tuple[Step, ...]:
+        """Steps, an absence never first and never last: what follows it is a step that must come."""
+        steps: list[Step] = []
+        for index in range(length):
+            after_absence = False
+            if index and self.level >= 2 and self.random.random() < 0.15:
+                steps.append(self._absence(self._link()))
+                after_absence = True
+            step = self._step(depth, is_first=index == 0)
+            if after_absence and _may_be_empty(step):
+                step = replace(step, node=self._variable(ONCE))
+            steps.append(step)
+        return tuple(steps)
+
+    def _step(self, depth: int, *, is_first: bool) -> Step:
+        link = Link.FOLLOWED_BY if is_first else self._link()
+        step = Step(link, self._node(depth))
+        if self.level == 3 and not is_first and self.random.random() < 0.15:
+            gap_max_ms = self.random.randint(2, 8)
+            gap_min_ms = self.random.randint(1, gap_max_ms - 1) if self.random.random() < 0.3 else None
+            return replace(step, gap_min_ms=gap_min_ms, gap_max_ms=gap_max_ms)
+        return step
+
+    def _link(self) -> Link:
+        if self.level == 1:
+            return Link.FOLLOWED_BY
+        return self.random.choice((Link.FOLLOWED_BY, Link.FOLLOWED_BY, Link.FOLLOWED_BY_ANY, Link.NEXT))
+
+    def _absence(self, link: Link) -> Step:
+        bound = list(self.bound)
+        node = self._variable(ONCE)
+        self.bound = bound  # an absent variable is never bound: nothing later may speak of it
+        return Step(link, node, negated=True)
+
+    def _node(self, depth: int) -> Node:
+        if self.level < 3 or depth >= 2 or self.random.random() < 0.7:
+            return self._variable(self._quantifier(group=False))
+        shape = self.random.choice(("group", "group", "alternative", "any order"))
+        if shape == "alternative":
+            return AlternativeNode((self._item(depth), self._item(depth)))
+        if shape == "any order":
+            return AnyOrderNode((self._item(depth), self._item(depth)))
+        steps = self._sequence(self.random.choice((1, 2, 2)), depth + 1)
+        within_ms = self.random.randint(3, 12) if self.random.random() < 0.3 else None
+        quantifier = self._quantifier(group=True)
+        if all(_may_be_empty(step) for step in steps):
+            quantifier = ONCE
+        return SequenceNode(steps, quantifier, within_ms)
+
+    def _item(self, depth: int) -> Node:
+        """An option or item: something that takes at least one event."""
+        if self.random.random() < 0.7:
+            quantifier = self._quantifier(group=False)
+            return self._variable(quantifier if quantifier.min_count else ONCE)
+        steps = self._sequence(2, depth + 2)
+        return self._variable(ONCE) if all(_may_be_empty(step) for step in steps) else SequenceNode(steps)
+
+    def _quantifier(self, *, group: bool) -> Quantifier:
+        random = self.random
+        if random.random() < 0.5:
+            return ONCE
+        low, high = random.choice(((1, None), (1, None), (2, None), (1, 2), (2, 2), (2, 3), (3, 3)))
+        if self.level == 1:
+            return Quantifier(low, high)
+        if random.random() < 0.3:
+            low, high = random.choice(((0, 1), (0, None), (0, 2)))
+        if high == 1:
+            return Quantifier(low, high)
+        inner = random.choice((Inner.RELAXED, Inner.RELAXED, Inner.STRICT, Inner.ANY))
+        greedy = not group and inner is not Inner.ANY and random.random() < 0.3
+        if self.level == 2:
+            return Quantifier(low, high, inner, greedy)
+        until = self._plain() if high is None and random.random() < 0.2 else None
+        gap_ms = random.randint(2, 8) if random.random() < 0.15 else None
+        return Quantifier(low, high, inner, greedy, until, gap_ms)
+
+    # ---- conditions
+
+    def _variable(self, quantifier: Quantifier) -> VarNode:
+        name = f"v{len(self.variables) + 1}"
+        loops = quantifier.max_count != 1
+        where = self._plain()
+        if self.random.random() < 0.35:
+            if loops and self.random.random() < 0.6:
+                where = Binary("and", where, self._own(name), MAYBE_BOOL)
+            elif self.bound:
+                where = Binary("and", where, self._cross(self.random.choice(self.bound)), MAYBE_BOOL)
+        self.variables.append(Variable(name, EVENT_TYPE, None if self.random.random() < 0.04 else where))
+        self.bound.append(name)
+        if loops:
+            self.loops.add(name)
+        return VarNode(name, quantifier)
+
+    def _plain(self) -> Expr:
+        """A test on the event alone."""
+        random = self.random
+        named = Binary("==", _K, Const(random.choice(LETTERS[:3]), TEXT), BOOL)
+        shape = random.random()
+        if shape < 0.65:
+            return named
+        if shape < 0.75:
+            return In(_K, tuple(Const(letter, TEXT) for letter in sorted(random.sample(LETTERS, 2))), BOOL)
+        if shape < 0.9:
+            return Binary(random.choice(_COMPARISONS), _V, Const(random.randint(0, 5), INT), MAYBE_BOOL)
+        return Unary("not", named, BOOL)
+
+    def _cross(self, other: str) -> Expr:
+        """A comparison with what is bound to another variable."""
+        random = self.random
+        shape = random.random()
+        if shape < 0.5:
+            which = random.choice(("last", "last", "first", "prev") if other in self.loops else ("last", "first"))
+            return Binary(random.choice(_COMPARISONS), _V, VarField(other, which, "v", MAYBE_INT), MAYBE_BOOL)
+        if shape < 0.75:
+            total = Aggregate("sum", other, _V, INT)
+            return Binary(random.choice(_COMPARISONS), total, Const(random.randint(1, 9), INT), BOOL)
+        count = Aggregate("count", other, None, INT)
+        return Binary(random.choice(("<", ">=")), count, Const(random.randint(1, 3), INT), BOOL)
+
+    def _own(self, name: str) -> Expr:
+        """A comparison with the repetitions taken so far: rising, or within a total."""
+        if self.random.random() < 0.3:
+            total = Binary("+", Aggregate("sum", name, _V, INT), _V, MAYBE_INT)
+            return Binary("<=", total, Const(self.random.randint(4, 12), INT), MAYBE_BOOL)
+        last = VarField(name, "last", "v", MAYBE_INT)
+        compared = Binary(self.random.choice(_COMPARISONS), _V, last, MAYBE_BOOL)
+        return Binary("or", Unary("is_null", last, BOOL), compared, MAYBE_BOOL)
+
+
+def _may_be_empty(step: Step) -> bool:
+    return step.negated or _node_may_be_empty(step.node)
+
+
+def _node_may_be_empty(node: Node) -> bool:
+    match node:
+        case VarNode(quantifier=quantifier):
+            return quantifier.min_count == 0
+        case SequenceNode(steps=steps, quantifier=quantifier):
+            return quantifier.min_count == 0 or all(_may_be_empty(step) for step in steps)
+        case AlternativeNode(options=nodes):
+            return any(_node_may_be_empty(option) for option in nodes)
+        case AnyOrderNode(items=nodes):
+            return all(_node_may_be_empty(item) for item in nodes)
