@@ -90,7 +90,7 @@ def _aggregate(expr: Aggregate, bound: Bound) -> Value:
         return None
     if expr.fn in ("min", "max"):
         return min(numbers) if expr.fn == "min" else max(numbers)
-    units = 10**expr.argument.type.scale
+    units: int = 10**expr.argument.type.scale
     mean = sum(numbers) / units / len(numbers)
     if expr.fn == "avg":
         return mean
@@ -155,11 +155,10 @@ def _cast(value: Value, source: Type, target: Type) -> Value:
     if value is None:
         return None
     number = _number(value)
+    units: int = 10 ** (target.scale - source.scale if target.kind is Kind.DECIMAL else source.scale)
     if target.kind is Kind.FLOAT:
-        return number if isinstance(number, float) else number / 10**source.scale
-    if target.kind is Kind.DECIMAL:
-        return number * 10 ** (target.scale - source.scale)
-    return number
+        return number if isinstance(number, float) else number / units
+    return number * units if target.kind is Kind.DECIMAL else number
 
 
 def _member(value: Value, items: Sequence[Value]) -> Value:

@@ -1,16 +1,16 @@
 """Pattern + the events of one key → every match and every time-out, by following the definitions one event at a time.
 
-A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it as a linked list of
-frames (what remains of each group, loop and any-order that the wait stands in). Where the pattern leaves a choice, the
-run is one run per choice, each with its own wait: `a -> b? -> c` after an `a` is a run waiting for b and a run waiting
-for c. There is no automaton, no sharing and no bound: exponential, and meant to be.
+A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it
+(tests/oracle/remaining.py). Where the pattern leaves a choice, the run is one run per choice, each with its own wait:
+`a -> b? -> c` after an `a` is a run waiting for b and a run waiting for c. There is no automaton, no sharing and no bound: exponential, and meant to be.
 
 What one event does to one run, in this order:
 
 1. it fits a greedy loop that the run has left              → the run ends
 2. it is the event right after `a` in `a, !b` and fits b    → the run ends
-3. it fits the wait                                         → a run that has taken it, for every way to go on
-4. it ends a loop (`until`) that the wait stands in         → neither 3 nor 5
+3. it fits the wait and is no stop event (`until`) of a     → a run that has taken it, for every way to go on
+   loop that taking it would repeat
+4. it is a stop event of a loop that has begun              → the run ends
 5. the wait may skip it: `->` if it does not fit, `->>` always, `,` never; and it does not break an absence
                                                             → the run goes on waiting
 Before an event, and at the end, every deadline up to then fires in the order of time: a run that waits for an absence
@@ -25,24 +25,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cep.base.limits import TIME_MS_MAX
-from cep.lang.ir import (
-    AlternativeNode,
-    AnyOrderNode,
-    Expr,
-    Inner,
-    Link,
-    Measure,
-    Node,
-    Param,
-    PatternIR,
-    Quantifier,
-    SequenceNode,
-    Skip,
-    SkipKind,
-    Step,
-    VarNode,
-)
+from cep.lang.ir import Expr, Link, Measure, PatternIR, Skip, SkipKind
 from tests.oracle.expressions import Value, evaluate
+from tests.oracle.remaining import (
+    FRESH,
+    Arrival,
+    Steps,
+    Wait,
+    begun_untils_around,
+    enter,
+    integer,
+    proceed,
+    stamped,
+    untils_around,
+)
+
+_NEVER_MS = 2 * TIME_MS_MAX
 
 # ----------------------------------------------------------------------------------------- what goes in and out
 
@@ -111,9 +109,6 @@ def find_matches(
     return Answer(tuple(oracle.matches), tuple(oracle.timeouts))
 
 
-# ------------------------------------------------------------------------------------------- what remains to do
-
-
 @dataclass(frozen=True)
 class Bound:
     """An event at its position among the key's events, bound to a variable."""
@@ -121,260 +116,6 @@ class Bound:
     variable: str
     event: Event
     position: int
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first."""
-
-    node: SequenceNode
-    index: int
-    round: int
-    began_ms: int | None
-    rest: Rest
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """A variable that has been taken `done` times and may be taken again."""
-
-    node: VarNode
-    done: int
-    rest: Rest
-
-
-@dataclass(frozen=True)
-class Items:
-    """The items of an any-order that have not been met yet."""
-
-    items: tuple[Node, ...]
-    rest: Rest
-
-
-Rest = Steps | Repeat | Items | None
-
-
-@dataclass(frozen=True)
-class Absence:
-    """`-> !variable`: breaks the run as long as the time since its last event lies in [gap_min, gap_max)."""
-
-    variable: str
-    gap_min_ms: int
-    gap_max_ms: int | None
-
-
-@dataclass(frozen=True)
-class Stop:
-    """An event that fits `variable` while no `until` holds would be one more repetition."""
-
-    variable: str
-    untils: tuple[Expr, ...]
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """How the next event has to come. `link` None: it is the first of the match."""
-
-    link: Link | None
-    gap_min_ms: int = 0
-    gap_max_ms: int | None = None
-    absences: tuple[Absence, ...] = ()
-    not_next: tuple[str, ...] = ()
-    greedy: tuple[Stop, ...] = ()
-
-    @property
-    def holds_absence(self) -> bool:
-        return bool(self.absences or self.not_next)
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
-
-    `way_out` is set while a group may begin another round or be left: what comes after the group.
-    """
-
-    variable: str | None
-    arrival: Arrival
-    rest: Rest
-    way_out: Rest = None
-
-    @property
-    def is_certain(self) -> bool:
-        """Nothing is waited for any more: neither an event nor an absence."""
-        return self.variable is None and not self.arrival.holds_absence
-
-
-_NEVER_MS = 2 * TIME_MS_MAX
-_FRESH = Arrival(Link.FOLLOWED_BY)
-_INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
-
-
-def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
-    """Everything that can be waited for when `rest` is what remains."""
-    match rest:
-        case None:
-            return [Wait(None, arrival, None)]
-        case Steps(node=node, index=index) if index == len(node.steps):
-            return _finish_round(rest, arrival)
-        case Steps(node=node, index=index):
-            step, after = node.steps[index], replace(rest, index=index + 1)
-            if step.negated:
-                return proceed(after, _forbidding(arrival, step))
-            # How the first step of a round comes is said by whoever entered the round.
-            return enter(step.node, arrival if index == 0 else _linked(arrival, step), after)
-        case Repeat(node=node, done=done, rest=outer):
-            return _repeat(node, done, arrival, outer)
-        case Items(items=(), rest=outer):
-            return proceed(outer, arrival)
-        case Items(items=items, rest=outer):
-            return _any_order(items, replace(arrival, link=Link.FOLLOWED_BY, gap_min_ms=0, gap_max_ms=None), outer)
-
-
-def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """Everything that can be waited for when `node` comes next and then `rest`."""
-    match node:
-        case VarNode():
-            return _repeat(node, 0, arrival, rest)
-        case SequenceNode():
-            return _rounds(node, 0, arrival, rest)
-        case AlternativeNode(options=options):
-            return [wait for option in options for wait in enter(option, arrival, rest)]
-        case AnyOrderNode(items=items):
-            return _any_order(items, arrival, rest)
-
-
-def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
-    """Any of the items first, the others after it."""
-    found = []
-    for i, item in enumerate(items):
-        found += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
-    return found
-
-
-def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """One more of a variable, or what comes after it."""
-    more = []
-    if _may_repeat(node.quantifier, done):
-        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
-        more = [Wait(node.variable, how, Repeat(node, done + 1, rest))]
-    return more + _leave(node.quantifier, done, more, arrival, rest)
-
-
-def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
-    """One more round of a group, or what comes after it."""
-    more = []
-    if _may_repeat(node.quantifier, done):
-        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
-        more = proceed(Steps(node, 0, done + 1, None, rest), how)
-        if 0 < done >= _integer(node.quantifier.min_count):
-            more = [replace(wait, way_out=rest) for wait in more]
-    return more + _leave(node.quantifier, done, more, arrival, rest)
-
-
-def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
-    """What comes after a loop, once it has been repeated often enough. A greedy one is not left while it can go on."""
-    if done < _integer(quantifier.min_count):
-        return []
-    if quantifier.greedy:
-        stops = tuple(Stop(wait.variable, _untils(wait.rest)) for wait in more if wait.variable is not None)
-        arrival = replace(arrival, greedy=arrival.greedy + stops)
-    return proceed(rest, arrival)
-
-
-def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
-    """The steps of a round are done: first its own absences, then one more round or what comes after the group."""
-    if arrival.holds_absence and steps.node.within_ms is not None:
-        return [Wait(None, arrival, steps)]
-    if steps.began_ms is None:  # the round took nothing: more rounds of nothing lead nowhere
-        return proceed(steps.rest, arrival)
-    return _rounds(steps.node, steps.round, arrival, steps.rest)
-
-
-def _may_repeat(quantifier: Quantifier, done: int) -> bool:
-    return quantifier.max_count is None or done < _integer(quantifier.max_count)
-
-
-def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
-    """How the next repetition comes. What is forbidden right after a loop is forbidden between its repetitions too:
-    `a+ -> !x -> b` ends at an x, it does not go on collecting."""
-    gap_ms = None if quantifier.gap_ms is None else _integer(quantifier.gap_ms)
-    how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_ms)
-    can_leave = done >= _integer(quantifier.min_count)
-    for step in _following_absences(rest):
-        if step.link is not Link.NEXT or can_leave:
-            how = _forbidding(how, step)
-    return how
-
-
-def _following_absences(rest: Rest) -> list[Step]:
-    """The negated steps that come directly after what `rest` follows."""
-    found: list[Step] = []
-    while isinstance(rest, Steps) and rest.index == len(rest.node.steps):
-        rest = rest.rest
-    if isinstance(rest, Steps):
-        for step in rest.node.steps[rest.index :]:
-            if not step.negated:
-                break
-            found.append(step)
-    return found
-
-
-def _forbidding(arrival: Arrival, step: Step) -> Arrival:
-    """The arrival, and what the negated step forbids."""
-    assert isinstance(step.node, VarNode)
-    if step.link is Link.NEXT:
-        return replace(arrival, not_next=(*arrival.not_next, step.node.variable))
-    gap_max_ms = None if step.gap_max_ms is None else _integer(step.gap_max_ms)
-    absence = Absence(step.node.variable, _integer(step.gap_min_ms or 0), gap_max_ms)
-    return replace(arrival, absences=(*arrival.absences, absence))
-
-
-def _linked(arrival: Arrival, step: Step) -> Arrival:
-    """The arrival of a step after the first: its own link and times. What is forbidden stays so, and an optional step that
-    is left out still bounds the wait."""
-    bounds = [_integer(ms) for ms in (step.gap_max_ms, arrival.gap_max_ms) if ms is not None]
-    gap_max_ms = min(bounds, default=None)
-    return replace(arrival, link=step.link, gap_min_ms=_integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
-
-
-def _untils(rest: Rest) -> tuple[Expr, ...]:
-    """The stop conditions of all loops that a wait with this rest stands in."""
-    found = []
-    while rest is not None:
-        if not isinstance(rest, Items) and rest.node.quantifier.until is not None:
-            found.append(rest.node.quantifier.until)
-        rest = rest.rest
-    return tuple(found)
-
-
-def _begun_untils(rest: Rest) -> tuple[Expr, ...]:
-    """The stop conditions of those loops that have taken something before what is waited for."""
-    found = []
-    while rest is not None:
-        begun = (isinstance(rest, Repeat) and rest.done > 1) or (
-            isinstance(rest, Steps) and (rest.round > 1 or rest.began_ms is not None)
-        )
-        if begun and not isinstance(rest, Items) and rest.node.quantifier.until is not None:
-            found.append(rest.node.quantifier.until)
-        rest = rest.rest
-    return tuple(found)
-
-
-def _stamped(rest: Rest, time_ms: int) -> Rest:
-    """The rest after an event has been taken: rounds that had not begun begin with it."""
-    match rest:
-        case None:
-            return None
-        case Steps(began_ms=None):
-            return replace(rest, began_ms=time_ms, rest=_stamped(rest.rest, time_ms))
-        case _:
-            return replace(rest, rest=_stamped(rest.rest, time_ms))
-
-
-def _integer(value: int | Param) -> int:
-    assert isinstance(value, int), f"parameter {value} has not been bound"
-    return value
 
 
 # --------------------------------------------------------------------------------------------------------- runs
@@ -413,7 +154,7 @@ class _Oracle:
     # ---- one event
 
     def take_event(self, event: Bound) -> None:
-        """Rules 1 to 5 of the module's docstring for every run, and a new run for every way to begin with the event."""
+        """Rules 1 to 5 above for every run, and a new run for every way to begin with the event."""
         before = [Run((), wait) for wait in self.first_waits] + self.runs
         self._settle([after for run in before for after in self._advance(run, event)], event.event.time_ms)
 
@@ -427,9 +168,9 @@ class _Oracle:
         if self._may_skip(run, event):
             greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
             wait = replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
-            after += [Run(run.bound, w) for w in (proceed(wait.rest, _FRESH) if wait.is_certain else [wait])]
+            after += [Run(run.bound, w) for w in (proceed(wait.rest, FRESH) if wait.is_certain else [wait])]
             if self.group_exits_reopen and wait.way_out is not None:
-                after += [Run(run.bound, w) for w in proceed(wait.way_out, _FRESH) if not w.is_certain]
+                after += [Run(run.bound, w) for w in proceed(wait.way_out, FRESH) if not w.is_certain]
         return after
 
     def _suits(self, run: Run, event: Bound) -> bool:
@@ -439,15 +180,15 @@ class _Oracle:
         return not run.bound or event.event.time_ms - run.bound[-1].event.time_ms >= run.wait.arrival.gap_min_ms
 
     def _may_take(self, run: Run, event: Bound) -> bool:
-        return self._suits(run, event) and not self._any(_untils(run.wait.rest), run, event)
+        return self._suits(run, event) and not self._any(untils_around(run.wait.rest), run, event)
 
     def _may_skip(self, run: Run, event: Bound) -> bool:
         link = run.wait.arrival.link
-        if not run.bound or self._any(_begun_untils(run.wait.rest), run, event):
+        if not run.bound or self._any(begun_untils_around(run.wait.rest), run, event):
             return False
-        if run.wait.variable is not None:
-            if link is Link.NEXT or (link is Link.FOLLOWED_BY and self._suits(run, event)):
-                return False
+        waits_for_event = run.wait.variable is not None
+        if waits_for_event and (link is Link.NEXT or (link is Link.FOLLOWED_BY and self._suits(run, event))):
+            return False
         gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
         return not any(
             absence.gap_min_ms <= gap_ms
@@ -459,7 +200,7 @@ class _Oracle:
     def _take(self, run: Run, event: Bound) -> list[Run]:
         assert run.wait.variable is not None
         bound = (*run.bound, replace(event, variable=run.wait.variable))
-        return [Run(bound, wait) for wait in proceed(_stamped(run.wait.rest, event.event.time_ms), _FRESH)]
+        return [Run(bound, wait) for wait in proceed(stamped(run.wait.rest, event.event.time_ms), FRESH)]
 
     def _fits(self, variable: str, run: Run, event: Bound) -> bool:
         declared = self.where[variable]
@@ -487,15 +228,15 @@ class _Oracle:
         """Fire the window in events: the event at `position` lies outside the windows of runs too far back."""
         limit = self.pattern.within_events
         if limit is not None:
-            due = [run for run in self.runs if position - run.start >= _integer(limit)]
-            self._fire(due, [run for run in self.runs if position - run.start < _integer(limit)], now_ms)
+            due = [run for run in self.runs if position - run.start >= integer(limit)]
+            self._fire(due, [run for run in self.runs if position - run.start < integer(limit)], now_ms)
 
     def _fire(self, due: list[Run], others: list[Run], now_ms: int) -> None:
         if not due:
             return
         for run in due:
             if run.wait.variable is None:
-                others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, _FRESH)]
+                others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, FRESH)]
             else:
                 self._emit(self.timeouts, run, now_ms, self.pattern.timeout_measures or ())
         self._settle(others, now_ms)
@@ -506,11 +247,11 @@ class _Oracle:
         wait = run.wait
         deadlines = []
         if self.pattern.within_ms is not None:
-            deadlines.append(first_ms + _integer(self.pattern.within_ms))
+            deadlines.append(first_ms + integer(self.pattern.within_ms))
         rest = wait.rest
         while rest is not None:
             if isinstance(rest, Steps) and rest.node.within_ms is not None and rest.began_ms is not None:
-                deadlines.append(rest.began_ms + _integer(rest.node.within_ms))
+                deadlines.append(rest.began_ms + integer(rest.node.within_ms))
             rest = rest.rest
         if wait.variable is not None and wait.arrival.gap_max_ms is not None:
             deadlines.append(last_ms + wait.arrival.gap_max_ms)

@@ -2,8 +2,8 @@
 
 Level 1: sequences of variables joined by `->`, relaxed repetition, conditions across events, within, three skips.
 Level 2: also `,` and `->>`, strict, any, greedy, optional, and absence in the middle.
-Level 3: also groups, alternatives, any order, step windows, gaps, absence at the end, until, windows in events, time-outs,
-the other skips and `in order`.
+Level 3: also groups, alternatives, any order, step windows, gaps, absence at the end, until, windows in events,
+time-outs, the other skips and `in order`.
 What the language's check refuses is not generated: an absence without a window, a loop over something that can match
 nothing, a pattern that can match nothing. Same seed and level, same case.
 Tested by: tests/oracle/test_oracle.py
@@ -38,9 +38,10 @@ from cep.lang.ir import (
     SkipKind,
     Step,
     Unary,
-    Variable,
     VarField,
+    Variable,
     VarNode,
+    Which,
 )
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
@@ -167,14 +168,11 @@ class _Maker:
         """Steps, an absence never first and never last: what follows it is a step that must come."""
         steps: list[Step] = []
         for index in range(length):
-            after_absence = False
             if index and self.level >= 2 and self.random.random() < 0.15:
                 steps.append(self._absence(self._link()))
-                after_absence = True
-            step = self._step(depth, is_first=index == 0)
-            if after_absence and _may_be_empty(step):
-                step = replace(step, node=self._variable(ONCE))
-            steps.append(step)
+                steps.append(Step(self._link(), self._variable(ONCE)))
+            else:
+                steps.append(self._step(depth, is_first=index == 0))
         return tuple(steps)
 
     def _step(self, depth: int, *, is_first: bool) -> Step:
@@ -218,7 +216,9 @@ class _Maker:
             quantifier = self._quantifier(group=False)
             return self._variable(quantifier if quantifier.min_count else ONCE)
         steps = self._sequence(2, depth + 2)
-        return self._variable(ONCE) if all(_may_be_empty(step) for step in steps) else SequenceNode(steps)
+        if all(_may_be_empty(step) for step in steps):
+            steps = (*steps, Step(Link.FOLLOWED_BY, self._variable(ONCE)))
+        return SequenceNode(steps)
 
     def _quantifier(self, *, group: bool) -> Quantifier:
         random = self.random
@@ -274,7 +274,8 @@ class _Maker:
         random = self.random
         shape = random.random()
         if shape < 0.5:
-            which = random.choice(("last", "last", "first", "prev") if other in self.loops else ("last", "first"))
+            ways: tuple[Which, ...] = ("last", "last", "first", "prev") if other in self.loops else ("last", "first")
+            which = random.choice(ways)
             return Binary(random.choice(_COMPARISONS), _V, VarField(other, which, "v", MAYBE_INT), MAYBE_BOOL)
         if shape < 0.75:
             total = Aggregate("sum", other, _V, INT)

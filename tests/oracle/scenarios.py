@@ -2,7 +2,7 @@
 
 The scenarios speak of stages, builder calls and doubles; here they become a PatternIR over one event type, a FLOAT or
 STRING field a name, and the language's own links and quantifiers. Late events are left out and the others sorted, which
-is what a job does before matching. A builder call that the language has no word for raises `Untranslatable`.
+is what a job does before matching. A builder call that the language has no word for raises `UntranslatableError`.
 Tested by: tests/oracle/test_oracle.py
 """
 
@@ -34,8 +34,8 @@ from cep.lang.ir import (
     SkipKind,
     Step,
     Unary,
-    Variable,
     VarField,
+    Variable,
     VarNode,
 )
 from tests.oracle.expressions import Value
@@ -53,7 +53,7 @@ Json = Any
 Answered = frozenset[tuple[tuple[str, tuple[int, ...]], ...]]
 
 
-class Untranslatable(Exception):
+class UntranslatableError(Exception):
     """The scenario says something that the language has no word for."""
 
 
@@ -86,7 +86,7 @@ def compare(scenario: Json, group_exits_reopen: bool = False) -> Outcome:
         free = _answers(replace(pattern, skip=Skip(SkipKind.NONE)), scenario, group_exits_reopen)[0]
         spans_agree = _spans(matches, scenario) == _spans(expected_matches, scenario)
         if spans_agree and matches <= free and timeouts == expected_timeouts:
-            return Outcome(True)
+            return Outcome(passed=True)
     missing = (expected_matches - matches) | (expected_timeouts - timeouts)
     extra = (matches - expected_matches) | (timeouts - expected_timeouts)
     return Outcome(not missing and not extra, frozenset(missing), frozenset(extra))
@@ -133,7 +133,7 @@ def events_by_key(scenario: Json) -> dict[str, list[Event]]:
 
 
 def _watermarks(scenario: Json) -> list[tuple[int, int]]:
-    """(events sent before it, watermark)"""
+    """The watermarks, each with the number of events sent before it."""
     given = scenario.get("watermarks", [])
     if given == "per_event":
         times = [event["ts"] for event in scenario["events"]]
@@ -145,7 +145,7 @@ def _watermarks(scenario: Json) -> list[tuple[int, int]]:
 
 
 def translate(scenario: Json) -> PatternIR:
-    """The pattern of a scenario. Raises Untranslatable."""
+    """The pattern of a scenario. Raises UntranslatableError."""
     variables: list[Variable] = []
     windows: list[int] = []
     within, stages = scenario.get("within"), scenario["pattern"]
@@ -238,9 +238,9 @@ def _quantifier(stage: Json) -> Quantifier:
     inner = {"consecutive": Inner.STRICT, "combinations": Inner.ANY}.get(stage.get("inner", ""), Inner.RELAXED)
     until = condition(stage["until"]) if "until" in stage else None
     if until is not None and high is not None:
-        raise Untranslatable("until on a bounded loop")
+        raise UntranslatableError("until on a bounded loop")
     if high == 0 or (high is None and low == 0):
-        raise Untranslatable("a loop of no repetitions")
+        raise UntranslatableError("a loop of no repetitions")
     # Greedy says nothing about a loop of a fixed length, not even about leaving it out.
     greedy = bool(stage.get("greedy")) and low != high
     low = 0 if stage.get("optional") and low == 1 else low
@@ -249,20 +249,19 @@ def _quantifier(stage: Json) -> Quantifier:
 
 # --------------------------------------------------------------------------------------------------- conditions
 
-_COMPARISONS: dict[str, BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", ">=")}  # type: ignore[misc]
+_COMPARISONS: dict[str, BinaryOp] = {o: o for o in ("==", "!=", "<", "<=", ">", ">=")}
 _ARITHMETIC: dict[str, BinaryOp] = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-_FALSE = Const(False, _BOOL)
 
 
 def condition(given: Json) -> Expr:
     """A condition that is never unknown: a comparison with something undefined is false, and so is its opposite."""
     if isinstance(given, bool):
-        return Const(given, _BOOL)
+        return Const(value=given, type=_BOOL)
     for word in ("and", "or"):
         if word in given:
             found = condition(given[word][0])
             for other in given[word][1:]:
-                found = Binary(word, found, condition(other), _BOOL)  # type: ignore[arg-type]
+                found = Binary(word, found, condition(other), _BOOL)
             return found
     if "not" in given:
         return Unary("not", condition(given["not"]), _BOOL)
@@ -285,7 +284,7 @@ def expression(given: Json) -> Expr:
     if given is None:
         return Const(None, Type(Kind.NULL, nullable=True))
     if isinstance(given, bool):
-        return Const(given, _BOOL)
+        return Const(value=given, type=_BOOL)
     if isinstance(given, int | float):
         return Const(float(given), _FLOAT)
     if isinstance(given, str):
@@ -302,7 +301,7 @@ def expression(given: Json) -> Expr:
             for other in given[word][1:]:
                 found = Binary(op, found, expression(other), _FLOAT)
             return found
-    raise Untranslatable(f"expression {given}")
+    raise UntranslatableError(f"expression {given}")
 
 
 def _aggregate(given: Json) -> Expr:

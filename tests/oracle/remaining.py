@@ -1,0 +1,277 @@
+"""What remains of a pattern → everything that can be waited for next.
+
+The rest of a pattern, as seen from one wait, is a linked list of frames: what remains of each group, loop and any-order
+that the wait stands in. `enter` and `proceed` walk it forward to the next waits; nothing here knows of events.
+Tested by: tests/oracle/test_oracle.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from cep.lang.ir import (
+    AlternativeNode,
+    AnyOrderNode,
+    Expr,
+    Inner,
+    Link,
+    Node,
+    Param,
+    Quantifier,
+    SequenceNode,
+    Step,
+    VarNode,
+)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first."""
+
+    node: SequenceNode
+    index: int
+    round: int
+    began_ms: int | None
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A variable that has been taken `done` times and may be taken again."""
+
+    node: VarNode
+    done: int
+    rest: Rest
+
+
+@dataclass(frozen=True)
+class Items:
+    """The items of an any-order that have not been met yet."""
+
+    items: tuple[Node, ...]
+    rest: Rest
+
+
+Rest = Steps | Repeat | Items | None
+
+
+@dataclass(frozen=True)
+class Absence:
+    """`-> !variable`: breaks the run as long as the time since its last event lies in [gap_min, gap_max)."""
+
+    variable: str
+    gap_min_ms: int
+    gap_max_ms: int | None
+
+
+@dataclass(frozen=True)
+class Stop:
+    """An event that fits `variable` while no `until` holds would be one more repetition."""
+
+    variable: str
+    untils: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How the next event has to come. `link` None: it is the first of the match."""
+
+    link: Link | None
+    gap_min_ms: int = 0
+    gap_max_ms: int | None = None
+    absences: tuple[Absence, ...] = ()
+    not_next: tuple[str, ...] = ()
+    greedy: tuple[Stop, ...] = ()
+
+    @property
+    def holds_absence(self) -> bool:
+        return bool(self.absences or self.not_next)
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
+
+    `way_out` is set while a group may begin another round or be left: what comes after the group.
+    """
+
+    variable: str | None
+    arrival: Arrival
+    rest: Rest
+    way_out: Rest = None
+
+    @property
+    def is_certain(self) -> bool:
+        """Nothing is waited for any more: neither an event nor an absence."""
+        return self.variable is None and not self.arrival.holds_absence
+
+
+FRESH = Arrival(Link.FOLLOWED_BY)
+_INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
+
+
+def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
+    """Everything that can be waited for when `rest` is what remains."""
+    match rest:
+        case None:
+            return [Wait(None, arrival, None)]
+        case Steps(node=node, index=index) if index == len(node.steps):
+            return _finish_round(rest, arrival)
+        case Steps(node=node, index=index):
+            step, after = node.steps[index], replace(rest, index=index + 1)
+            if step.negated:
+                return proceed(after, _forbidding(arrival, step))
+            # How the first step of a round comes is said by whoever entered the round.
+            return enter(step.node, arrival if index == 0 else _linked(arrival, step), after)
+        case Repeat(node=node, done=done, rest=outer):
+            return _repeat(node, done, arrival, outer)
+        case Items(items=(), rest=outer):
+            return proceed(outer, arrival)
+        case Items(items=items, rest=outer):
+            return _any_order(items, replace(arrival, link=Link.FOLLOWED_BY, gap_min_ms=0, gap_max_ms=None), outer)
+
+
+def enter(node: Node, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """Everything that can be waited for when `node` comes next and then `rest`."""
+    match node:
+        case VarNode():
+            return _repeat(node, 0, arrival, rest)
+        case SequenceNode():
+            return _rounds(node, 0, arrival, rest)
+        case AlternativeNode(options=options):
+            return [wait for option in options for wait in enter(option, arrival, rest)]
+        case AnyOrderNode(items=items):
+            return _any_order(items, arrival, rest)
+
+
+def _any_order(items: tuple[Node, ...], arrival: Arrival, rest: Rest) -> list[Wait]:
+    """Any of the items first, the others after it."""
+    found = []
+    for i, item in enumerate(items):
+        found += enter(item, arrival, Items(items[:i] + items[i + 1 :], rest))
+    return found
+
+
+def _repeat(node: VarNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """One more of a variable, or what comes after it."""
+    more = []
+    if _may_repeat(node.quantifier, done):
+        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
+        more = [Wait(node.variable, how, Repeat(node, done + 1, rest))]
+    return more + _leave(node.quantifier, done, more, arrival, rest)
+
+
+def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list[Wait]:
+    """One more round of a group, or what comes after it."""
+    more = []
+    if _may_repeat(node.quantifier, done):
+        how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
+        more = proceed(Steps(node, 0, done + 1, None, rest), how)
+        if 0 < done >= integer(node.quantifier.min_count):
+            more = [replace(wait, way_out=rest) for wait in more]
+    return more + _leave(node.quantifier, done, more, arrival, rest)
+
+
+def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
+    """What comes after a loop, once it has been repeated often enough. A greedy one is not left while it can go on."""
+    if done < integer(quantifier.min_count):
+        return []
+    if quantifier.greedy:
+        stops = tuple(Stop(wait.variable, untils_around(wait.rest)) for wait in more if wait.variable is not None)
+        arrival = replace(arrival, greedy=arrival.greedy + stops)
+    return proceed(rest, arrival)
+
+
+def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
+    """The steps of a round are done: first its own absences, then one more round or what comes after the group."""
+    if arrival.holds_absence and steps.node.within_ms is not None:
+        return [Wait(None, arrival, steps)]
+    if steps.began_ms is None:  # the round took nothing: more rounds of nothing lead nowhere
+        return proceed(steps.rest, arrival)
+    return _rounds(steps.node, steps.round, arrival, steps.rest)
+
+
+def _may_repeat(quantifier: Quantifier, done: int) -> bool:
+    return quantifier.max_count is None or done < integer(quantifier.max_count)
+
+
+def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
+    """How the next repetition comes. What is forbidden right after a loop is forbidden between its repetitions too:
+    `a+ -> !x -> b` ends at an x, it does not go on collecting."""
+    gap_ms = None if quantifier.gap_ms is None else integer(quantifier.gap_ms)
+    how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_ms)
+    can_leave = done >= integer(quantifier.min_count)
+    for step in _following_absences(rest):
+        if step.link is not Link.NEXT or can_leave:
+            how = _forbidding(how, step)
+    return how
+
+
+def _following_absences(rest: Rest) -> list[Step]:
+    """The negated steps that come directly after what `rest` follows."""
+    found: list[Step] = []
+    while isinstance(rest, Steps) and rest.index == len(rest.node.steps):
+        rest = rest.rest
+    if isinstance(rest, Steps):
+        for step in rest.node.steps[rest.index :]:
+            if not step.negated:
+                break
+            found.append(step)
+    return found
+
+
+def _forbidding(arrival: Arrival, step: Step) -> Arrival:
+    """The arrival, and what the negated step forbids."""
+    assert isinstance(step.node, VarNode)
+    if step.link is Link.NEXT:
+        return replace(arrival, not_next=(*arrival.not_next, step.node.variable))
+    gap_max_ms = None if step.gap_max_ms is None else integer(step.gap_max_ms)
+    absence = Absence(step.node.variable, integer(step.gap_min_ms or 0), gap_max_ms)
+    return replace(arrival, absences=(*arrival.absences, absence))
+
+
+def _linked(arrival: Arrival, step: Step) -> Arrival:
+    """The arrival of a step after the first: its own link and times. What is forbidden stays so,
+    and an optional step that is left out still bounds the wait."""
+    bounds = [integer(ms) for ms in (step.gap_max_ms, arrival.gap_max_ms) if ms is not None]
+    gap_max_ms = min(bounds, default=None)
+    return replace(arrival, link=step.link, gap_min_ms=integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
+
+
+def untils_around(rest: Rest) -> tuple[Expr, ...]:
+    """The stop conditions of all loops that a wait with this rest stands in."""
+    found = []
+    while rest is not None:
+        if not isinstance(rest, Items) and rest.node.quantifier.until is not None:
+            found.append(rest.node.quantifier.until)
+        rest = rest.rest
+    return tuple(found)
+
+
+def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
+    """The stop conditions of those loops that have taken something before what is waited for."""
+    found = []
+    while rest is not None:
+        begun = (isinstance(rest, Repeat) and rest.done > 1) or (
+            isinstance(rest, Steps) and (rest.round > 1 or rest.began_ms is not None)
+        )
+        if begun and not isinstance(rest, Items) and rest.node.quantifier.until is not None:
+            found.append(rest.node.quantifier.until)
+        rest = rest.rest
+    return tuple(found)
+
+
+def stamped(rest: Rest, time_ms: int) -> Rest:
+    """The rest after an event has been taken: rounds that had not begun begin with it."""
+    match rest:
+        case None:
+            return None
+        case Steps(began_ms=None):
+            return replace(rest, began_ms=time_ms, rest=stamped(rest.rest, time_ms))
+        case _:
+            return replace(rest, rest=stamped(rest.rest, time_ms))
+
+
+def integer(value: int | Param) -> int:
+    assert isinstance(value, int), f"parameter {value} has not been bound"
+    return value
