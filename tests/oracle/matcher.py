@@ -150,6 +150,7 @@ class _Oracle:
         self.instants = 0
         self.matches: list[Match] = []
         self.timeouts: list[Match] = []
+        self.emitted: set[tuple[bool, Bindings]] = set()
 
     # ---- one event
 
@@ -238,7 +239,7 @@ class _Oracle:
             if run.wait.variable is None:
                 others += [Run(run.bound, wait) for wait in proceed(run.wait.rest, FRESH)]
             else:
-                self._emit(self.timeouts, run, now_ms, self.pattern.timeout_measures or ())
+                self._emit(run, now_ms, is_match=False)
         self._settle(others, now_ms)
 
     def _deadline_ms(self, run: Run) -> int:
@@ -279,7 +280,7 @@ class _Oracle:
             queue.sort(key=lambda entry: (entry[1].start, entry[0], _preference(entry[1])))
         while queue and not self._is_withheld(queue[0][1]):
             match = queue.pop(0)[1]
-            self._emit(self.matches, match, now_ms, self.pattern.measures)
+            self._emit(match, now_ms, is_match=True)
             queue = [entry for entry in queue if not _covers(self.pattern.skip, match, entry[1])]
             self.runs = [run for run in self.runs if not _covers(self.pattern.skip, match, run)]
         self.withheld = queue
@@ -288,12 +289,14 @@ class _Oracle:
         skip = self.pattern.skip
         return skip.in_order and skip.kind is not SkipKind.NONE and any(run.start < match.start for run in self.runs)
 
-    def _emit(self, out: list[Match], run: Run, now_ms: int, measures: Sequence[Measure]) -> None:
-        if any(known.bindings == run.bindings for known in out):
+    def _emit(self, run: Run, now_ms: int, *, is_match: bool) -> None:
+        if (is_match, run.bindings) in self.emitted:
             return
+        self.emitted.add((is_match, run.bindings))
+        measures = self.pattern.measures if is_match else self.pattern.timeout_measures or ()
         fields = _fields_by_variable(run.bound)
         values = {m.name: evaluate(m.value, run.bound[-1].event.fields, fields) for m in measures}
-        out.append(Match(run.bindings, now_ms, values))
+        (self.matches if is_match else self.timeouts).append(Match(run.bindings, now_ms, values))
 
 
 def _fields_by_variable(bound: tuple[Bound, ...]) -> dict[str, list[Mapping[str, Value]]]:
