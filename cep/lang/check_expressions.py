@@ -121,11 +121,12 @@ class ExpressionChecker:
             message = f"inside `{scope.aggregate.fn}` a field needs its variable"
             self.collector.add("CEP310", message, node.span, f"write `x.{node.name}`", scope.labels())
             return None
+        enum = expected if expected is not None and expected.kind is Kind.ENUM else None
         define = scope.definitions.defines.get(node.name)
-        if define is not None:
+        if define is not None and not (enum is not None and node.name in enum.symbols):
             return check_calls.use_define(self, define, (), node, scope, expected)
-        if expected is not None and expected.kind is Kind.ENUM:
-            return self._symbol(node, scope, expected)
+        if enum is not None:
+            return self._symbol(node, scope, enum)
         self._unknown(node, scope)
         return None
 

@@ -231,7 +231,6 @@ def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
         return None
     found: list[Expr] = []
     for item, item_scope in items:
-        # A mistake inside a named list is shown there, and where the list is used.
         value = checker.check(item, item_scope, argument.type)
         if value is None:
             return None
@@ -260,7 +259,10 @@ def list_items(
     if not isinstance(items, NameRef):
         return [(item, scope) for item in items]
     found = checker.find_list(items, scope)
-    return None if found is None else [(item, Scope(scope.definitions)) for item in found.items]
+    if found is None:
+        return None
+    inside = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
+    return [(item, inside) for item in found.items]
 
 
 def choose(checker: Checker, node: IfSyntax, scope: Scope, expected: Type | None) -> Expr | None:

@@ -236,9 +236,10 @@ class StructureChecker:
         maximum: int | Param | None = 1
         repeat = suffix.repeat
         if repeat is not None:
-            minimum = self.count(repeat.minimum, "a repetition", 0)
-            maximum = None
-            if repeat.maximum is not None:
+            exactly = repeat.maximum is repeat.minimum
+            minimum = self.count(repeat.minimum, "a repetition", 1 if exactly else 0)
+            maximum = minimum if exactly else None
+            if repeat.maximum is not None and not exactly:
                 maximum = self.count(repeat.maximum, "the most of a repetition", 1)
             if isinstance(minimum, int) and isinstance(maximum, int) and maximum < minimum:
                 self.collector.add("CEP409", "the most of this repetition is below its least", repeat.span)

@@ -65,6 +65,7 @@ class Collector:
 
     found: list[Diagnostic] = field(default_factory=list)
     dropped: int = 0
+    error_count: int = 0  # every error reported, also one that was said before or dropped: none means a clean text
     _seen: set[Diagnostic] = field(default_factory=set)
 
     def add(
@@ -84,6 +85,7 @@ class Collector:
 
     def put(self, diagnostic: Diagnostic) -> None:
         """Add a diagnostic that is ready."""
+        self.error_count += diagnostic.is_error
         if diagnostic in self._seen:
             return
         if len(self.found) >= DIAGNOSTICS_MAX:
@@ -91,11 +93,6 @@ class Collector:
             return
         self._seen.add(diagnostic)
         self.found.append(diagnostic)
-
-    @property
-    def error_count(self) -> int:
-        """Errors so far; those that were dropped count too, so that a file with too many is never clean."""
-        return self.dropped + sum(1 for d in self.found if d.is_error)
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

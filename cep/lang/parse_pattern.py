@@ -189,14 +189,14 @@ def _at_entry(cursor: Cursor) -> bool:
     return cursor.token.kind is TokenKind.NAME and cursor.ahead().text == ":"
 
 
-def _skip_to_clause(cursor: Cursor, *, or_entry: bool = False) -> None:
-    """Skip to a clause, the pattern's closing brace or a declaration; if wanted, to an entry of `where`."""
+def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
+    """Skip to a clause, the pattern's closing brace or a declaration; after a broken
+    entry of `where` (its index) to the next one as well."""
     cursor.depth = 0
-    start = cursor.index
     while not cursor.at_end():
         if _at_clause(cursor) or cursor.at_declaration() or _at_close(cursor):
             return
-        if or_entry and cursor.index > start and _at_entry(cursor):
+        if broken_entry is not None and cursor.index > broken_entry and _at_entry(cursor):
             return
         cursor.take()
 
@@ -241,12 +241,13 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
 
 def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
     while True:
+        start = cursor.index
         try:
             clauses.wheres.append(_where(cursor))
             cursor.accept(",")
         except Panic:
             clauses.broken = True
-            _skip_to_clause(cursor, or_entry=True)
+            _skip_to_clause(cursor, start)
         if not _at_entry(cursor):
             return
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from cep.lang.catalogue import CATALOGUE
@@ -37,6 +38,12 @@ class Lines:
         return self.text[self.starts[number - 1] : end].rstrip("\r")
 
 
+@lru_cache(maxsize=16)
+def lines_of(text: str) -> Lines:
+    """The lines of a text; kept, because many diagnostics speak of few texts."""
+    return Lines(text)
+
+
 def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], color: bool = False) -> str:
     """All diagnostics as text; empty if there are none.
 
@@ -47,7 +54,7 @@ def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], c
        |                            ^^^^^
        = help: did you mean `amount`?
     """
-    texts = {name: Lines(text) for name, text in sources.items()}
+    texts = {name: lines_of(text) for name, text in sources.items()}
     return "\n".join(_one(diagnostic, texts, color=color) for diagnostic in diagnostics)
 
 
@@ -67,7 +74,7 @@ def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any
 def _json_span(span: Span | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
     if span is None:
         return None
-    lines = Lines(sources.get(span.file, ""))
+    lines = lines_of(sources.get(span.file, ""))
     line, column = lines.position(span.start)
     end_line, end_column = lines.position(span.end)
     return {"file": span.file, "line": line, "column": column, "end_line": end_line, "end_column": end_column}
@@ -80,16 +87,19 @@ def _paint(text: str, what: str, *, color: bool) -> str:
 def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
     severity = diagnostic.severity
     head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
-    parts = [f"{head}: {diagnostic.message}"]
-    spans = [] if diagnostic.span is None else [diagnostic.span, *(label.span for label in diagnostic.labels)]
-    places = [texts[span.file].position(span.start) if span.file in texts else (1, 1) for span in spans]
-    margin = max((len(str(line)) for line, _ in places), default=1)
-    if diagnostic.span is not None:
-        parts += _excerpt(diagnostic.span, "", severity.value, texts, margin, color=color)
-    for label in diagnostic.labels:
-        parts += _excerpt(label.span, label.text, "label", texts, margin, color=color)
+    parts = [f"{head}: {_printable(diagnostic.message)}"]
+    marks = [] if diagnostic.span is None else [(diagnostic.span, "", severity.value)]
+    marks += [(label.span, label.text, "label") for label in diagnostic.labels]
+    places = [texts[span.file].position(span.start)[0] if span.file in texts else 0 for span, _, _ in marks]
+    margin = max((len(str(line)) for line in places), default=1)
+    before: tuple[str, int] | None = None
+    for (span, note, what), line in zip(marks, places, strict=True):
+        excerpt = _excerpt(span, note, what, texts, margin, color=color)
+        # A second mark on the line just shown needs no second copy of the line.
+        parts += excerpt[-1:] if before == (span.file, line) else excerpt
+        before = (span.file, line)
     if diagnostic.help:
-        parts.append(f"{' ' * margin} {_paint('= help:', 'help', color=color)} {diagnostic.help}")
+        parts.append(f"{' ' * margin} {_paint('= help:', 'help', color=color)} {_printable(diagnostic.help)}")
     return "\n".join(parts) + "\n"
 
 

@@ -15,7 +15,7 @@ from cep.lang.render import render_text, to_json
 
 GOLDEN = Path(__file__).parent / "golden"
 EVENT = "event t { i id event_time time k string a decimal(2) s enum(x, y) c string? n int b bool d float }\n"
-WORDS = (
+WORDS = (  # noqa: SIM905
     "event list define pattern import by seq where skip emit within over all on timeout and or not in between is null "
     "true false if then else like greedy strict any until none to next past last first order events t p k a s x y c n "
     "b d event_time v w u count sum avg min max prev abs sqrt least distance_km starts_with id time string decimal "

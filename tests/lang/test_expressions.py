@@ -1,0 +1,136 @@
+"""Types of expressions; what comes out in full is in golden/ir/expressions.cep."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.lang.dump import dump_expr
+from tests.lang.common import checked_pattern, pattern_codes
+
+
+def where(text: str, before: str = "", header: str = "pattern p by card_id") -> str:
+    """The condition of b in `a -> b` as a dump."""
+    pattern = checked_pattern(f"seq a -> b where b: transaction {text}", header, before)
+    condition = pattern.variables[1].where
+    assert condition is not None
+    return dump_expr(condition)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("amount > 1", "(amount:decimal(2) > 100:decimal(2))"),
+        ("amount > 500.000", "(amount:decimal(2) > 50000:decimal(2))"),
+        ("1 < amount", "(100:decimal(2) < amount:decimal(2))"),
+        ("tries > 1.5", "(<decimal(1)>tries:int > 15:decimal(1))"),
+        ("amount > lat", "(<float>amount:decimal(2) > lat:float)"),
+        ("amount * 1.10 > 5", "((amount:decimal(2) * 11:decimal(1)):decimal(3) > 5000:decimal(3))"),
+        ("tries / 2 > 1", "((<float>tries:int / 2.0:float):float > 1.0:float)"),
+        ("declined == status", "(declined#1 == status:enum)"),
+        ("country is not null", "(not (is_null country:string?))"),
+        ("tx_id != a.tx_id", "(tx_id:id != last(a).tx_id:id)"),
+        ("tx_id == a.card_id", "(tx_id:id == last(a).card_id:string)"),
+        (
+            "event_time - a.event_time < 2 h",
+            "((event_time:time - last(a).event_time:time):duration < 7200000:duration)",
+        ),
+        ("min(amount, 5) == 5", "(least(amount:decimal(2), 500:decimal(2)):decimal(2) == 500:decimal(2))"),
+        ("min(a.amount) == 5", "(min(a, amount:decimal(2)):decimal(2)? == 500:decimal(2))"),
+        ("count(a.country) > 1", "(count(a, country:string?):int > 1:int)"),
+        ("online", "online:bool"),
+        ("amount in [1, 2.5]", "(amount:decimal(2) in [100:decimal(2), 250:decimal(2)])"),
+        ("tries in [1, 2.5]", "(<decimal(1)>tries:int in [10:decimal(1), 25:decimal(1)])"),
+    ],
+)
+def test_dumps(text: str, expected: str) -> None:
+    assert where(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("amount", ["CEP302"]),
+        ("not amount", ["CEP302"]),
+        ("-country == country", ["CEP301"]),
+        ("online < online", ["CEP306"]),
+        ("status == country", ["CEP301"]),
+        ("event_time > 5", ["CEP301"]),
+        ("event_time + a.event_time > event_time", ["CEP301"]),
+        ("amount % 2 == 1", ["CEP301"]),
+        ("amount + country > 1", ["CEP301"]),
+        ("country in [null]", ["CEP303"]),
+        ("country in [country]", ["CEP313"]),
+        ("country in [1]", ["CEP301"]),
+        ("country in amount", ["CEP206"]),
+        ("country like device_id", ["CEP301"]),
+        ('amount like "1"', ["CEP301"]),
+        ("abs(country) > 1", ["CEP301"]),
+        ("sqrt(country) > 1", ["CEP301"]),
+        ("abs(1, 2) > 1", ["CEP307"]),
+        ("distance_km(lat, lon) > 1", ["CEP307"]),
+        ("least(1) > 1", ["CEP307"]),
+        ('max(country, "a") == country', ["CEP301"]),
+        ("first(a) == 1", ["CEP203"]),
+        ("sum(a) > 1", ["CEP310"]),
+        ("sum(a.country) > 1", ["CEP301"]),
+        ("max(a.country) == country", ["CEP301"]),
+        ("sum(first(a).amount) > 1", ["CEP310"]),
+        ("count(c) > 1", ["CEP204"]),
+        ("count(1) > 1", ["CEP310"]),
+        ("(amount).x > 1", ["CEP204"]),
+        ("a > 1", ["CEP201"]),
+        ("amount > if online then country else 1", ["CEP301"]),
+        ("(if online then null else null) is null", []),
+        ("amont > 1 and amonut < 2", ["CEP201", "CEP201"]),
+        ("status == (if online then aproved else declined)", ["CEP305"]),
+        ("amount > 0.0000000001", ["CEP309"]),
+    ],
+)
+def test_mistakes(text: str, codes: list[str]) -> None:
+    assert pattern_codes(f"seq a -> b where b: transaction {text}") == codes
+
+
+def test_definitions_are_typed_where_they_are_used() -> None:
+    before = "define small(x, y) = x < y\ndefine tiny = small(amount, 1)"
+    assert where("small(amount, 2) and small(tries, 2) and tiny", before) == (
+        "(((amount:decimal(2) < 200:decimal(2)) and (tries:int < 2:int)) and (amount:decimal(2) < 100:decimal(2)))"
+    )
+
+
+def test_definitions_are_hygienic() -> None:
+    header = "pattern p(limit: decimal = 1) by card_id"
+    # The argument `limit` is the pattern's; the definition's own parameter of that name is another.
+    assert where("over_it(limit)", "define over_it(limit) = amount > limit", header) == (
+        "(amount:decimal(2) > $limit:decimal(2))"
+    )
+    assert where("f(a)", "define f(b) = g(b)\ndefine g(a) = country != a.country") == (
+        "(country:string? != last(a).country:string?)"
+    )
+    assert where("t(amount_of(a))", "define amount_of(x) = x.amount\ndefine t(x) = sum(x) > 1").startswith("(sum(a, ")
+    assert pattern_codes("seq a -> b where b: transaction far()", before="define far() = lat != a.lat") == ["CEP204"]
+
+
+def test_null_where_nothing_may_be_bound() -> None:
+    pattern = checked_pattern(
+        "seq a? -> b -> c+ where c: transaction a.amount > b.amount and c.amount > prev(c).amount"
+    )
+    condition = pattern.variables[2].where
+    assert condition is not None
+    assert dump_expr(condition) == (
+        "((last(a).amount:decimal(2)? > last(b).amount:decimal(2)) and "
+        "(last(c).amount:decimal(2)? > prev(c).amount:decimal(2)?))"
+    )
+
+
+def test_references_to_what_is_bound_later() -> None:
+    assert pattern_codes("seq (a -> b){2} where a: transaction amount > b.amount") == []
+    assert pattern_codes("seq (a -> b) where a: transaction amount > b.amount") == ["CEP407"]
+    assert pattern_codes("seq (a | b) where a: transaction amount > b.amount") == ["CEP407"]
+    assert pattern_codes("seq (a & b) where a: transaction amount > b.amount") == []
+    assert pattern_codes("seq a -> !b -> c where b: transaction amount > a.amount") == []
+    assert pattern_codes("seq a -> !b -> c where b: transaction amount > c.amount") == ["CEP407"]
+
+
+def test_decimal_parameters_and_fields_meet_at_the_finer_scale() -> None:
+    header = "pattern p(limit: decimal = 1.005) by card_id"
+    assert where("amount > limit", header=header) == "(<decimal(3)>amount:decimal(2) > $limit:decimal(3))"

@@ -1,0 +1,110 @@
+"""Files, imports and bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import UsageError
+from cep.base.limits import SOURCE_BYTES_MAX
+from cep.lang.load import bundle_source, load_files, load_text
+from tests.lang.common import EVENTS, shown
+
+USES = 'import "events.cep"\nimport "lists.cep"\npattern p by card_id { seq a where a: transaction country in bad }\n'
+LISTS = 'import "events.cep"\nlist bad = ["KP", "IR"]\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "events.cep").write_text("# the events\n" + EVENTS, encoding="utf-8")
+    (tmp_path / "lists.cep").write_text(LISTS, encoding="utf-8")
+    (tmp_path / "p.cep").write_text(USES, encoding="utf-8")
+    return tmp_path
+
+
+def test_imports_are_relative_and_read_once(folder: Path) -> None:
+    checked = load_files([folder / "p.cep"])
+    assert checked.ok, shown(checked)
+    assert [Path(name).name for name in checked.sources] == ["p.cep", "events.cep", "lists.cep"]
+    assert checked.lists == {"bad": ("KP", "IR")}
+    assert [e.name for e in checked.schema.event_types] == ["transaction"]
+
+
+def test_files_are_checked_together(folder: Path) -> None:
+    (folder / "q.cep").write_text(USES.replace("pattern p", "pattern q"), encoding="utf-8")
+    checked = load_files([folder / "p.cep", folder / "q.cep", folder / ".." / folder.name / "p.cep"])
+    assert checked.ok, shown(checked)
+    assert list(checked.patterns) == ["p", "q"]
+
+
+def test_a_duplicate_in_two_files_points_at_both(folder: Path) -> None:
+    (folder / "q.cep").write_text(USES, encoding="utf-8")
+    (found,) = load_files([folder / "p.cep", folder / "q.cep"]).diagnostics
+    assert found.code == "CEP207"
+    assert found.span is not None
+    assert found.span.file.endswith("q.cep")
+    assert found.labels[0].span.file.endswith("p.cep")
+
+
+def test_a_bundle_has_everything_once_and_means_the_same(folder: Path) -> None:
+    text = bundle_source(folder / "p.cep")
+    assert text.count("event transaction") == 1
+    assert "import" not in text
+    assert load_text(text).patterns == load_files([folder / "p.cep"]).patterns
+
+
+def test_a_bundle_of_a_circle_or_of_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.cep").write_text('import "b.cep"\n', encoding="utf-8")
+    (tmp_path / "b.cep").write_text('import "a.cep"\n', encoding="utf-8")
+    with pytest.raises(UsageError, match="CEP209"):
+        bundle_source(tmp_path / "a.cep")
+    with pytest.raises(UsageError, match="no such file"):
+        bundle_source(tmp_path / "none.cep")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(b"\xff\xfe", "not UTF-8"), (b" " * (SOURCE_BYTES_MAX + 1), "larger than"), (None, "no such file")],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, content: bytes | None, reason: str) -> None:
+    path = tmp_path / "x.cep"
+    if content is not None:
+        path.write_bytes(content)
+    (found,) = load_files([path]).diagnostics
+    assert found.code == "CEP110"
+    assert reason in found.message
+
+
+def test_strange_paths_are_refused() -> None:
+    for path in ("", "\0", "/" * 5_000, "x" * 5_000, "."):
+        assert not load_files([path]).ok
+        (found,) = load_text(f'import "{path}"', "x.cep").diagnostics
+        assert found.code in ("CEP208", "CEP101")
+
+
+def test_a_text_alone_imports_nothing_but_a_resolver_may_say_otherwise() -> None:
+    assert [d.code for d in load_text('import "events.cep"').diagnostics] == ["CEP208"]
+    checked = load_text('import "e"\npattern p by card_id { seq a }', resolver=lambda _, path: (path, EVENTS))
+    assert checked.ok
+    assert list(checked.sources) == ["<text>", "e"]
+
+
+def test_a_text_that_is_too_large_is_refused() -> None:
+    assert [d.code for d in load_text("#" * (SOURCE_BYTES_MAX + 1)).diagnostics] == ["CEP110"]
+
+
+def test_a_long_chain_of_imports_ends() -> None:
+    checked = load_text('import "1"', resolver=lambda _, path: (path, f'import "{int(path) + 1}"'))
+    assert "CEP208" in [d.code for d in checked.diagnostics]
+
+
+def test_an_empty_text_is_clean() -> None:
+    checked = load_text("")
+    assert checked.ok
+    assert not checked.patterns
+
+
+def test_windows_line_ends_and_a_byte_order_mark() -> None:
+    text = ("\ufeff" + EVENTS + "pattern p by card_id { seq a }").replace("\n", "\r\n")
+    assert load_text(text).ok

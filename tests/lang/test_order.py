@@ -1,0 +1,51 @@
+"""What can be bound when."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.lang.diagnostics import Collector
+from cep.lang.order import Order, order_of
+from cep.lang.parser import parse
+from cep.lang.syntax import PatternSyntax
+
+
+def order(structure: str) -> Order:
+    (found,) = parse(f"pattern p by k {{ seq {structure} }}", "x", Collector()).declarations
+    assert isinstance(found, PatternSyntax)
+    assert found.structure is not None
+    return order_of(found.structure)
+
+
+@pytest.mark.parametrize(
+    ("structure", "variable", "may", "must"),
+    [
+        ("a -> b -> c", "c", "ab", "ab"),
+        ("a -> b? -> c", "c", "ab", "a"),
+        ("a -> b{0,2} -> c", "c", "ab", "a"),
+        ("a -> !b -> c", "c", "a", "a"),
+        ("a -> (b | c) -> d", "d", "abc", "a"),
+        ("a -> (b | c) -> d", "c", "a", "a"),
+        ("a -> (b & c) -> d", "d", "abc", "abc"),
+        ("a -> (b & c) -> d", "b", "abc", "a"),
+        ("a -> (b -> c){2} -> d", "b", "abc", "a"),
+        ("a -> (b -> c){2} -> d", "d", "abc", "abc"),
+        ("a -> (b -> c)? -> d", "d", "abc", "a"),
+        ("a -> (b -> c)? -> d", "c", "ab", "ab"),
+        ("a -> b{n,} -> c", "c", "ab", "ab"),
+    ],
+)
+def test_before(structure: str, variable: str, may: str, must: str) -> None:
+    found = order(structure).at[variable]
+    assert (found.may, found.must) == (frozenset(may), frozenset(must))
+
+
+def test_until_sees_its_own_loop() -> None:
+    found = order("a -> b+ until (x) -> c")
+    (before,) = found.at_until.values()
+    assert (before.may, before.must) == (frozenset("ab"), frozenset("a"))
+
+
+def test_the_end() -> None:
+    found = order("a -> b? -> !c")
+    assert (found.end.may, found.end.must, found.negated) == (frozenset("ab"), frozenset("a"), frozenset("c"))

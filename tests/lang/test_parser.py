@@ -1,0 +1,188 @@
+"""The syntax tree, and going on after a mistake."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.lang.diagnostics import Collector
+from cep.lang.ir import Inner, Link, SkipKind
+from cep.lang.parser import parse
+from cep.lang.syntax import (
+    BinarySyntax,
+    ChainSyntax,
+    ChoiceSyntax,
+    DefineSyntax,
+    EventSyntax,
+    ExprSyntax,
+    GroupSyntax,
+    InSyntax,
+    Literal,
+    Member,
+    NameRef,
+    PatternSyntax,
+    UnarySyntax,
+    VariableSyntax,
+)
+
+
+def parsed(text: str) -> tuple[list[object], list[str]]:
+    collector = Collector()
+    file = parse(text, "x", collector)
+    return list(file.declarations), [d.code for d in collector.found]
+
+
+def pattern(body: str, head: str = "pattern p by k") -> PatternSyntax:
+    (found,), codes = parsed(f"{head} {{ {body} }}")
+    assert not codes
+    assert isinstance(found, PatternSyntax)
+    return found
+
+
+def expression(text: str) -> ExprSyntax:
+    (found,), codes = parsed(f"define f = {text}")
+    assert not codes
+    assert isinstance(found, DefineSyntax)
+    return found.body
+
+
+def shape(node: ExprSyntax) -> str:
+    """An expression with all its parentheses."""
+    match node:
+        case Literal():
+            return str(node.value)
+        case NameRef():
+            return node.name
+        case UnarySyntax():
+            return f"({node.op} {shape(node.argument)})"
+        case BinarySyntax():
+            return f"({shape(node.left)} {node.op} {shape(node.right)})"
+        case ChainSyntax():
+            return "(" + f" {node.op} ".join(shape(operand) for operand in node.operands) + ")"
+        case Member():
+            return f"{shape(node.owner)}.{node.field}"
+        case InSyntax():
+            items = node.items.name if isinstance(node.items, NameRef) else [shape(item) for item in node.items]
+            return f"({shape(node.argument)} {'not in' if node.negated else 'in'} {items})"
+    return type(node).__name__
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a + b * c - d", "((a + (b * c)) - d)"),
+        ("a - b - c", "((a - b) - c)"),
+        ("-a * b", "((- a) * b)"),
+        ("not a == b and c or d", "(((not (a == b)) and c) or d)"),
+        ("a and b and c or d", "((a and b and c) or d)"),
+        ("(a or b) and c", "((a or b) and c)"),
+        ("x.f > 1 and y not in l", "((x.f > 1) and (y not in l))"),
+        ("a + 1 in [1, 2]", "((a + 1) in ['1', '2'])"),
+        ("a not like b", "(not (a like b))"),
+    ],
+)
+def test_precedence(text: str, expected: str) -> None:
+    assert shape(expression(text)) == expected
+
+
+def test_a_unit_after_a_number_is_not_the_next_entry_of_where() -> None:
+    found = pattern("seq a -> m where a: t f > 10 m: t f > 10 m")
+    assert [w.variable for w in found.wheres] == ["a", "m"]
+
+
+def test_entries_of_where_may_be_empty() -> None:
+    found = pattern("seq a -> b where a: t b: t c: t x > 1 skip none")
+    assert [w.condition is None for w in found.wheres] == [True, True, False]
+
+
+def test_links_and_suffixes() -> None:
+    found = pattern("seq a? , b{2,} [5 min] strict greedy -> !c ->> d* any until (x > 1) ->[1 s .. 2 s] e within 1 h")
+    assert found.structure is not None
+    steps = found.structure.steps
+    assert [s.link for s in steps[1:]] == [Link.NEXT, Link.FOLLOWED_BY, Link.FOLLOWED_BY_ANY, Link.FOLLOWED_BY]
+    assert [s.negated for s in steps] == [False, False, True, False, False]
+    loop = steps[1].element
+    assert isinstance(loop, VariableSyntax)
+    assert loop.suffix.inner is Inner.STRICT
+    assert loop.suffix.greedy_span is not None
+    assert loop.suffix.gap is not None
+    assert steps[3].element.suffix.until is not None
+    assert steps[4].gap_min is not None
+    assert len(found.structure.windows) == 1
+
+
+def test_a_window_at_the_end_is_the_sequence_s_and_one_in_the_middle_the_group_s() -> None:
+    end = pattern("seq a -> (b -> c) within 1 min").structure
+    assert end is not None
+    assert len(end.windows) == 1
+    middle = pattern("seq (a -> b) within 1 min -> c").structure
+    assert middle is not None
+    group = middle.steps[0].element
+    assert isinstance(group, GroupSyntax)
+    assert group.within is not None
+    assert not middle.windows
+    inside = pattern("seq (a -> b within 1 min){2} -> c").structure
+    assert inside is not None
+    group = inside.steps[0].element
+    assert isinstance(group, GroupSyntax)
+    assert len(group.body.windows) == 1
+
+
+def test_a_choice_at_the_top() -> None:
+    found = pattern("seq a | (b -> c) within 1 min").structure
+    assert found is not None
+    group = found.steps[0].element
+    assert isinstance(group, GroupSyntax)
+    assert isinstance(group.body, ChoiceSyntax)
+    assert len(found.windows) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "variable", "in_order"),
+    [
+        ("none", SkipKind.NONE, None, False),
+        ("to next in order", SkipKind.TO_NEXT, None, True),
+        ("past last", SkipKind.PAST_LAST, None, False),
+        ("to first x", SkipKind.TO_FIRST, "x", False),
+        ("to last x in order", SkipKind.TO_LAST, "x", True),
+    ],
+)
+def test_skip(text: str, kind: SkipKind, variable: str | None, in_order: bool) -> None:
+    skip = pattern(f"seq x skip {text}").skip
+    assert skip is not None
+    assert (skip.kind, skip.variable.name if skip.variable else None, skip.in_order) == (kind, variable, in_order)
+
+
+def test_words_of_declarations_and_suffixes_may_name_fields() -> None:
+    (found,), codes = parsed("event t {\n list string\n event int\n pattern float\n any bool\n over id\n}")
+    assert not codes
+    assert isinstance(found, EventSyntax)
+    assert [f.name for f in found.fields] == ["list", "event", "pattern", "any", "over"]
+
+
+def test_each_broken_field_clause_and_declaration_is_reported() -> None:
+    text = """
+event t { a id
+  b decimal(
+  c strin g
+  5 int
+}
+patern q by k { seq a }
+pattern p by k {
+  seq a -> {2} b
+  where a: t (1
+        b: t x ==
+  skip sideways
+  emit 5
+}
+define f( = 1
+pattern good by k { seq a }
+"""
+    found, codes = parsed(text)
+    assert len(codes) == 10
+    assert any(isinstance(d, PatternSyntax) and d.name == "good" for d in found)
+
+
+def test_the_doc_comment_of_a_pattern() -> None:
+    (found,), _ = parsed("## What it is.\n## More.\npattern p by k { seq a }")
+    assert isinstance(found, PatternSyntax)
+    assert found.doc == "What it is.\nMore."

@@ -1,0 +1,50 @@
+"""Declarations to names."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from cep.base.schema import Kind, Type
+from cep.lang.load import load_text
+from tests.lang.common import EVENTS, codes
+
+
+def test_the_schema() -> None:
+    schema = load_text(EVENTS).schema
+    (event,) = schema.event_types
+    assert (event.id_field, event.time_field) == ("tx_id", "event_time")
+    assert schema.columns()["status"] == Type(Kind.ENUM, symbols=("approved", "declined", "reversed"))
+    assert schema.columns()["country"] == Type(Kind.STRING, nullable=True)
+
+
+def test_lists() -> None:
+    text = 'list a = ["KP", "IR",]\nlist b = [1, -2.50]\nlist c = [declined]\nlist d = [5 min]\nlist e = []'
+    assert load_text(text).lists == {
+        "a": ("KP", "IR"),
+        "b": (1, Decimal("-2.50")),
+        "c": ("declined",),
+        "d": (300_000,),
+        "e": (),
+    }
+
+
+def test_identity_of_event_types() -> None:
+    assert codes("event t { a id b id event_time time }") == ["CEP213"]
+    assert codes("event t { a id event_time time at time }") == ["CEP213"]
+    assert codes("event t { a id? event_time time? }") == ["CEP213", "CEP213"]
+    assert codes("event t { a int }") == ["CEP213", "CEP213"]
+
+
+def test_fields_and_symbols_once() -> None:
+    assert codes("event t { a id event_time time b int b int }") == ["CEP207"]
+    assert codes("event t { a id event_time time e enum(x, x) }") == ["CEP207"]
+    assert codes("event t { a id event_time time e enum }") == ["CEP212"]
+    assert codes("event t { a id event_time time e string(5) }") == ["CEP105"]
+
+
+def test_null_may_differ_between_event_types_but_the_type_may_not() -> None:
+    first = "event t { a id event_time time x decimal(2) }\n"
+    assert codes(first + "event u { b id event_time time x decimal(2)? }") == []
+    assert codes(first + "event u { b id event_time time x decimal(4) }") == ["CEP215"]
+    assert codes(first + "event u { x id event_time time }") == ["CEP215"]
+    assert codes("event t { a id event_time time s id }\nevent u { b id event_time time s string }")[-1] == "CEP215"
