@@ -1,8 +1,9 @@
 """Pattern + the events of one key → every match and every time-out, by following the definitions one event at a time.
 
-A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it
-(tests/oracle/remaining.py). Where the pattern leaves a choice, the run is one run per choice, each with its own wait:
-`a -> b? -> c` after an `a` is a run waiting for b and a run waiting for c. There is no automaton, no sharing and no bound: exponential, and meant to be.
+A run is what it has bound and *one* thing it waits for, with the rest of the pattern behind it (remaining.py beside
+this). Where the pattern leaves a choice, the run is one run per choice, each with its own wait: `a -> b? -> c` after
+an `a` is a run waiting for b and a run waiting for c. There is no automaton, no sharing and no bound: exponential, and
+meant to be.
 
 What one event does to one run, in this order:
 
@@ -25,7 +26,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cep.base.limits import TIME_MS_MAX
-from cep.lang.ir import Expr, Link, Measure, PatternIR, Skip, SkipKind
+from cep.lang.ir import Expr, Link, PatternIR, Skip, SkipKind
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.remaining import (
     FRESH,
