@@ -1,0 +1,36 @@
+"""The language reference says what is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from cep.lang.check_calls import is_builtin
+from cep.lang.cursor import RESERVED
+from cep.lang.lexer import UNITS_MS
+from cep.lang.load import load_text
+from tests.lang.common import shown
+
+TEXT = (Path(__file__).parents[2] / "patterns" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_clean() -> None:
+    found = re.search(r"```\n(event.*?)```", TEXT, re.DOTALL)
+    assert found is not None
+    checked = load_text(found.group(1))
+    assert not checked.diagnostics, shown(checked)
+
+
+def test_reserved_words_and_units_are_all_there() -> None:
+    listed = re.search(r"Reserved words: `([^`]*)`", TEXT)
+    assert listed is not None
+    assert set(listed.group(1).split()) == RESERVED
+    units = re.search(r"^unit +=(.*?);", TEXT, re.DOTALL | re.MULTILINE)
+    assert units is not None
+    assert set(re.findall(r'"(\w+)"', units.group(1))) == set(UNITS_MS)
+
+
+def test_functions_that_it_names_exist() -> None:
+    for name in ("count", "stddev", "abs", "least", "greatest", "sqrt", "asin", "distance_km", "starts_with", "prev"):
+        assert is_builtin(name)
+        assert f"{name}" in TEXT
