@@ -1,0 +1,171 @@
+"""One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
+
+    id, string   text; whole numbers become their digits
+    time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms
+    duration     whole numbers as ms
+    int          whole numbers, text of digits
+    decimal(n)   decimals and text with at most n digits behind the point; floats if they are a whole number of units
+                 to within 1e-6 of one, up to 2**53 units
+    float, bool  as they are; text that spells one
+    enum         text that is one of the symbols
+
+Tested by: tests/columnar/test_convert.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.schema import Kind, Type
+from cep.columnar.batch import TEXT, arrow_type
+
+_FLOAT_UNITS_MAX = 2.0**53
+_FLOAT_UNITS_SLACK = 1e-6
+_TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Values in the field's Arrow type, null where the source is null or the value is bad."""
+
+    values: pa.Array
+    nulls: np.ndarray
+    bad: np.ndarray
+    reason: str
+
+
+def convert(source: pa.Array, type_: Type) -> Converted:
+    """Convert a column. Cost: a pass or two; values that do not fit are found one by one only if there are any."""
+    nulls = np.asarray(pc.is_null(source)) if source.null_count else np.zeros(len(source), bool)
+    if pa.types.is_null(source.type):
+        return Converted(pa.nulls(len(source), arrow_type(type_)), nulls, np.zeros(len(source), bool), "")
+    if pa.types.is_dictionary(source.type):
+        source = source.dictionary_decode()
+    values = _CONVERSIONS[type_.kind](source, type_)
+    bad = np.asarray(pc.is_null(values)) & ~nulls if values.null_count else np.zeros(len(source), bool)
+    reason = ""
+    if bad.any():
+        sample = str(source[int(np.flatnonzero(bad)[0])].as_py())[:40]
+        reason = f"{sample!r} is not a value of type {type_.as_nullable(False)}"
+    return Converted(values, nulls, bad, reason)
+
+
+def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
+    """A checked cast in which a value that does not fit becomes null instead of spoiling the column."""
+    try:
+        return source.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return _one_by_one(source, target)
+
+
+def _one_by_one(source: pa.Array, target: pa.DataType) -> pa.Array:
+    """Halve the column until the values that cannot be cast stand alone."""
+    parts: list[pa.Array] = []
+    blocks = [source]
+    while blocks:
+        block = blocks.pop()
+        try:
+            parts.append(block.cast(target))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            if len(block) <= 1:
+                parts.append(pa.nulls(len(block), target))
+            else:
+                half = len(block) // 2
+                blocks += [block.slice(half), block.slice(0, half)]
+    return pa.concat_arrays(parts)
+
+
+def _text(source: pa.Array, _type: Type) -> pa.Array:
+    if pa.types.is_floating(source.type):
+        return _cast(_cast(source, pa.int64()), TEXT)  # ids that went through a data frame: 17.0 is 17
+    return _cast(source, TEXT)
+
+
+def _time(source: pa.Array, _type: Type) -> pa.Array:
+    if pa.types.is_integer(source.type):
+        return _cast(source, pa.int64())
+    if pa.types.is_date(source.type):
+        source = source.cast(pa.timestamp("ms"))
+    if pa.types.is_string(source.type) or pa.types.is_large_string(source.type):
+        return _time_text(source)
+    return _floor_to_ms(source)
+
+
+def _time_text(source: pa.Array) -> pa.Array:
+    """ISO 8601, with or without a zone; arrow reads one or the other in a column, so try both ways."""
+    zoned = pa.timestamp("ns", tz="UTC")
+    try:
+        return _floor_to_ms(source.cast(zoned))
+    except pa.ArrowInvalid:
+        with_zone = pc.match_substring_regex(source, r"(Z|[+-]\d\d:?\d\d)$")
+        texts = pc.if_else(with_zone, source, pc.binary_join_element_wise(source, pa.scalar("Z", source.type), ""))
+        return _floor_to_ms(_cast(texts, zoned))
+
+
+def _floor_to_ms(source: pa.Array) -> pa.Array:
+    if not pa.types.is_timestamp(source.type):
+        return pa.nulls(len(source), pa.int64())
+    unit = {"s": 1, "ms": 1, "us": 1_000, "ns": 1_000_000}[source.type.unit]
+    ticks = source.cast(pa.int64())
+    if source.type.unit == "s":
+        return pc.multiply(ticks, 1_000)
+    if unit == 1:
+        return ticks
+    values = np.asarray(ticks.fill_null(0)) // unit
+    return pa.array(values, mask=np.asarray(pc.is_null(ticks)) if ticks.null_count else None)
+
+
+def _integer(source: pa.Array, _type: Type) -> pa.Array:
+    return _cast(source, pa.int64())
+
+
+def _float(source: pa.Array, _type: Type) -> pa.Array:
+    values = _cast(source, pa.float64())
+    finite = pc.is_finite(values)
+    return pc.if_else(finite.fill_null(False), values, pa.scalar(None, pa.float64()))
+
+
+def _bool(source: pa.Array, _type: Type) -> pa.Array:
+    return _cast(source, pa.bool_())
+
+
+def _decimal(source: pa.Array, type_: Type) -> pa.Array:
+    if pa.types.is_floating(source.type):
+        return _decimal_from_float(source, type_.scale)
+    exact = _cast(source, pa.decimal128(19 + type_.scale, type_.scale))
+    units = pc.multiply(exact, pa.scalar(10**type_.scale, pa.decimal128(type_.scale + 1, 0)))
+    return _cast(units, pa.int64())
+
+
+def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
+    filled = np.asarray(source.cast(pa.float64()).fill_null(np.nan))
+    units = filled * 10.0**scale
+    whole = np.rint(units)
+    with np.errstate(invalid="ignore"):
+        fits = (np.abs(units - whole) <= _FLOAT_UNITS_SLACK * np.maximum(1.0, np.abs(units))) & (
+            np.abs(whole) <= _FLOAT_UNITS_MAX
+        )
+    return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=~fits)
+
+
+def _enum(source: pa.Array, type_: Type) -> pa.Array:
+    codes = pc.index_in(_cast(source, pa.string()), value_set=pa.array(type_.symbols, pa.string()))
+    return codes.cast(pa.int64())
+
+
+_CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
+    Kind.ID: _text,
+    Kind.STRING: _text,
+    Kind.TIME: _time,
+    Kind.DURATION: _integer,
+    Kind.INT: _integer,
+    Kind.DECIMAL: _decimal,
+    Kind.FLOAT: _float,
+    Kind.BOOL: _bool,
+    Kind.ENUM: _enum,
+}

@@ -1,0 +1,80 @@
+"""Decoded events → one EventBatch a key domain, split by key group.
+
+A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and
+that are not null in it. The key is text: the fields' values, joined by U+001F where there are several.
+Tested by: tests/columnar/test_route.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.schema import Kind, Type
+from cep.columnar.batch import TEXT, EventBatch, text_buffers
+from cep.columnar.decode import Decoded
+from cep.kernels.arrange import hash_texts
+
+KEY_SEPARATOR = "\x1f"
+KeyDomain = tuple[str, ...]
+
+
+def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
+    """The events with a key in this domain, and how many have none."""
+    parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
+    key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, KEY_SEPARATOR)
+    batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns)
+    if key.null_count == 0:
+        return batch, 0
+    keyed = np.asarray(pc.is_valid(key))
+    return batch.take(keyed), int(len(keyed) - keyed.sum())
+
+
+def _key_text(values: pa.Array, type_: Type) -> pa.Array:
+    if type_.kind is Kind.ENUM:
+        return pa.array(type_.symbols, TEXT).take(values)
+    return values.cast(TEXT)
+
+
+def key_hashes(key: pa.Array) -> np.ndarray:
+    """A stable 64-bit hash of each key: uint64[N]."""
+    offsets, data = text_buffers(key)
+    hashes = np.empty(len(key), np.uint64)
+    hash_texts(offsets, data, 0, hashes)
+    return hashes
+
+
+def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:
+    """The key group of each key: int32[N] in [0, groups_count)."""
+    return (key_hashes(key) % np.uint64(groups_count)).astype(np.int32)
+
+
+def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
+    """The page of each key inside its key group: int32[N] in [0, pages_count)."""
+    return ((key_hashes(key) // np.uint64(groups_count)) % np.uint64(pages_count)).astype(np.int32)
+
+
+def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, EventBatch]]:
+    """(key group, its events) for each group that has any, in group order; the order of events is kept."""
+    groups = key_groups(batch.key, groups_count)
+    order = np.argsort(groups, kind="stable")
+    sorted_batch = batch.take(order)
+    sorted_groups = groups[order]
+    starts = np.flatnonzero(np.concatenate([np.ones(1, bool), sorted_groups[1:] != sorted_groups[:-1]])) if len(order) else []
+    ends: Sequence[int] = [*starts[1:], len(order)]
+    for start, end in zip(starts, ends, strict=False):
+        yield int(sorted_groups[start]), slice_batch(sorted_batch, int(start), int(end))
+
+
+def slice_batch(batch: EventBatch, start: int, end: int) -> EventBatch:
+    """Events [start, end), without a copy."""
+    return EventBatch(
+        batch.key.slice(start, end - start),
+        batch.event_id.slice(start, end - start),
+        batch.event_type[start:end],
+        batch.time_ms[start:end],
+        {name: column.slice(start, end - start) for name, column in batch.columns.items()},
+    )

@@ -1,0 +1,96 @@
+"""What replay and live must agree on to give the same alerts: the job's description, and one step of matching.
+
+Tested by: tests/runners/test_job.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cep.base.errors import UsageError
+from cep.base.limits import KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch
+from cep.columnar.route import KeyDomain
+from cep.engine.advance import advance
+from cep.engine.alerts import ALERT_SCHEMA, alert_table
+from cep.engine.keyed_state import KeyedState
+from cep.nfa.compile import compile_rules
+from cep.nfa.program import Program
+from cep.rulebook.rulebook import Rulebook
+
+_PROGRAMS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: event types, the keys that events are routed by, and how keyed state is laid out.
+
+    `groups_count` bounds the parallelism for the job's whole life. `pages_count` divides a key group's state: few
+    when catching up, more when keys are sparse. `lateness_ms` is how far events may come out of order.
+    """
+
+    schema: Schema
+    domains: tuple[KeyDomain, ...]
+    groups_count: int = KEY_GROUPS_DEFAULT
+    pages_count: int = 1
+    lateness_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
+            raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
+        if not self.domains:
+            raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+
+class Programs:
+    """Compiled programs by rulebook: a process compiles each rulebook once, whatever the number of key groups."""
+
+    def __init__(self) -> None:
+        self._programs: dict[str, dict[KeyDomain, Program]] = {}
+
+    def of(self, rulebook: Rulebook, schema: Schema) -> Mapping[KeyDomain, Program]:
+        """The program of each key domain that has rules."""
+        fingerprint = rulebook.fingerprint
+        if fingerprint not in self._programs:
+            if len(self._programs) >= _PROGRAMS_KEPT:
+                del self._programs[next(iter(self._programs))]
+            self._programs[fingerprint] = {
+                domain: compile_rules(schema, domain, rules) for domain, rules in rulebook.domains().items()
+            }
+        return self._programs[fingerprint]
+
+
+@dataclass(slots=True)
+class StepOutput:
+    """What matching gave, gathered over domains: alerts by key domain, and counters by name."""
+
+    alerts: list[pa.Table] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+
+    def alert_table(self) -> pa.Table:
+        return pa.concat_tables(self.alerts) if self.alerts else ALERT_SCHEMA.empty_table()
+
+
+def match_step(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: StepOutput
+) -> KeyedState:
+    """Advance one key domain and add its alerts and counters to `output`; returns the new keyed state."""
+    advanced = advance(program, keyed_state, batch, watermark_ms)
+    output.counters.update(advanced.counters)
+    if len(advanced.matches):
+        alerts = alert_table(program, advanced.matches)
+        if alerts.num_rows:
+            output.alerts.append(alerts)
+            for rule_id, count in zip(*_counted(alerts), strict=True):
+                output.counters[f"alerts[{rule_id}]"] += count
+    return advanced.keyed_state
+
+
+def _counted(alerts: pa.Table) -> tuple[Sequence[str], Sequence[int]]:
+    counted = alerts.column("rule_id").combine_chunks().value_counts()
+    return counted.field("values").to_pylist(), counted.field("counts").to_pylist()

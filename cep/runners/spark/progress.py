@@ -1,0 +1,37 @@
+"""A progress bar for a Spark job that runs in another thread: tasks done of tasks known, as Spark's tracker tells.
+
+Tested by: tests/runners/spark/test_replay.py
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+_POLL_S = 0.2
+T = TypeVar("T")
+
+
+def with_progress(spark: SparkSession, title: str, work: Callable[[], T], console: Console) -> T:
+    """Run `work` and show a bar on `console` meanwhile; nothing is shown where the console is no terminal."""
+    if not console.is_terminal:
+        return work()
+    tracker = spark.sparkContext.statusTracker()
+    done = threading.Event()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    with ThreadPoolExecutor(1) as pool, Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        running = pool.submit(work)
+        running.add_done_callback(lambda _: done.set())
+        while not done.wait(_POLL_S):
+            stages = [s for i in tracker.getActiveStageIds() if (s := tracker.getStageInfo(i)) is not None]
+            total = sum(s.numTasks for s in stages)
+            if total:
+                bar.update(task, total=total, completed=sum(s.numCompletedTasks for s in stages))
+        return running.result()
