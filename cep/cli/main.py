@@ -15,8 +15,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 
+from cep import __version__
 from cep.base.errors import CepError, UsageError
 from cep.cli import check, live, replay
 
@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Complex event processing for fraud rules.",
         epilog="exit codes: 0 clean, 1 findings, 2 usage, 3 internal",
     )
-    parser.add_argument("--version", action="version", version=f"cep {version('cep')}")
+    parser.add_argument("--version", action="version", version=f"cep {__version__}")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     checker = _verb(verbs, "check", "report every mistake in pattern files", _CHECK_HELP)
     checker.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, or a folder of them (*.cep)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cep import __version__
 from cep.base.errors import SinkError, UsageError
 from cep.cli import main as cli
 
@@ -16,7 +17,7 @@ def run_check(monkeypatch: pytest.MonkeyPatch, outcome: int | BaseException) -> 
             raise outcome
         return outcome
 
-    monkeypatch.setattr(cli.check, "run", run)
+    monkeypatch.setattr("cep.cli.check.run", run)
     return cli.main(["check", "x.cep"])
 
 
@@ -64,6 +65,17 @@ def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_check_gets_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr(cli.check, "run", lambda *arguments: seen.extend(arguments) or 0)
+
+    def run(*arguments: object) -> int:
+        seen.extend(arguments)
+        return 0
+
+    monkeypatch.setattr("cep.cli.check.run", run)
     assert cli.main(["check", "--json", "--color", "never", "a.cep", "b.cep"]) == 0
     assert seen == [["a.cep", "b.cep"], True, False]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--version"])
+    assert capsys.readouterr().out == f"cep {__version__}\n"
