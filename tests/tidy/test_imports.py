@@ -59,7 +59,8 @@ def imports(source: Source) -> Iterator[Import]:
 
 
 def package(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+    """`nfa` for cep.nfa.program; nothing for cep itself and its __version__."""
+    return module.split(".")[1].removeprefix("__version__") if "." in module else ""
 
 
 def violations(source: Source) -> Iterator[str]:
@@ -68,7 +69,7 @@ def violations(source: Source) -> Iterator[str]:
         place = f"{source.name}:{found.line}"
         if found.module.startswith("cep."):
             other = package(found.module)
-            if own and other != own and FLOORS[other] >= FLOORS[own]:
+            if own and other and other != own and FLOORS[other] >= FLOORS[own]:
                 yield f"{place} {own} (floor {FLOORS[own]}) imports {other} (floor {FLOORS[other]})"
             allowed = source.module.startswith(LOCAL_IMPORTS_FROM) and found.module.startswith(LOCAL_IMPORTS_OF)
             if found.is_local and not allowed:
