@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from cep.columnar.decode import decode_json
+from cep.lang.load import load_files
 from demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines, planted
 
+ROOT = Path(__file__).parents[2]
 SMALL = StreamSize(cards_count=200, payments_per_card=12)
 
 
@@ -70,3 +75,13 @@ def test_json_lines_say_what_the_table_says() -> None:
     assert lines[0]["amount"] == float(first["amount"])
     assert lines[0]["event_time"] == first["event_time"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
     assert all(value is not None for value in lines[0].values())
+
+
+def test_every_line_is_a_good_record_for_the_schema_of_the_patterns() -> None:
+    payments = build(3, SMALL).payments
+    schema = load_files([ROOT / "patterns" / "events.cep"]).schema
+    decoded = decode_json(schema, pa.array(json_lines(payments), pa.binary()))
+    assert decoded.poison == ()
+    assert decoded.event_id.to_pylist() == payments["tx_id"].to_pylist()
+    assert decoded.time_ms.tolist() == payments["event_time"].cast(pa.int64()).to_pylist()
+    assert decoded.columns["amount"].to_pylist() == [int(a.scaleb(2)) for a in payments["amount"].to_pylist()]
