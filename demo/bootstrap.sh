@@ -18,11 +18,11 @@ find_python() {
   die "Python 3.11 or newer is needed and none is on the PATH. Debian, Ubuntu: apt-get install python3 python3-venv"
 }
 
-# `"17.0.15"` and `"1.8.0_292"` give 17 and 1.
+# `"17.0.15"` and `"1.8.0_292"` give 17 and 1; nothing where there is no Java, which is no failure here.
 java_major() {
   local java=java
   [ -n "${JAVA_HOME:-}" ] && java="$JAVA_HOME/bin/java"
-  "$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1
+  "$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1 || true
 }
 
 need_java() {
