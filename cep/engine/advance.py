@@ -41,13 +41,14 @@ class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
     Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline);
-    timed_out bool[M]; measures int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B]
+    completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B]
     (index in the rule's variables), event_row int64[B] and, by row, event_id text and event_time_ms.
     """
 
     rule: Int32
     key: Int32
     detected_ms: Int64
+    completed: np.ndarray
     timed_out: np.ndarray
     measures: Int64
     measures_null: UInt8
@@ -139,7 +140,8 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
     counters["runs_orphaned"] = orphans
-    counters["matches"] = len(matches)
+    counters["matches"] = int(matches.completed.sum())
+    counters["timeouts"] = int(matches.timed_out.sum())
     return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
 
 
@@ -179,7 +181,8 @@ def _read_matches(program: Program, state: KeyedState, batch: EventBatch, prepar
         found[:, y.MATCH_RULE].astype(np.int32),
         found[:, y.MATCH_KEY].astype(np.int32),
         found[:, y.MATCH_DETECTED].copy(),
-        found[:, y.MATCH_KIND] == y.KIND_TIMEOUT,
+        found[:, y.MATCH_KIND] != y.KIND_TIMEOUT,
+        found[:, y.MATCH_KIND] != y.KIND_MATCH,
         outputs.measures[:count],
         outputs.measures_null[:count],
         offsets,
@@ -242,6 +245,7 @@ def _no_matches(program: Program, state: KeyedState) -> Matches:
     nothing = np.empty(0, np.int64)
     return Matches(
         nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
+        nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
         np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, state.keys,
         pa.array([], pa.large_string()),

@@ -66,7 +66,7 @@ def sort_alerts(table: pa.Table) -> pa.Table:
 
 
 def _of_rule(matches: Matches, number: int) -> np.ndarray:
-    return (matches.rule == number) & ~matches.timed_out
+    return (matches.rule == number) & matches.completed
 
 
 def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:

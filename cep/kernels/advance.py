@@ -269,6 +269,10 @@ def _guarded(program: Any, wait: Any, before: Any, table: Any, row: Any, run: An
             continue
         if kind == y.GUARD_NEXT and table.ordinal[row] != run[y.RUN_ORDINAL] + 1:
             continue
+        if run[y.RUN_NODE] >= 0:
+            gap = table.columns[1, row] - table.columns[1, machine.nodes[run[y.RUN_NODE], y.NODE_ROW]]
+            if gap < program.guard_gap[g, 0] or gap >= program.guard_gap[g, 1]:
+                continue
         predicate = program.guard_condition[g, 1]
         if predicate >= 0 and not _bit(table, predicate, row):
             continue
@@ -345,10 +349,34 @@ def _act(program: Any, target: Any, table: Any, row: Any, run: Any, counters: An
 
 
 @bare
-def _open_waits(program: Any, rule: Any, state: Any, table: Any, row: Any, run: Any) -> None:
-    """Set the waits of a run that has just entered `state`, and the time at which it can no longer do anything."""
+def _deadline(program: Any, rule: Any, wait: Any, table: Any, run: Any, nodes: Any) -> Any:
+    """The time at which a wait of the run is over."""
+    ends = table.columns[1, run[y.RUN_START_ROW]] + rule.within_ms
+    for b in range(program.wait_first_bound[wait], program.wait_first_bound[wait + 1]):
+        base = program.bound_register[b]
+        since = nodes[run[y.RUN_NODE], y.NODE_ROW] if base < 0 else run[y.RUN_HEADER + base]
+        ends = min(ends, table.columns[1, since] + program.bound_ms[b, 1])
+    return min(ends, _FOREVER)
+
+
+@bare
+def _set_expiry(program: Any, rule: Any, table: Any, run: Any, nodes: Any) -> None:
+    """When the run has to be looked at next: a deadline that fires something, else the last of all."""
+    first = program.state_first_wait[run[y.RUN_STATE]]
+    earliest, latest = _FOREVER, np.int64(-_FOREVER)
+    for wait in range(first, program.state_first_wait[run[y.RUN_STATE] + 1]):
+        if (run[y.RUN_WAITS] >> np.int64(wait - first)) & 1 != 0:
+            ends = _deadline(program, rule, wait, table, run, nodes)
+            latest = max(latest, ends)
+            if program.wait_kind[wait] >= y.WAIT_ABSENCE or rule.report_timeouts != 0:
+                earliest = min(earliest, ends)
+    run[y.RUN_EXPIRY] = min(earliest, latest)
+
+
+@bare
+def _open_waits(program: Any, rule: Any, state: Any, table: Any, run: Any, nodes: Any) -> None:
+    """Set the waits of a run that has just entered `state`, and its expiry."""
     waits = np.int64(0)
-    latest = np.int64(-_FOREVER)
     first = program.state_first_wait[state]
     for wait in range(first, program.state_first_wait[state + 1]):
         register = program.wait_count[wait, 0]
@@ -357,15 +385,10 @@ def _open_waits(program: Any, rule: Any, state: Any, table: Any, row: Any, run: 
             if count < program.wait_count[wait, 1] or count >= program.wait_count[wait, 2]:
                 continue
         waits |= np.int64(1) << np.int64(wait - first)
-        ends = _FOREVER
-        for b in range(program.wait_first_bound[wait], program.wait_first_bound[wait + 1]):
-            base = program.bound_register[b]
-            since = row if base < 0 else run[y.RUN_HEADER + base]
-            ends = min(ends, table.columns[1, since] + program.bound_ms[b, 1])
-        latest = max(latest, ends)
     run[y.RUN_STATE] = state
     run[y.RUN_WAITS] = waits
-    run[y.RUN_EXPIRY] = min(latest, table.columns[1, run[y.RUN_START_ROW]] + rule.within_ms)
+    if waits != 0:
+        _set_expiry(program, rule, table, run, nodes)
 
 
 @bare
@@ -396,10 +419,10 @@ def _bound_count(nodes: Any, node: Any) -> Any:
 
 
 @bare
-def _resume_row(rule: Any, program: Any, nodes: Any, match: Any, row: Any) -> Any:
+def _resume_row(rule: Any, program: Any, nodes: Any, match: Any) -> Any:
     """The skip strategy's cut: runs that started before this row are covered by the match."""
     if rule.skip_kind == y.SKIP_PAST_LAST:
-        return row + 1
+        return nodes[match[y.MATCH_NODE], y.NODE_ROW] + 1
     if rule.skip_kind == y.SKIP_TO_NEXT:
         return match[y.MATCH_START_ROW] + 1
     found = np.int64(-1)
@@ -415,41 +438,65 @@ def _resume_row(rule: Any, program: Any, nodes: Any, match: Any, row: Any) -> An
 
 @bare
 def _choose(rule: Any, program: Any, nodes: Any, out: Any, measures: Any, measures_null: Any, first: Any, count: Any,
-            work: Any, runs: Any, row: Any) -> Any:
-    """Apply the skip strategy to the matches [first, count) of one event; returns the new match count.
+            work: Any, runs: Any) -> Any:
+    """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
+
+    Time-outs among them are no matches: they are kept and cover nothing.
 
     The earliest start wins, then the most events bound, then the older run. Runs that the winner covers lose all waits.
     """
     kept = first
     for m in range(first, count):
         out[m, y.MATCH_BOUND] = _bound_count(nodes, out[m, y.MATCH_NODE])
+        if out[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
+            _swap(out, measures, measures_null, kept, m)
+            kept += 1
     while kept < count:
         best = kept
         for m in range(kept + 1, count):
-            earlier = out[m, y.MATCH_START_ROW] < out[best, y.MATCH_START_ROW]
-            same = out[m, y.MATCH_START_ROW] == out[best, y.MATCH_START_ROW]
-            if earlier or (same and out[m, y.MATCH_BOUND] > out[best, y.MATCH_BOUND]):
+            if _preferred(nodes, out[m], out[best]):
                 best = m
-        for c in range(y.MATCH_WIDTH):
-            out[kept, c], out[best, c] = out[best, c], out[kept, c]
-        for c in range(measures.shape[1]):
-            measures[kept, c], measures[best, c] = measures[best, c], measures[kept, c]
-            measures_null[kept, c], measures_null[best, c] = measures_null[best, c], measures_null[kept, c]
-        cut = _resume_row(rule, program, nodes, out[kept], row)
+        _swap(out, measures, measures_null, kept, best)
+        cut = _resume_row(rule, program, nodes, out[kept])
         kept += 1
         rest = kept
         for m in range(kept, count):
             if out[m, y.MATCH_START_ROW] >= cut:
-                if m != rest:
-                    _copy(out, m, out, rest)
-                    _copy(measures, m, measures, rest)
-                    _copy(measures_null, m, measures_null, rest)
+                _swap(out, measures, measures_null, rest, m)
                 rest += 1
         count = rest
         for i in range(1, runs):
             if work[i, y.RUN_START_ROW] < cut:
                 work[i, y.RUN_WAITS] = 0
     return count
+
+
+@bare
+def _swap(out: Any, measures: Any, measures_null: Any, i: Any, k: Any) -> None:
+    """Exchange two matches."""
+    if i == k:
+        return
+    for c in range(y.MATCH_WIDTH):
+        out[i, c], out[k, c] = out[k, c], out[i, c]
+    for c in range(measures.shape[1]):
+        measures[i, c], measures[k, c] = measures[k, c], measures[i, c]
+        measures_null[i, c], measures_null[k, c] = measures_null[k, c], measures_null[i, c]
+
+
+@bare
+def _preferred(nodes: Any, a: Any, b: Any) -> Any:
+    """Whether match a comes before b: the earlier start, then the more events, then the earlier events one by one."""
+    if a[y.MATCH_START_ROW] != b[y.MATCH_START_ROW]:
+        return a[y.MATCH_START_ROW] < b[y.MATCH_START_ROW]
+    if a[y.MATCH_BOUND] != b[y.MATCH_BOUND]:
+        return a[y.MATCH_BOUND] > b[y.MATCH_BOUND]
+    x, z = a[y.MATCH_NODE], b[y.MATCH_NODE]
+    before = False
+    while x >= 0 and x != z:
+        if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+            before = nodes[x, y.NODE_ROW] < nodes[z, y.NODE_ROW]
+        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+    return before
 
 
 @bare
@@ -465,42 +512,65 @@ def _close_gaps(work: Any, runs: Any) -> Any:
 
 
 @bare
+def _close_due(program: Any, rule: Any, table: Any, run: Any, nodes: Any, until: Any) -> Any:
+    """Close the waits of the run whose time is up; returns (an absence was certain, another wait ran out)."""
+    first = program.state_first_wait[run[y.RUN_STATE]]
+    absent, ran_out = False, False
+    for wait in range(first, program.state_first_wait[run[y.RUN_STATE] + 1]):
+        bit = np.int64(1) << np.int64(wait - first)
+        if run[y.RUN_WAITS] & bit != 0 and _deadline(program, rule, wait, table, run, nodes) <= until:
+            run[y.RUN_WAITS] &= ~bit
+            if program.wait_kind[wait] >= y.WAIT_ABSENCE:
+                absent = True
+            else:
+                ran_out = True
+    if run[y.RUN_WAITS] & ~y.TIMED_OUT == 0:
+        run[y.RUN_WAITS] = 0
+    else:
+        _set_expiry(program, rule, table, run, nodes)
+    return absent, ran_out
+
+
+@bare
 def _expire(program: Any, rule: Any, table: Any, key: Any, until: Any, work: Any, runs: Any, nodes: Any, out: Any,
             measures: Any, measures_null: Any, matches: Any, machine: Any, counters: Any) -> Any:
-    """Close the runs whose time is up by `until`, in the order of their deadlines: absences match, others time out.
+    """Close what is over by `until`, deadline after deadline: absences match, other waits time out.
 
     Returns (matches, full). Runs that are closed have no waits left.
     """
     while True:
-        due = -1
+        due_ms = _FOREVER
         for i in range(1, runs):
-            if work[i, y.RUN_WAITS] != 0 and work[i, y.RUN_EXPIRY] <= until:
-                if due < 0 or work[i, y.RUN_EXPIRY] < work[due, y.RUN_EXPIRY]:
-                    due = i
-        if due < 0:
+            if work[i, y.RUN_WAITS] != 0:
+                due_ms = min(due_ms, work[i, y.RUN_EXPIRY])
+        if due_ms > until or due_ms >= _FOREVER:
             return matches, False
-        if matches >= out.shape[0]:
-            return matches, True
-        run = work[due]
-        first = program.state_first_wait[run[y.RUN_STATE]]
-        absent = False
-        for wait in range(first, program.state_first_wait[run[y.RUN_STATE] + 1]):
-            if program.wait_kind[wait] == y.WAIT_ABSENCE and (run[y.RUN_WAITS] >> np.int64(wait - first)) & 1 != 0:
-                absent = True
-        run[y.RUN_WAITS] = 0
-        counters[y.COUNT_EXPIRED] += 1
-        last = nodes[run[y.RUN_NODE], y.NODE_ROW]
-        if absent:
-            _emit(program, rule, table, key, last, run, y.KIND_MATCH, run[y.RUN_EXPIRY], out, measures, measures_null,
-                  matches, machine, counters)
-            matches += 1
-            if rule.skip_kind != y.SKIP_NONE:
-                matches = _choose(rule, program, nodes, out, measures, measures_null, matches - 1, matches, work, runs,
-                                  last)
-        elif rule.report_timeouts != 0:
-            _emit(program, rule, table, key, last, run, y.KIND_TIMEOUT, run[y.RUN_EXPIRY], out, measures, measures_null,
-                  matches, machine, counters)
-            matches += 1
+        before = matches
+        for i in range(1, runs):
+            run = work[i]
+            if run[y.RUN_WAITS] == 0 or run[y.RUN_EXPIRY] > due_ms:
+                continue
+            if matches >= out.shape[0]:
+                return matches, True
+            reported = run[y.RUN_WAITS] & y.TIMED_OUT != 0
+            absent, ran_out = _close_due(program, rule, table, run, nodes, due_ms)
+            if run[y.RUN_WAITS] == 0:
+                counters[y.COUNT_EXPIRED] += 1
+            fresh = ran_out and rule.report_timeouts != 0 and not reported
+            if fresh and run[y.RUN_WAITS] != 0:
+                run[y.RUN_WAITS] |= y.TIMED_OUT
+            last = nodes[run[y.RUN_NODE], y.NODE_ROW]
+            if absent:
+                kind = y.KIND_BOTH if fresh else y.KIND_MATCH
+                _emit(program, rule, table, key, last, run, kind, due_ms, out, measures, measures_null, matches, machine,
+                      counters)
+                matches += 1
+            elif fresh:
+                _emit(program, rule, table, key, last, run, y.KIND_TIMEOUT, due_ms, out, measures, measures_null, matches,
+                      machine, counters)
+                matches += 1
+        if rule.skip_kind != y.SKIP_NONE:
+            matches = _choose(rule, program, nodes, out, measures, measures_null, before, matches, work, runs)
 
 
 @bare
@@ -536,7 +606,7 @@ def _take(program: Any, rule: Any, wait: Any, table: Any, row: Any, parent: Any,
     for k in range(program.wait_first_mark[wait], program.wait_first_mark[wait + 1]):
         child[y.RUN_HEADER + program.mark_register[k]] = row
     _act(program, target, table, row, child, counters)
-    _open_waits(program, rule, target, table, row, child)
+    _open_waits(program, rule, target, table, child, nodes)
 
 
 @bare
@@ -559,10 +629,9 @@ def _offer(program: Any, rule: Any, table: Any, key: Any, row: Any, i: Any, work
     run = work[i]
     waits = run[y.RUN_WAITS]
     first = program.state_first_wait[run[y.RUN_STATE]]
-    blocked = np.int64(0)
     for wait in range(first, program.state_first_wait[run[y.RUN_STATE] + 1]):
         bit = np.int64(1) << np.int64(wait - first)
-        if waits & bit == 0 or blocked & bit != 0:
+        if waits & bit == 0:
             continue
         kind = program.wait_kind[wait]
         guards = program.wait_first_guard[wait + 1] > program.wait_first_guard[wait]
@@ -575,7 +644,14 @@ def _offer(program: Any, rule: Any, table: Any, key: Any, row: Any, i: Any, work
         if fits < 0 or (guards and _guarded(program, wait, True, table, row, run, machine, counters)):
             waits &= ~bit
             continue
-        if fits > 0 and kind != y.WAIT_ABSENCE and _takes(program, wait, table, row, run, machine, counters):
+        if kind == y.WAIT_ABSENCE_NEXT:
+            if matches >= out.shape[0]:
+                return runs, node_count, matches, y.FULL_MATCHES
+            _emit(program, rule, table, key, row, run, y.KIND_MATCH, table.columns[1, row], out, measures,
+                  measures_null, matches, machine, counters)
+            matches += 1
+            waits &= ~bit
+        elif fits > 0 and kind != y.WAIT_ABSENCE and _takes(program, wait, table, row, run, machine, counters):
             if runs >= work.shape[0]:
                 return runs, node_count, matches, y.FULL_WORK
             if node_count >= nodes.shape[0]:
@@ -593,14 +669,12 @@ def _offer(program: Any, rule: Any, table: Any, key: Any, row: Any, i: Any, work
                 runs += 1
             if kind != y.WAIT_ANY:
                 waits &= ~bit
-            blocked |= program.wait_clear[wait]
-            waits &= ~program.wait_clear[wait]
         elif kind == y.WAIT_STRICT:
             waits &= ~bit
         if guards and waits & bit != 0 and _guarded(program, wait, False, table, row, run, machine, counters):
             waits &= ~bit
     if i > 0:
-        run[y.RUN_WAITS] = waits
+        run[y.RUN_WAITS] = 0 if waits == y.TIMED_OUT else waits
     return runs, node_count, matches, y.FULL_NOT
 
 
@@ -639,7 +713,7 @@ def _on_event(program: Any, rule: Any, table: Any, key: Any, row: Any, work: Any
         closed = closed or work[i, y.RUN_WAITS] == 0
     if matches > before:
         if rule.skip_kind != y.SKIP_NONE:
-            matches = _choose(rule, program, nodes, out, measures, measures_null, before, matches, work, runs, row)
+            matches = _choose(rule, program, nodes, out, measures, measures_null, before, matches, work, runs)
             closed = True
         if matches - before > rule.matches_max:
             counters[y.COUNT_DROPPED] += matches - before - rule.matches_max
@@ -672,7 +746,7 @@ def _save(rule: Any, table: Any, program: Any, key: Any, work: Any, runs: Any, o
             for wait in range(first, program.state_first_wait[run[y.RUN_STATE] + 1]):
                 if program.wait_kind[wait] == y.WAIT_STRICT:
                     run[y.RUN_WAITS] &= ~(np.int64(1) << np.int64(wait - first))
-        if run[y.RUN_WAITS] == 0 or seen - run[y.RUN_START_ORDINAL] >= rule.within_events:
+        if run[y.RUN_WAITS] & ~y.TIMED_OUT == 0 or seen - run[y.RUN_START_ORDINAL] >= rule.within_events:
             continue
         _copy(work, i, out_runs, out_count)
         out_runs[out_count, y.RUN_ORDINAL] -= seen
@@ -693,10 +767,7 @@ def advance_rule(program: Any, rule: Any, table: Any, queue: Any, start_run: Any
     counts on. Returns: FULL_NOT when all is done, else what to enlarge before the next call.
     Cost: O(queued events x open runs of their key).
     """
-    fires = rule.report_timeouts != 0
-    for state in range(rule.start_state, rule.end_state):
-        for wait in range(program.state_first_wait[state], program.state_first_wait[state + 1]):
-            fires = fires or program.wait_kind[wait] == y.WAIT_ABSENCE
+    fires = rule.fires != 0
     for c in range(start_run.shape[0]):
         work[0, c] = start_run[c]
     while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < in_keys.shape[0]:

@@ -3,7 +3,7 @@
     run row int64[7 + registers]   | state | waits | expiry_ms | start_row | ordinal | start_ordinal | node | registers… |
     match row int64[8]             | rule | key | node | detected_ms | start_row | kind | bound_count | match number |
 
-`waits` has a bit for each wait of the NFA state that is still open. `ordinal` counts the events of the rule's stream
+`waits` has a bit for each wait of the NFA state that is still open; bit 62 says that a time-out has been reported. `ordinal` counts the events of the rule's stream
 on the key and belongs to the last event taken; between micro-batches it is relative to the key's next event.
 Tested by: tests/kernels/test_advance.py
 """
@@ -22,16 +22,19 @@ UInt64 = NDArray[np.uint64]
 
 RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL, RUN_NODE = range(7)
 RUN_HEADER = 7
+TIMED_OUT = np.int64(1) << np.int64(62)
 
 MATCH_RULE, MATCH_KEY, MATCH_NODE, MATCH_DETECTED, MATCH_START_ROW, MATCH_KIND, MATCH_BOUND, MATCH_NUMBER = range(8)
 MATCH_WIDTH = 8
-KIND_MATCH, KIND_TIMEOUT = 0, 1
+# BOTH: an absence that is certain, while the same run also waited for more and timed out.
+KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 
 NODE_ROW, NODE_STATE, NODE_PREVIOUS = range(3)
 NODE_WIDTH = 3
 
-# Contiguity of a wait. ABSENCE takes nothing: the run matches if it is still open when its window closes.
-WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE = range(4)
+# Contiguity of a wait. ABSENCE takes nothing: the run matches if it is still open when its window closes;
+# ABSENCE_NEXT matches at the very next event of the stream too.
+WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 # When a guard closes its wait: before the event may be taken, after it, or only on the very next event.
 GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT = range(3)
 ACCEPT_NO, ACCEPT_NOW = range(2)
@@ -73,10 +76,10 @@ class ProgramArrays(NamedTuple):
     wait_reset: Int32  # [W] loop counter that a take sets to 0 first, or -1
     wait_first_mark: Int32  # [W + 1]
     mark_register: Int32  # [*] registers that a take sets to this event's row (start of a group's window)
-    wait_clear: Int64  # [W] waits of the state that a take closes at once (greedy)
     wait_first_guard: Int32  # [W + 1]
     wait_first_bound: Int32  # [W + 1]
     guard_condition: Int32  # [G, 5] GUARD_*, predicate, first, last, result
+    guard_gap: Int64  # [G, 2] the gap to the last event taken in which it speaks
     bound_register: Int32  # [B] register whose event the gap is measured from; -1: the last event taken
     bound_ms: Int64  # [B, 2] the gap lies in [min, max)
     action: Int32  # [A, 4] ACT_*, register, column, other register
@@ -99,6 +102,7 @@ class RuleScalars(NamedTuple):
     skip_kind: int
     skip_variable: int
     report_timeouts: int
+    fires: int  # whether the rule reports anything when time runs out: absences or time-outs
     register_count: int
     measure_first: int
     measure_last: int

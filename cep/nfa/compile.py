@@ -12,13 +12,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cep.base.limits import NFA_STATES_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import PatternIR
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.positions import PositionLimitError, build
+from cep.nfa.positions import StructureError, build
 from cep.nfa.program import Column, Program, RuleProgram
 from cep.nfa.rule_tables import RuleCompiler, RuleLimitError, Tables
 
@@ -68,9 +67,7 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
     rule = DeployedRule("check", 1, 0, "", pattern)
     try:
         compile_rules(schema, pattern.key, (rule,))
-    except PositionLimitError:
-        return [f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states; lower the repetition of its groups"]
-    except RuleLimitError as error:
+    except (StructureError, RuleLimitError) as error:
         return [str(error)]
     return []
 
@@ -78,7 +75,7 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
 def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
     """Compile bound rules that share a key.
 
-    Raises: PositionLimitError, RuleLimitError for a rule that `problems` would have named.
+    Raises: StructureError, RuleLimitError for a rule that `problems` would have named.
     """
     constants = Constants()
     columns = ColumnMap(schema)

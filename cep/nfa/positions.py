@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from cep.base.limits import NFA_STATES_MAX, REPETITIONS_MAX
+from cep.base.limits import NFA_STATES_MAX
 from cep.lang.ir import (
     AlternativeNode,
     AnyOrderNode,
@@ -33,20 +33,24 @@ from cep.lang.ir import (
 )
 
 
-class PositionLimitError(Exception):
-    """The pattern needs more NFA states than one rule may have; turned into a diagnostic by the compiler."""
+class StructureError(Exception):
+    """The structure cannot become an automaton; the message says why. Turned into a diagnostic by the rulebook."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """An event that closes a wait: one that fits `variable`, or one for which `condition` holds.
+    """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
-    `moment` is "before" the wait may take the event, "after" it, or "next" (the very next event alone).
+    `moment` is "before" the wait may take the event, "after" it, or "next" (before, and on the very next event alone).
+    It only speaks while the time since the last event taken lies in [gap_min_ms, gap_max_ms).
     """
 
     moment: str
     variable: str | None = None
     condition: Expr | None = None
+    unless: tuple[Expr, ...] = ()
+    gap_min_ms: int = 0
+    gap_max_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Wait:
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
     which the loop counter of the position waited at must lie. A wait without target is an absence: the match is
-    complete if the wait is still open when its window closes. `greedy` closes every wait listed after this one.
+    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come. `greedy` closes every wait listed after this one.
     """
 
     target: int | None
@@ -74,17 +78,26 @@ class Wait:
     counted: tuple[int, int | None] = (0, None)
     enters_loop: bool = True
     marks: tuple[int, ...] = ()
-    greedy: bool = False
     until: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """A position after which a node is complete, if its loop has run `count_min` times; what is forbidden next."""
+    """A position after which a node is complete, if its loop counter lies in [count_min, count_max).
+
+    `guards` hold for whatever is waited for next: what must not come, and for a greedy loop that it does not go on.
+    `bounds` are carried along from optional steps that are left out. `absence` is not None if the node ends in an
+    absence: the bounds of the time for which nothing forbidden may come. `window` is that of a group that ends so: the
+    group is complete when it closes.
+    """
 
     position: int
     count_min: int = 0
+    count_max: int | None = None
     guards: tuple[Guard, ...] = ()
+    bounds: tuple[Bound, ...] = ()
+    absence: tuple[Bound, ...] | None = None
+    window: Bound | None = None
 
 
 @dataclass(slots=True)
@@ -108,9 +121,12 @@ class Automaton:
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
+    """A node, composed. `skip_guards` hold for what is waited for in place of it (a greedy loop that may be left out)."""
+
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
     nullable: bool
+    skip_guards: tuple[Guard, ...] = ()
 
 
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
@@ -119,18 +135,27 @@ _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.A
 def build(structure: SequenceNode) -> Automaton:
     """The automaton of a bound structure (no Param left).
 
-    Raises: PositionLimitError when groups unroll to more than NFA_STATES_MAX positions.
+    Raises: StructureError when it needs too many positions, or for an absence that nothing can follow.
     """
     builder = _Builder()
     fragment = builder.node(structure)
     builder.positions[0].waits = [
-        replace(w, link=Link.FOLLOWED_BY_ANY, guards=(), bounds=tuple(b for b in w.bounds if b.mark is not None))
-        for w in fragment.entries
+        replace(
+            wait,
+            link=Link.FOLLOWED_BY_ANY,
+            guards=tuple(g for g in wait.guards if g.moment == "before"),
+            bounds=tuple(b for b in wait.bounds if b.mark is not None),
+        )
+        for wait in fragment.entries
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.guards:
-            position.waits.append(Wait(None, Link.FOLLOWED_BY, exit_.guards, counted=(exit_.count_min, None)))
+        if exit_.absence is not None:
+            link = Link.NEXT if all(g.moment != "after" for g in exit_.guards) else Link.FOLLOWED_BY
+            bounds = exit_.absence if exit_.window is None else (*exit_.absence, exit_.window)
+            position.waits.append(
+                Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max))
+            )
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
             position.accepts = True
@@ -144,12 +169,14 @@ def _number(value: int | Param | None) -> int:
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """The wait at `exit_` for what `entry` takes."""
+    if exit_.window is not None:
+        raise StructureError("after a group that ends in an absence with its own window nothing can follow; put what follows into a pattern of its own")
     return replace(
         entry,
         link=entry.link or link,
         guards=entry.guards + exit_.guards,
-        bounds=entry.bounds + bounds,
-        counted=(exit_.count_min, None),
+        bounds=entry.bounds + bounds + exit_.bounds,
+        counted=(exit_.count_min, exit_.count_max),
     )
 
 
@@ -171,51 +198,56 @@ class _Builder:
                 tuple(w for f in options for w in f.entries),
                 tuple(e for f in options for e in f.exits),
                 any(f.nullable for f in options),
+                tuple(g for f in options if f.nullable for g in f.skip_guards),
             )
         return self._any_order(node)
 
     def _variable(self, node: VarNode) -> _Fragment:
-        quantifier = node.quantifier
+        quantifier, until = node.quantifier, node.quantifier.until
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
-        until = quantifier.until
-        if count_max != 1:
-            gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
-            self.positions[position].waits.append(
-                Wait(
-                    position,
-                    _INNER_LINK[quantifier.inner],
-                    () if until is None else (Guard("before", condition=until),),
-                    gap,
-                    (0, count_max),
-                    enters_loop=False,
-                    greedy=quantifier.greedy,
-                    until=until,
-                )
-            )
-        entry = Wait(position, greedy=quantifier.greedy and count_min == 0, until=until)
-        loop_min = max(count_min, 1) if count_max != 1 else 0
-        return _Fragment((entry,), (Exit(position, loop_min),), count_min == 0)
+        goes_on = (Guard("before", node.variable, unless=() if until is None else (until,)),) if quantifier.greedy else ()
+        skip_guards = goes_on if count_min == 0 else ()
+        entry = Wait(position, until=until)
+        if count_max == 1:
+            return _Fragment((entry,), (Exit(position),), count_min == 0, skip_guards)
+        gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
+        stop = () if until is None else (Guard("before", condition=until),)
+        link = _INNER_LINK[quantifier.inner]
+        self.positions[position].waits.append(
+            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, until=until)
+        )
+        exits = [Exit(position, max(count_min, 1), count_max if goes_on else None, goes_on)]
+        if goes_on and count_max is not None:
+            exits.append(Exit(position, count_max))
+        return _Fragment((entry,), tuple(exits), count_min == 0, skip_guards)
 
     def _add(self, position: Position) -> int:
         if len(self.positions) >= NFA_STATES_MAX:
-            raise PositionLimitError
+            raise StructureError(
+                f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states; lower the repetition of its groups"
+            )
         self.positions.append(position)
         return len(self.positions) - 1
 
     def _group(self, node: SequenceNode) -> _Fragment:
-        first = len(self.positions)
-        fragment = self._repeat(node.quantifier, lambda: self._steps(node.steps))
         if node.within_ms is None:
-            return fragment
-        mark = self.marks
+            return self._repeat(node.quantifier, lambda: self._steps(node.steps))
+        window = Bound(0, _number(node.within_ms), self.marks)
         self.marks += 1
-        window = Bound(0, _number(node.within_ms), mark)
+        return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
+
+    def _windowed(self, steps: tuple[Step, ...], window: Bound) -> _Fragment:
+        """One round of a group with a window: it opens with the round's first event."""
+        assert window.mark is not None, "a group's window is measured from its first event"
+        first = len(self.positions)
+        fragment = self._steps(steps)
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
-        entries = tuple(replace(w, marks=(*w.marks, mark)) for w in fragment.entries)
-        return _Fragment(entries, fragment.exits, fragment.nullable)
+        entries = tuple(replace(w, marks=(*w.marks, window.mark)) for w in fragment.entries)
+        exits = tuple(replace(e, window=window) if e.absence is not None else e for e in fragment.exits)
+        return replace(fragment, entries=entries, exits=exits)
 
     def _repeat(self, quantifier: Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
         """Unroll a group: as many copies as must be, then optional ones, or a last one that goes round."""
@@ -224,29 +256,37 @@ class _Builder:
         if (count_min, count_max) == (1, 1):
             return make()
         link = _INNER_LINK[quantifier.inner]
-        stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
         copies = max(count_min, 1) if count_max is None else count_max
-        if copies > REPETITIONS_MAX:
-            raise PositionLimitError
         entries: tuple[Wait, ...] = ()
         exits: list[Exit] = []
         open_exits: tuple[Exit, ...] = ()
+        skip_guards: tuple[Guard, ...] = ()
+        nullable = count_min == 0
         for copy in range(1, copies + 1):
             fragment = make()
+            goes_on = self._goes_on(fragment.entries) if quantifier.greedy else ()
             if copy == 1:
-                entries = fragment.entries
+                entries, skip_guards = fragment.entries, fragment.skip_guards + goes_on
+                nullable = nullable or fragment.nullable
             else:
-                self._join(open_exits, self._rounds(fragment.entries, stop, quantifier), link, ())
+                self._join(open_exits, self._rounds(fragment.entries, quantifier), link, ())
             open_exits = fragment.exits
             if copy >= count_min:
-                exits.extend(fragment.exits)
+                more = goes_on if copy < copies or count_max is None else ()
+                exits.extend(replace(e, guards=e.guards + more) for e in fragment.exits)
         if count_max is None:
-            self._join(open_exits, self._rounds(fragment.entries, stop, quantifier), link, ())
-        return _Fragment(entries, tuple(exits), count_min == 0 or fragment.nullable)
+            self._join(open_exits, self._rounds(fragment.entries, quantifier), link, ())
+        return _Fragment(entries, tuple(exits), nullable, skip_guards)
+
+    def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
+        """For a greedy group: an event that begins another round is not for what comes after it."""
+        targets = [(self.positions[w.target].variable, w.until) for w in entries if w.target is not None]
+        return tuple(Guard("before", v, unless=() if until is None else (until,)) for v, until in targets)
 
     @staticmethod
-    def _rounds(entries: tuple[Wait, ...], stop: tuple[Guard, ...], quantifier: Quantifier) -> tuple[Wait, ...]:
+    def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier) -> tuple[Wait, ...]:
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
+        stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
         return tuple(
             replace(w, guards=w.guards + stop, until=quantifier.until or w.until, bounds=w.bounds + gap) for w in entries
         )
@@ -257,33 +297,48 @@ class _Builder:
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[Step, ...]) -> _Fragment:
-        """A sequence, once. What is not yet left open by an earlier step is an entry of the whole."""
+        """A sequence, once. What can be left out at its beginning leaves further entries of the whole."""
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
-        start_guards: tuple[Guard, ...] = ()
+        latest: tuple[Exit, ...] = ()
+        start = Exit(0)  # stands for what the sequence is joined to: collects what holds for entries past the first
         at_start = True
         for index, step in enumerate(steps):
+            gap_min = 0 if step.gap_min_ms is None else _number(step.gap_min_ms)
+            gap_max = None if step.gap_max_ms is None else _number(step.gap_max_ms)
             if step.negated:
                 assert isinstance(step.node, VarNode), "only a variable can be negated"
-                guard = Guard("next" if step.link is Link.NEXT and index > 0 else "after", step.node.variable)
-                open_exits = tuple(replace(e, guards=(*e.guards, guard)) for e in open_exits)
-                start_guards = (*start_guards, guard) if at_start else ()
+                moment = "next" if step.link is Link.NEXT and index > 0 else "after"
+                guard = Guard(moment, step.node.variable, gap_min_ms=gap_min, gap_max_ms=gap_max)
+                limit = () if gap_max is None else (Bound(0, gap_max),)
+                self._forbid_between_repetitions(latest, guard)
+                open_exits = tuple(_forbidding(e, guard, limit) for e in open_exits)
+                start = replace(start, guards=(*start.guards, guard))
                 continue
             fragment = self.node(step.node)
-            bounds: tuple[Bound, ...] = ()
-            if step.gap_max_ms is not None or step.gap_min_ms is not None:
-                longest = None if step.gap_max_ms is None else _number(step.gap_max_ms)
-                bounds = (Bound(0 if step.gap_min_ms is None else _number(step.gap_min_ms), longest),)
-            self._join(open_exits, fragment.entries, step.link, bounds)
+            gap = () if gap_min == 0 and gap_max is None else (Bound(gap_min, gap_max),)
+            self._join(open_exits, fragment.entries, step.link, gap)
             if at_start:
                 own_link = None if index == 0 else step.link
                 entries.extend(
-                    replace(w, link=w.link or own_link, guards=w.guards + start_guards, bounds=w.bounds + bounds)
+                    replace(w, link=w.link or own_link, guards=w.guards + start.guards, bounds=w.bounds + gap + start.bounds)
                     for w in fragment.entries
                 )
-            open_exits = fragment.exits + (open_exits if fragment.nullable else ())
+            latest = fragment.exits
+            carried = () if gap_max is None else (Bound(0, gap_max),)
+            passing = tuple(
+                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried) for e in open_exits
+            )
+            start = replace(start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried)
+            open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
-        return _Fragment(tuple(entries), open_exits, at_start)
+        return _Fragment(tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment == "before"))
+
+    def _forbid_between_repetitions(self, exits: tuple[Exit, ...], guard: Guard) -> None:
+        """What is forbidden right after a loop ends the loop too: so far these positions only wait to go round again."""
+        for position in {e.position for e in exits}:
+            waits = self.positions[position].waits
+            self.positions[position].waits = [replace(w, guards=(*w.guards, guard)) for w in waits]
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
         """Every item first, then the others in any order."""
@@ -299,3 +354,7 @@ class _Builder:
             exits.extend(fragment.exits)
             nullable = nullable and fragment.nullable
         return _Fragment(tuple(entries), tuple(exits), nullable)
+
+
+def _forbidding(exit_: Exit, guard: Guard, limit: tuple[Bound, ...]) -> Exit:
+    return replace(exit_, guards=(*exit_.guards, guard), absence=(exit_.absence or ()) + limit)

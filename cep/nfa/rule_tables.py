@@ -66,11 +66,11 @@ class Tables:
     wait_code: list[tuple[int, int, int]] = field(default_factory=list)
     wait_simple: list[tuple[int, int, int, int]] = field(default_factory=list)
     wait_count: list[tuple[int, int, int]] = field(default_factory=list)
-    wait_clear: list[int] = field(default_factory=list)
     wait_first_mark: list[int] = field(default_factory=lambda: [0])
     marks: list[int] = field(default_factory=list)
     wait_first_guard: list[int] = field(default_factory=lambda: [0])
     guards: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    guard_gap: list[tuple[int, int]] = field(default_factory=list)
     wait_first_bound: list[int] = field(default_factory=lambda: [0])
     bounds: list[tuple[int, int, int]] = field(default_factory=list)
     actions: list[tuple[int, int, int, int, bool]] = field(default_factory=list)  # …, column is a derived one
@@ -101,10 +101,10 @@ class Tables:
             wait_reset=waits[:, 3].copy(),
             wait_first_mark=i32(self.wait_first_mark),
             mark_register=i32(self.marks),
-            wait_clear=i64(self.wait_clear),
             wait_first_guard=i32(self.wait_first_guard),
             wait_first_bound=i32(self.wait_first_bound),
             guard_condition=i32(self.guards, 5),
+            guard_gap=i64(self.guard_gap, 2),
             bound_register=bounds[:, 0].astype(np.int32),
             bound_ms=bounds[:, 1:].copy(),
             action=i32(actions, 4),
@@ -129,6 +129,7 @@ class RuleCompiler:
         self.measures = self.pattern.measures
         self.relevant: set[int] = set()
         self.reacts_to_all = False
+        self._has_absence = False
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
         self._never_null = frozenset(
@@ -190,10 +191,8 @@ class RuleCompiler:
     def _write_position(self, automaton: Automaton, number: int, position: Position, known: Known) -> None:
         tables = self._tables
         loop = self._loop_register(automaton, number)
-        for at, wait in enumerate(position.waits):
+        for wait in position.waits:
             self._write_wait(automaton, wait, loop, known)
-            later = ((1 << len(position.waits)) - 1) & ~((1 << (at + 1)) - 1)
-            tables.wait_clear.append(later if wait.greedy else 0)
         tables.state_first_wait.append(len(tables.waits))
         tables.state_accept.append(
             (
@@ -216,7 +215,9 @@ class RuleCompiler:
         kind, target, predicate, reset = _WAIT_KIND[wait.link], -1, -1, -1
         code, simple = CodeRange(), (y.SIMPLE_NONE, 0, 0, 0)
         if wait.target is None:
-            kind = y.WAIT_ABSENCE
+            kind = y.WAIT_ABSENCE_NEXT if wait.link is Link.NEXT else y.WAIT_ABSENCE
+            self.reacts_to_all = self.reacts_to_all or kind == y.WAIT_ABSENCE_NEXT
+            self._has_absence = True
         else:
             target = self._first_state + wait.target
             predicate, code, simple = self._condition(automaton.positions[wait.target].variable, wait.until, known)
@@ -233,8 +234,13 @@ class RuleCompiler:
             base = -1 if bound.mark is None else self._register("mark", str(bound.mark), None)
             tables.bounds.append((base, bound.min_ms, TIME_MS_MAX if bound.max_ms is None else bound.max_ms))
         tables.wait_first_bound.append(len(tables.bounds))
-        for guard in wait.guards:
+        guards = wait.guards
+        if wait.until is not None and wait.target is not None and wait.link is Link.FOLLOWED_BY:
+            # A stop event that fits the loop is neither taken nor skipped: nothing is waited for any more.
+            guards = (*guards, Guard("before", automaton.positions[wait.target].variable, wait.until))
+        for guard in guards:
             tables.guards.append(self._guard(guard, known))
+            tables.guard_gap.append((guard.gap_min_ms, TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms))
         tables.wait_first_guard.append(len(tables.guards))
 
     def _react(self, predicate: int) -> None:
@@ -244,25 +250,31 @@ class RuleCompiler:
             self.relevant.add(predicate)
 
     def _guard(self, guard: Guard, known: Known) -> tuple[int, int, int, int, int]:
+        parts, event_type = conjuncts(guard.condition, known), None
         if guard.variable is not None:
-            predicate, code, _ = self._condition(guard.variable, None, known, allow_simple=False)
-        else:
-            predicate, code, _ = self._split(conjuncts(guard.condition, known), None, known, allow_simple=False)
+            fits, event_type = self._fits(guard.variable, known)
+            parts = fits + parts
+        for unless in guard.unless:
+            parts = parts + _unless(unless, known)
+        predicate, code, _ = self._split(parts, event_type, known, allow_simple=False)
         self._react(predicate)
         return (_GUARD_KIND[guard.moment], predicate, *code.as_row())
 
     # ----------------------------------------------------------------------------------------------- conditions
 
-    def _condition(self, variable: str, until: Expr | None, known: Known, allow_simple: bool = True
+    def _condition(self, variable: str, until: Expr | None, known: Known
                    ) -> tuple[int, CodeRange, tuple[int, int, int, int]]:  # fmt: skip
         """Predicate, code and fast form of "fits the variable, and is not the stop event"."""
-        declared = self.pattern.variable(variable)
-        parts = conjuncts(declared.where, known)
+        parts, event_type = self._fits(variable, known)
         if until is not None:
-            parts = parts + conjuncts(If(until, FALSE, TRUE, TRUE.type), known)
+            parts = parts + _unless(until, known)
+        return self._split(parts, event_type, known, allow_simple=True)
+
+    def _fits(self, variable: str, known: Known) -> tuple[list[Expr], int | None]:
+        """The conjuncts of a variable's condition, and the event type that has to be checked (None: there is but one)."""
+        declared = self.pattern.variable(variable)
         single = len(self.schema.event_types) == 1
-        event_type = None if single else self.schema.code(declared.event_type)
-        return self._split(parts, event_type, known, allow_simple)
+        return conjuncts(declared.where, known), None if single else self.schema.code(declared.event_type)
 
     def _split(self, parts: list[Expr], event_type: int | None, known: Known, allow_simple: bool
                ) -> tuple[int, CodeRange, tuple[int, int, int, int]]:  # fmt: skip
@@ -390,14 +402,20 @@ class RuleCompiler:
             starts_until_ms=rule.starts_until_ms,
             until_ms=rule.until_ms,
             skip_kind=_SKIP[pattern.skip.kind],
-            skip_variable=-1 if pattern.skip.variable is None else self._variables[pattern.skip.variable],
+            skip_variable=-1 if pattern.skip.variable is None else self._variables.get(pattern.skip.variable, -1),
             report_timeouts=int(pattern.timeout_measures is not None),
+            fires=int(pattern.timeout_measures is not None or self._has_absence),
             register_count=self.registers_count,
             measure_first=self._first_measure,
             measure_last=self._first_measure + len(self.measures),
             runs_max=RUNS_PER_KEY_MAX,
             matches_max=MATCHES_PER_EVENT_MAX,
         )
+
+
+def _unless(condition: Expr, known: Known) -> list[Expr]:
+    """The opposite of a condition, in which null counts as not true."""
+    return conjuncts(If(condition, FALSE, TRUE, TRUE.type), known)
 
 
 def _whole(value: object) -> int:
