@@ -2,7 +2,7 @@
 
     state variable        holds                                             touched
     rulebook  ValueState  the key group's rulebook                          read once a process, written on a change
-    progress  ValueState  rulebook fingerprint, heartbeat, deadlines        read and written once a micro-batch
+    progress  ValueState  rulebook digest, heartbeat, deadlines             read and written once a micro-batch
     pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
     waiting   MapState    domain → events that the watermark has not passed only where lateness is allowed
 
@@ -12,7 +12,6 @@ Tested by: tests/runners/spark/test_live.py
 from __future__ import annotations
 
 import json
-from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,24 +23,20 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.decode import Poison
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
-from cep.model.rule import HeartbeatRecord, parse_control
 from cep.nfa.program import Program
-from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job, Programs, StepOutput, match_step
-from cep.runners.spark.packed import ALERTS, CONTROL, COUNTERS, DEAD, EVENTS, LATE, dead_letter, encode_alerts
+from cep.runners.spark.group_rules import KnownRulebook, changed, initial_rulebook, known, restored
+from cep.runners.spark.packed import ALERTS, CONTROL, CONTROL_FILE, COUNTERS, DEAD, EVENTS, LATE, encode_alerts
 from cep.state.pages import decode_page, encode_page
 
 OUTPUT_SCHEMA = "kind string, payload binary"
-_RULEBOOKS_KEPT = 64
 _PAGE_BITS = 16
+_TIMER_MS_MAX = 2**52  # runs without a window never expire; Spark's timers are in µs inside
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
-_RULEBOOKS: OrderedDict[str, Rulebook] = OrderedDict()
-_CHANGES: OrderedDict[tuple[Any, ...], tuple[Rulebook, list[bytes], Counter[str]]] = OrderedDict()
 
 
 @dataclass(slots=True)
@@ -82,20 +77,20 @@ class MatchProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Called once a micro-batch for each key group that has rows."""
         batches: dict[int, list[EventBatch]] = {}
-        controls: list[tuple[int, bytes]] = []
+        controls: list[tuple[int, bytes, bool]] = []
         for row in rows:
             if row.kind == EVENTS:
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
-            elif row.kind == CONTROL:
-                controls.append((row.order, bytes(row.payload)))
+            elif row.kind in (CONTROL, CONTROL_FILE):
+                controls.append((row.order, bytes(row.payload), row.kind == CONTROL_FILE))
             else:
                 yield Row(kind=row.kind, payload=bytes(row.payload))
         if batches or controls:
-            yield from self._step(key[0], batches, [r for _, r in sorted(controls)], _watermark(timerValues))
+            yield from self._step(key[0], batches, _in_order(controls), _watermark(timerValues))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Called when the watermark has passed the time that the key group asked for."""
-        yield from self._step(key[0], {}, [], _watermark(timerValues), fired_ms=expiredTimerInfo.getExpiryTimeInMs())
+        yield from self._step(key[0], {}, (), _watermark(timerValues), fired_ms=expiredTimerInfo.getExpiryTimeInMs())
 
     def close(self) -> None:
         """Nothing is held between micro-batches but caches."""
@@ -103,35 +98,41 @@ class MatchProcessor(StatefulProcessor):
     # ------------------------------------------------------------------------------------------------ one step
 
     def _step(
-        self, group: int, batches: dict[int, list[EventBatch]], controls: list[bytes], spark_watermark_ms: int,
+        self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], spark_watermark_ms: int,
         fired_ms: int | None = None,
     ) -> Iterator[Row]:  # fmt: skip
         progress = self._load_progress()
         if fired_ms is not None and progress.timer_ms == fired_ms:
             progress.timer_ms = None
         output = StepOutput()
-        # What was matched before is bounded by the watermark that this micro-batch begins with, in every key group.
+        # The watermark that this micro-batch begins with, the same in every key group: what was matched before lies
+        # below or at it, and what comes now is late by it. A heartbeat has no place among the events of its own
+        # micro-batch, so it counts after them.
         before_ms = max(spark_watermark_ms, progress.heartbeat_ms)
-        rulebook, letters = self._apply(progress, controls, before_ms if before_ms > 0 else None, group, output)
-        watermark_ms = max(spark_watermark_ms, progress.heartbeat_ms)
+        rulebook, letters = self._rules(progress, controls, before_ms, group, output)
+        watermark_ms = max(before_ms, progress.heartbeat_ms)
         for letter in letters:
             yield Row(kind=DEAD, payload=letter)
-        released, late = self._release(progress, batches, watermark_ms, output)
-        if late is not None:
-            yield Row(kind=LATE, payload=late)
-        programs = _PROGRAMS.of(rulebook, self._job.schema)
+        fresh, late = self._on_time(batches, before_ms, output)
+        if late:
+            yield Row(kind=LATE, payload=json.dumps(late).encode())
+        released = self._reorder(progress, fresh, watermark_ms) if self._job.lateness_ms > 0 else fresh
+        programs = _PROGRAMS.of(rulebook.rulebook, self._job.schema)
         for number, domain in enumerate(self._job.domains):
+            batch = released.get(number)
             if domain in programs:
-                self._match_domain(progress, number, programs[domain], released.get(number), watermark_ms, output)
-            elif number in released:
-                output.counters["events_without_rule"] += len(released[number])
+                self._match_domain(progress, number, programs[domain], batch, watermark_ms, output)
+            else:
+                output.counters["events_without_rule"] += 0 if batch is None else len(batch)
+                self._drop_pages(progress, number, output)
         self._set_timer(progress, watermark_ms)
         self._progress_state.update((progress.to_bytes(),))
         alerts = output.alert_table()
         if alerts.num_rows:
             yield Row(kind=ALERTS, payload=encode_alerts(alerts))
-        if output.counters:
-            yield Row(kind=COUNTERS, payload=json.dumps(output.counters).encode())
+        counters = {name: count for name, count in output.counters.items() if count}
+        if counters:
+            yield Row(kind=COUNTERS, payload=json.dumps(counters).encode())
 
     def _load_progress(self) -> _Progress:
         stored = self._progress_state.get()
@@ -153,52 +154,36 @@ class MatchProcessor(StatefulProcessor):
 
     # ------------------------------------------------------------------------------------------------ rulebook
 
-    def _apply(
-        self, progress: _Progress, controls: list[bytes], seen_ms: int | None, group: int, output: StepOutput
-    ) -> tuple[Rulebook, list[bytes]]:
-        rulebook = self._load_rulebook(progress)
-        if not controls:
-            return rulebook, []
-        known = (rulebook.fingerprint, seen_ms, tuple(controls))
-        if known not in _CHANGES:
-            changed = Rulebook.from_bytes(rulebook.to_bytes(), self._job.schema, self._job.domains)
-            _CHANGES[known] = (changed, *_apply_all(changed, controls, seen_ms))
-            _limit(_CHANGES)
-        changed, letters, counters = _CHANGES[known]
-        for record in controls:
-            parsed, _ = parse_control(record)
-            if isinstance(parsed, HeartbeatRecord):
-                progress.heartbeat_ms = max(progress.heartbeat_ms, parsed.event_time_ms)
-        progress.rulebook = changed.fingerprint
-        self._rulebook_state.update((changed.to_bytes(),))
-        _RULEBOOKS[changed.fingerprint] = changed
-        _limit(_RULEBOOKS)
-        if group != 0:
-            return changed, []  # every key group sees the same records; one of them reports
-        output.counters.update(counters)
-        return changed, letters
-
-    def _load_rulebook(self, progress: _Progress) -> Rulebook:
-        if progress.rulebook in _RULEBOOKS:
-            return _RULEBOOKS[progress.rulebook]
-        stored = self._rulebook_state.get()
-        if stored is not None:
-            rulebook = Rulebook.from_bytes(bytes(stored[0]), self._job.schema, self._job.domains)
-        else:
-            rulebook = Rulebook(self._job.schema, self._job.domains)
-            _apply_all(rulebook, list(self._initial), None)
-            self._rulebook_state.update((rulebook.to_bytes(),))
-        progress.rulebook = rulebook.fingerprint
-        _RULEBOOKS[rulebook.fingerprint] = rulebook
-        _limit(_RULEBOOKS)
-        return rulebook
+    def _rules(
+        self, progress: _Progress, controls: tuple[bytes, ...], before_ms: int, group: int, output: StepOutput
+    ) -> tuple[KnownRulebook, tuple[bytes, ...]]:
+        """The rules after these control records, and dead letters of those that were refused."""
+        before = known(progress.rulebook)
+        if before is None:
+            stored = self._rulebook_state.get() if progress.rulebook else None
+            if stored is not None:
+                before = restored(self._job, bytes(stored[0]))
+            else:
+                before = initial_rulebook(self._job, self._initial)
+        after, letters = before, ()
+        if controls:
+            change = changed(self._job, before, controls, before_ms if before_ms > TIME_MS_MIN else None)
+            after = change.after
+            progress.heartbeat_ms = max(progress.heartbeat_ms, change.heartbeat_ms)
+            if group == 0:  # every key group sees the same records; one of them reports
+                letters = change.dead_letters
+                output.counters.update(change.counters)
+        if after.digest != progress.rulebook:
+            self._rulebook_state.update((after.rulebook.to_bytes(),))
+            progress.rulebook = after.digest
+        return after, letters
 
     # -------------------------------------------------------------------------------------------------- events
 
-    def _release(
-        self, progress: _Progress, batches: dict[int, list[EventBatch]], watermark_ms: int, output: StepOutput
-    ) -> tuple[dict[int, EventBatch], bytes | None]:
-        """The events whose turn it is, by domain, and the late ones of this micro-batch."""
+    def _on_time(
+        self, batches: dict[int, list[EventBatch]], watermark_ms: int, output: StepOutput
+    ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
+        """The events of this micro-batch that are not behind the watermark, by domain, and what to tell of the others."""
         late: list[dict[str, Any]] = []
         fresh: dict[int, EventBatch] = {}
         for number, parts in batches.items():
@@ -207,12 +192,10 @@ class MatchProcessor(StatefulProcessor):
             if not on_time.all():
                 late += _late_letters(self._job, number, batch.take(~on_time))
                 batch = batch.take(on_time)
-            fresh[number] = batch
-        if late:
-            output.counters["late_events"] += len(late)
-        if self._job.lateness_ms > 0:
-            fresh = self._reorder(progress, fresh, watermark_ms)
-        return {n: b for n, b in fresh.items() if len(b)}, json.dumps(late).encode() if late else None
+            if len(batch):
+                fresh[number] = batch
+        output.counters["late_events"] += len(late)
+        return fresh, late
 
     def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
@@ -229,13 +212,17 @@ class MatchProcessor(StatefulProcessor):
                 continue
             batch = concat_batches(parts)
             ready = batch.time_ms < watermark_ms
-            released[number] = batch.take(ready)
+            if ready.any():
+                released[number] = batch.take(ready)
+            if ready.all():
+                if stored is not None:
+                    self._waiting.removeKey((number,))
+                continue
             rest = batch.take(~ready)
-            if len(rest):
-                earliest.append(int(rest.time_ms.min()))
+            earliest.append(int(rest.time_ms.min()))
             self._waiting.updateValue((number,), (encode_batch(rest),))
         if not due and progress.waiting_ms is not None:
-            earliest.append(progress.waiting_ms)
+            earliest.append(progress.waiting_ms)  # domains that were not looked at hold nothing that is due
         progress.waiting_ms = min(earliest, default=None)
         return released
 
@@ -249,7 +236,9 @@ class MatchProcessor(StatefulProcessor):
         if batch is not None:
             touched = {int(p) for p in np.unique(key_pages(batch.key, job.groups_count, job.pages_count))}
         base = number << _PAGE_BITS
-        touched |= {p - base for p, ms in progress.deadlines.items() if p >> _PAGE_BITS == number and ms <= watermark_ms}
+        touched |= {
+            p - base for p, ms in progress.deadlines.items() if p >> _PAGE_BITS == number and ms <= watermark_ms
+        }
         if not touched:
             return
         states: list[KeyedState] = []
@@ -263,54 +252,43 @@ class MatchProcessor(StatefulProcessor):
         after = match_step(program, before, empty_batch(job.schema) if batch is None else batch, watermark_ms, output)
         self._write_pages(progress, base, touched, after, program)
 
-    def _write_pages(self, progress: _Progress, base: int, touched: set[int], state: KeyedState, program: Program) -> None:
+    def _write_pages(
+        self, progress: _Progress, base: int, touched: set[int], after: KeyedState, program: Program
+    ) -> None:
         job = self._job
-        page_of_key = key_pages(state.keys, job.groups_count, job.pages_count)
+        page_of_key = key_pages(after.keys, job.groups_count, job.pages_count)
         for page in sorted(touched):
             wanted = page_of_key == page
-            if not wanted.any():
-                if base + page in progress.deadlines:
-                    self._pages.removeKey((base + page,))
-                    del progress.deadlines[base + page]
-                continue
-            share = state if len(touched) == 1 else select_keys(state, wanted, program.row_registers)
-            self._pages.updateValue((base + page,), (encode_page(share),))
+            share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
             expiry_ms = share.expiry_min
-            assert expiry_ms is not None, "a page without runs is removed"
-            progress.deadlines[base + page] = expiry_ms
+            if expiry_ms is not None:
+                self._pages.updateValue((base + page,), (encode_page(share),))
+                progress.deadlines[base + page] = expiry_ms
+            elif base + page in progress.deadlines:
+                self._pages.removeKey((base + page,))
+                del progress.deadlines[base + page]
+
+    def _drop_pages(self, progress: _Progress, number: int, output: StepOutput) -> None:
+        """Nothing is matched by this key any more: its runs belong to no rule."""
+        for page in [page for page in progress.deadlines if page >> _PAGE_BITS == number]:
+            stored = self._pages.getValue((page,))
+            assert stored is not None, "a page with a deadline is stored"
+            output.counters["runs_orphaned"] += len(decode_page(bytes(stored[0])))
+            self._pages.removeKey((page,))
+            del progress.deadlines[page]
 
 
-_TIMER_MS_MAX = 2**52  # runs without a window never expire; Spark's timers are in µs inside
+def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:
+    """Control records in their order. A file comes as a whole, its name on the first line, and has one a line."""
+    records: list[bytes] = []
+    for _, payload, is_file in sorted(controls):
+        records += [line for line in payload.split(b"\n")[1:] if line.strip()] if is_file else [payload]
+    return tuple(records)
 
 
 def _watermark(timer_values: Any) -> int:
-    return int(timer_values.getCurrentWatermarkInMs())
-
-
-def _limit(cache: OrderedDict[Any, Any]) -> None:
-    while len(cache) > _RULEBOOKS_KEPT:
-        cache.popitem(last=False)
-
-
-def _apply_all(rulebook: Rulebook, records: list[bytes], seen_ms: int | None) -> tuple[list[bytes], Counter[str]]:
-    """Apply control records in order; returns dead letters for those that are refused, and counters."""
-    letters: list[bytes] = []
-    counters: Counter[str] = Counter()
-    for record in records:
-        parsed, problems = parse_control(record)
-        if parsed is None:
-            counters["control_unreadable"] += 1
-            reason = "; ".join(str(p) for p in problems)
-            letters.append(dead_letter(Poison("control_unreadable", reason, record.decode("utf-8", "backslashreplace"))))
-            continue
-        outcome = rulebook.apply(parsed, seen_ms)
-        counters[f"control_{outcome.kind}"] += 1
-        if outcome.late_ms:
-            counters["rule_late_ms"] += outcome.late_ms
-        if outcome.kind == "refused":
-            detail = "; ".join([outcome.reason, *(f"{d.code} {d.message}" for d in outcome.diagnostics)])
-            letters.append(dead_letter(Poison("control_refused", detail, record.decode("utf-8", "backslashreplace"))))
-    return letters, counters
+    """Spark says 0 before the first event."""
+    return int(timer_values.getCurrentWatermarkInMs()) or TIME_MS_MIN
 
 
 def _late_letters(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
@@ -320,8 +298,10 @@ def _late_letters(job: Job, number: int, batch: EventBatch) -> list[dict[str, An
     return [
         {"event_id": i, "event_type": names[t], "event_time_ms": ms, "key_domain": domain, "key": k}
         for i, t, ms, k in zip(
-            batch.event_id.to_pylist(), batch.event_type.tolist(), batch.time_ms.tolist(), batch.key.to_pylist(), strict=True
+            batch.event_id.to_pylist(),
+            batch.event_type.tolist(),
+            batch.time_ms.tolist(),
+            batch.key.to_pylist(),
+            strict=True,
         )
     ]
-
-

@@ -22,7 +22,8 @@ from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
 from cep.columnar.route import route, split_by_group
 from cep.runners.job import Job
 
-EVENTS, CONTROL, DEAD, COUNTERS, ALERTS, LATE = "events", "control", "dead", "counters", "alerts", "late"
+EVENTS, CONTROL, CONTROL_FILE, DEAD, COUNTERS = "events", "control", "control_file", "dead", "counters"
+ALERTS, LATE = "alerts", "late"
 PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary, event_time timestamp"
 _PACKED_ARROW = pa.schema(
     [
@@ -62,7 +63,9 @@ def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordB
 def _packed(job: Job, values_column: str | None, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     table = pa.Table.from_batches(batches).combine_chunks()
     if values_column is None:
-        decoded = decode_table(job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str))
+        decoded = decode_table(
+            job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
+        )
     else:
         decoded = decode_json(job.schema, table.column(values_column).combine_chunks())
     return _as_batch(list(_rows(job, decoded)))

@@ -1,0 +1,187 @@
+"""The live job: streams of events and of control records → alerts, micro-batch by micro-batch, with Spark streaming.
+
+    events ─▶ pack (packed.py) ─▶ watermark ─┐
+    control ─▶ once to every key group ──────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
+
+Spark sees the watermark but no packed row's event time, so it drops nothing: what is late is told by the matching stage.
+Tested by: tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cep.base.errors import SourceError, UsageError
+from cep.runners.job import Job
+from cep.runners.spark.kafka import FORMAT, KafkaDataSource
+from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.match_stage import OUTPUT_SCHEMA, MatchProcessor
+from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
+
+_CONTROL_SCHEMA = "kind string, order bigint, payload binary"
+_CONTROL_ARROW = pa.schema([("kind", pa.string()), ("order", pa.int64()), ("payload", pa.binary())])
+_JSON_FILES = "*.{jsonl,ndjson,json}"
+_OFFSET_BITS = 48  # of a control record's place: partition, then offset
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """Files that appear in a folder: Parquet, or JSON lines. They are read in the order of their times.
+
+    A file must appear whole: write it under a name that begins with a dot and rename it.
+    """
+
+    directory: Path
+    files_per_trigger: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """A Kafka topic whose values are JSON. `settings` are librdkafka's."""
+
+    servers: str
+    topic: str
+    records_per_trigger: int | None = None
+    starting: str = "earliest"
+    settings: tuple[tuple[str, str], ...] = ()
+
+
+Source = FolderSource | TopicSource
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """What a live job reads and where it keeps its progress. `initial` are the control records that it begins with."""
+
+    job: Job
+    initial: tuple[bytes, ...]
+    events: Source
+    control: Source | None
+    checkpoint: Path
+    trigger_ms: int = 0
+    available_now: bool = False
+    tasks: int = 2
+
+
+def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
+    """Start the query; it runs in threads of its own until it is stopped or fails.
+
+    Raises: SourceError if the events cannot be read.
+    """
+    job = settings.job
+    spark.dataSource.register(KafkaDataSource)
+    events, column = _event_stream(spark, settings.events, settings.tasks)
+    packed = (
+        events.mapInArrow(packer(job, column), PACKED_SCHEMA)
+        .withWatermark("event_time", f"{job.lateness_ms} milliseconds")
+        .drop("event_time")
+    )
+    if settings.control is not None:
+        packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count))
+    matched = packed.groupBy("key_group").transformWithState(
+        MatchProcessor(job, settings.initial), OUTPUT_SCHEMA, "Append", "EventTime"
+    )
+    writer = matched.writeStream.foreachBatch(output.take).option("checkpointLocation", str(settings.checkpoint))
+    if settings.available_now:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
+
+
+def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event) -> None:
+    """Wait until the query ends or `stop` is set, then end it. A micro-batch that is cut off comes again at restart.
+
+    Raises: what a sink raised, or SourceError with Spark's reason for which the query failed.
+    """
+    try:
+        while not stop.is_set() and not query.awaitTermination(_POLL_S):
+            pass
+    except StreamingQueryException as error:
+        if output.failure is not None:
+            raise output.failure from error
+        raise SourceError(f"the query failed; it goes on from its checkpoint when started again: {error}") from error
+    finally:
+        query.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------ sources
+
+
+def _event_stream(spark: SparkSession, source: Source, tasks: int) -> tuple[DataFrame, str | None]:
+    """The stream and its column of JSON records, None where the fields are columns."""
+    if isinstance(source, TopicSource):
+        return _topic_stream(spark, source, tasks).select("value"), "value"
+    directory = _existing(source.directory)
+    reader = spark.readStream
+    if source.files_per_trigger is not None:
+        reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
+    first = next(iter(sorted(directory.glob("*.parquet"))), None)
+    if first is None:
+        return reader.option("pathGlobFilter", _JSON_FILES).text(str(directory)), "value"
+    # A stream must know its columns before it starts. Files that come later may lack some, but add none.
+    columns = spark.read.parquet(str(first)).schema
+    return reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory)), None
+
+
+def _control_stream(spark: SparkSession, source: Source, groups_count: int) -> DataFrame:
+    """Each control record once for every key group, with its place in the order of control records."""
+    if isinstance(source, TopicSource):
+        place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
+        records = (
+            _topic_stream(spark, source, 1)
+            .where(F.col("value").isNotNull())  # a tombstone of a compacted topic
+            .select(F.lit(CONTROL).alias("kind"), place.alias("order"), F.col("value").alias("payload"))
+        )
+    else:
+        records = (
+            spark.readStream.option("wholetext", True)
+            .option("pathGlobFilter", _JSON_FILES)
+            .text(str(_existing(source.directory)))
+            .select(
+                "value",
+                F.unix_micros("_metadata.file_modification_time").alias("order"),
+                F.col("_metadata.file_name").alias("name"),
+            )
+            .mapInArrow(_control_files, _CONTROL_SCHEMA)
+        )
+    groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
+    return records.select(groups, "kind", F.lit(0).alias("domain"), "order", "payload")
+
+
+def _control_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Whole files with their names on the first line: what orders two files of one time."""
+    for batch in batches:
+        texts, orders, names = (batch.column(name).to_pylist() for name in ("value", "order", "name"))
+        payloads = [f"{name}\n{text}".encode() for name, text in zip(names, texts, strict=True)]
+        kinds = [CONTROL_FILE] * len(payloads)
+        yield pa.RecordBatch.from_pydict({"kind": kinds, "order": orders, "payload": payloads}, schema=_CONTROL_ARROW)
+
+
+def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int) -> DataFrame:
+    reader = (
+        spark.readStream.format(FORMAT)
+        .option("bootstrap.servers", source.servers)
+        .option("topic", source.topic)
+        .option("startingOffsets", source.starting)
+        .option("maxTasks", tasks)
+    )
+    if source.records_per_trigger is not None:
+        reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
+    for name, value in source.settings:
+        reader = reader.option(f"kafka.{name}", value)
+    return reader.load()
+
+
+def _existing(directory: Path) -> Path:
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is no folder; make it first, files may come later")
+    return directory.resolve()

@@ -1,0 +1,116 @@
+"""What a live job keeps beside Spark's own checkpoint: what it is, and the rules that it began with.
+
+    CHECKPOINT/job.json            event types, keys, key groups, pages, lateness: what keyed state depends on
+    CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
+    CHECKPOINT/progress.json       totals (live_output.py)
+    CHECKPOINT/query/              Spark's offsets, commits and keyed state
+
+Tested by: tests/runners/spark/test_live_checkpoint.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.base.schema import Schema
+from cep.runners.job import Job
+
+FORMAT = 1
+QUERY_FOLDER = "query"
+_JOB_FILE = "job.json"
+_RULES_FILE = "initial_rules.json"
+_MEANING = {
+    "event_types": "event types",
+    "key_domains": "keys",
+    "groups_count": "key groups",
+    "pages_count": "pages",
+    "lateness_ms": "lateness",
+}
+
+
+def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], bool]:
+    """Begin in a new folder, or go on in one of the same job.
+
+    Returns: the rules that the job began with, and whether it goes on.
+    Raises: UsageError if the folder belongs to a job that reads, routes or keeps its events differently.
+    """
+    description = _describe(job)
+    if (directory / _JOB_FILE).exists():
+        known = _read(directory / _JOB_FILE)
+        if known.get("format") != FORMAT:
+            raise UsageError(
+                f"{directory} was made in format {known.get('format')}, this build reads {FORMAT}; give a new one"
+            )
+        different = [text for name, text in _MEANING.items() if known.get(name) != description[name]]
+        if different:
+            raise UsageError(
+                f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
+                "start it as it was, or give a new checkpoint directory"
+            )
+        return tuple(record.encode() for record in _read(directory / _RULES_FILE)["records"]), True
+    if (directory / QUERY_FOLDER).exists():
+        raise UsageError(
+            f"{directory} has keyed state but no {_JOB_FILE} that says whose; give a new checkpoint directory"
+        )
+    # The job's description last: with it the checkpoint begins.
+    _write(directory / _RULES_FILE, {"records": [record.decode() for record in initial]})
+    _write(directory / _JOB_FILE, description)
+    return initial, False
+
+
+def read_job(directory: Path) -> Job | None:
+    """The job whose checkpoint this is, None for a folder without one. Raises: StateCorruptError."""
+    path = directory / _JOB_FILE
+    if not path.exists():
+        return None
+    known = _read(path)
+    try:
+        return Job(
+            Schema.from_json(known["event_types"]),
+            tuple(tuple(domain) for domain in known["key_domains"]),
+            known["groups_count"],
+            known["pages_count"],
+            known["lateness_ms"],
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(f"{path} does not describe a job ({error!r}); restore it") from error
+
+
+def _describe(job: Job) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "event_types": job.schema.to_json(),
+        "key_domains": [list(domain) for domain in job.domains],
+        "groups_count": job.groups_count,
+        "pages_count": job.pages_count,
+        "lateness_ms": job.lateness_ms,
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise StateCorruptError(
+            f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
+        ) from error
+    if not isinstance(found, dict):
+        raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
+    return found
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(value, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"the checkpoint directory cannot be written: {error}; give another") from error
