@@ -248,7 +248,8 @@ def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
         except Panic:
             clauses.broken = True
             _skip_to_clause(cursor, start)
-        if not _at_entry(cursor):
+        # A clause word with a colon after it is a clause: taken for an entry it would never be left behind.
+        if _at_clause(cursor) or not _at_entry(cursor):
             return
 
 

@@ -37,6 +37,8 @@ def never_a_traceback(text: str) -> None:
 @given(st.text(max_size=200))
 @example("\ufeff")
 @example("pattern p by by where by: where: seq:")
+@example("pattern p by k { seq a where where: t }")
+@example("pattern p by k { seq a where a: t skip: t seq: emit: }")
 @example("1" * 5_000)
 @example("event t { " + "a " * 50)
 @settings(deadline=None, max_examples=150)
