@@ -4,8 +4,8 @@
     time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms
     duration     whole numbers as ms
     int          whole numbers, text of digits
-    decimal(n)   decimals and text with at most n digits behind the point; floats if they are a whole number of units
-                 to within 1e-6 of one, up to 2**53 units
+    decimal(n)   decimals and text with at most n digits behind the point; floats, and JSON numbers with more digits, if
+                 they are a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
     float, bool  as they are; text that spells one
     enum         text that is one of the symbols
 
@@ -20,12 +20,19 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type
 
 _FLOAT_UNITS_MAX = 2.0**53
-_FLOAT_UNITS_SLACK = 1e-6
+# What sums of doubles may be off by, in units; for large sums some of their last bits, never a visible part of a unit.
+_SLACK_UNITS = 1e-6
+_SLACK_SPACINGS = 8
+_SLACK_UNITS_MAX = 0.01
+# JSON numbers with more digits than the field has: the 17 significant ones of a double fit from 0.001 on. One digit
+# less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
+WIDE_DECIMAL = pa.decimal128(37, 19)
 _TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 
 
@@ -34,8 +41,8 @@ class Converted:
     """Values in the field's Arrow type, null where the source is null or the value is bad."""
 
     values: pa.Array
-    nulls: np.ndarray
-    bad: np.ndarray
+    nulls: NDArray[np.bool_]
+    bad: NDArray[np.bool_]
     reason: str
 
 
@@ -59,7 +66,9 @@ def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
     """A checked cast in which a value that does not fit becomes null instead of spoiling the column."""
     try:
         return source.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+    except pa.ArrowNotImplementedError:
+        return pa.nulls(len(source), target)
+    except pa.ArrowInvalid:
         return _one_by_one(source, target)
 
 
@@ -71,7 +80,7 @@ def _one_by_one(source: pa.Array, target: pa.DataType) -> pa.Array:
         block = blocks.pop()
         try:
             parts.append(block.cast(target))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except pa.ArrowInvalid:
             if len(block) <= 1:
                 parts.append(pa.nulls(len(block), target))
             else:
@@ -102,7 +111,7 @@ def _time_text(source: pa.Array) -> pa.Array:
     try:
         return _floor_to_ms(source.cast(zoned))
     except pa.ArrowInvalid:
-        with_zone = pc.match_substring_regex(source, r"(Z|[+-]\d\d:?\d\d)$")
+        with_zone = pc.match_substring_regex(source, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
         texts = pc.if_else(with_zone, source, pc.binary_join_element_wise(source, pa.scalar("Z", source.type), ""))
         return _floor_to_ms(_cast(texts, zoned))
 
@@ -137,20 +146,42 @@ def _bool(source: pa.Array, _type: Type) -> pa.Array:
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
-    exact = _cast(source, pa.decimal128(19 + type_.scale, type_.scale))
-    units = pc.multiply(exact, pa.scalar(10**type_.scale, pa.decimal128(type_.scale + 1, 0)))
-    return _cast(units, pa.int64())
+    if source.type == WIDE_DECIMAL:
+        source = _without_noise(source, type_.scale)
+    return _units(_cast(source, pa.decimal128(min(19 + type_.scale, 38), type_.scale)))
+
+
+def _units(exact: pa.Array) -> pa.Array:
+    """The unscaled values of a decimal128 column that fit 64 bits: the low halves of its 16-byte integers."""
+    valid = np.asarray(pc.is_valid(exact))
+    halves = np.frombuffer(exact.buffers()[1], np.int64, 2 * len(exact), exact.offset * 16).reshape(-1, 2)
+    low, high = halves[:, 0], halves[:, 1]
+    return pa.array(low, mask=~(valid & (high == low >> 63)))
+
+
+def _without_noise(source: pa.Array, scale: int) -> pa.Array:
+    """Decimals rounded to the scale; null where rounding takes away more than binary arithmetic leaves."""
+    fits = pc.less(pc.abs(source), pa.scalar(int(_FLOAT_UNITS_MAX) // 10**scale, pa.decimal128(19, 0)))
+    source = pc.if_else(fits, source, pa.scalar(None, source.type))
+    rounded = pc.round(source, scale)
+    lost = np.asarray(pc.subtract(source, rounded).cast(pa.float64()).fill_null(0.0)) * 10.0**scale
+    units = np.asarray(rounded.cast(pa.float64()).fill_null(0.0)) * 10.0**scale
+    return pc.if_else(pa.array(np.abs(lost) <= _slack(units)), rounded, pa.scalar(None, source.type))
 
 
 def _decimal_from_float(source: pa.Array, scale: int) -> pa.Array:
     filled = np.asarray(source.cast(pa.float64()).fill_null(np.nan))
-    units = filled * 10.0**scale
-    whole = np.rint(units)
-    with np.errstate(invalid="ignore"):
-        fits = (np.abs(units - whole) <= _FLOAT_UNITS_SLACK * np.maximum(1.0, np.abs(units))) & (
-            np.abs(whole) <= _FLOAT_UNITS_MAX
-        )
+    with np.errstate(invalid="ignore", over="ignore"):
+        units = filled * 10.0**scale
+        whole = np.rint(units)
+        fits = (np.abs(units - whole) <= _slack(units)) & (np.abs(whole) <= _FLOAT_UNITS_MAX)
     return pa.array(np.where(fits, whole, 0).astype(np.int64), mask=~fits)
+
+
+def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
+    """How far from a whole number of units a double may be."""
+    noise: NDArray[np.float64] = _SLACK_SPACINGS * np.spacing(np.abs(units))
+    return np.clip(noise, _SLACK_UNITS, _SLACK_UNITS_MAX)
 
 
 def _enum(source: pa.Array, type_: Type) -> pa.Array:

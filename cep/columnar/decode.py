@@ -10,21 +10,25 @@ Tested by: tests/columnar/test_decode.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
+from numpy.typing import NDArray
 
-from cep.base.schema import Schema
-from cep.columnar.batch import TEXT, data_columns
-from cep.columnar.convert import convert
+from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT, data_columns, text_buffers
+from cep.columnar.convert import WIDE_DECIMAL, convert
 
 TYPE_FIELD = "event_type"
 _PARSE_BLOCK_BYTES = 1 << 26
+# Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
+_TYPES_NAMED_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +45,8 @@ class Decoded:
     """Good records as columns (see EventBatch, but without a key), and the poison ones."""
 
     event_id: pa.Array
-    event_type: np.ndarray
-    time_ms: np.ndarray
+    event_type: NDArray[np.int16]
+    time_ms: NDArray[np.int64]
     columns: Mapping[str, pa.Array]
     poison: tuple[Poison, ...]
 
@@ -53,15 +57,13 @@ class Decoded:
 def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     """Decode JSON objects, one a value (binary or text).
 
-    A field that the schema does not know is ignored. The field `event_type` names the type; it may be left out where
-    the schema has a single one.
+    A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
+    where the schema has a single one.
     """
     good, broken = _parse(schema, values.cast(pa.large_binary()))
-    parts = [decode_table(schema, table, lambda row, v=texts: _text(v[row].as_py())) for table, texts in good]
+    parts = [decode_table(schema, table, partial(_record_text, texts)) for table, texts in good]
     merged = _concat(schema, parts)
-    return Decoded(
-        merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *broken)
-    )
+    return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *broken))
 
 
 def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.Table, pa.Array]], list[Poison]]:
@@ -83,55 +85,92 @@ def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.Table, pa.Ar
 
 
 def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
-    """All records of the block as one table, or an error if one of them spoils it."""
+    """All records of the block as one table, or an error if one of them spoils it.
+
+    The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
+    there are as many objects as records, each record is one object.
+    """
+    records = _trimmed(block)
+    lines = _joined(records)
+    if lines.count(b"\n") != len(records) - 1:  # a record with line breaks of its own; none can be inside a JSON text
+        for value in records.to_pylist():
+            orjson.loads(value)
+        records = pc.replace_substring(records, b"\n", b" ")
+        lines = _joined(records)
+    sample = orjson.loads(records[0].as_py())
+    try:
+        table = _read(lines, _json_shape(schema, sample, exact=True))
+    except pa.ArrowInvalid:
+        # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
+        table = _read(lines, _json_shape(schema, sample, exact=False))
+    if table.num_rows != len(records):
+        raise pa.ArrowInvalid("the record is more than one JSON object")
+    return table
+
+
+def _trimmed(block: pa.Array) -> pa.Array:
+    """The records without white space around them, if each is something in braces."""
     if block.null_count:
         raise pa.ArrowInvalid("the record is empty")
-    lines = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(block)], pa.int32()), block), b"\n")[0].as_py()
-    if lines.count(b"\n") != len(block) - 1:  # a record with line breaks of its own
-        lines = b"\n".join(orjson.dumps(orjson.loads(value)) for value in block.to_pylist())
-    first = orjson.loads(block[0].as_py())
-    if not isinstance(first, dict):
-        raise pa.ArrowInvalid("the record is not a JSON object")
+    if _are_in_braces(block):
+        return block
+    trimmed = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
+    if not _are_in_braces(trimmed):
+        is_empty = len(trimmed[0].as_py()) == 0
+        raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
+    return trimmed
+
+
+def _are_in_braces(records: pa.Array) -> bool:
+    offsets, data = text_buffers(records)
+    starts, ends = offsets[:-1], offsets[1:]
+    if (ends - starts < len("{}")).any():
+        return False
+    return bool((data[starts] == ord("{")).all() and (data[ends - 1] == ord("}")).all())
+
+
+def _joined(records: pa.Array) -> bytes:
+    """All records as lines."""
+    whole = pa.LargeListArray.from_arrays(pa.array([0, len(records)], pa.int64()), records)
+    return bytes(pc.binary_join(whole, pa.scalar(b"\n", pa.large_binary()))[0].as_py())
+
+
+def _read(lines: bytes, shape: pa.Schema) -> pa.Table:
     table = pj.read_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES)),
         parse_options=pj.ParseOptions(
-            explicit_schema=_json_shape(schema, first), unexpected_field_behavior="ignore", newlines_in_values=False
+            explicit_schema=shape, unexpected_field_behavior="ignore", newlines_in_values=False
         ),
     )
-    if table.num_rows != len(block):
-        raise pa.ArrowInvalid("the record is empty")
+    table.validate(full=True)  # text that is not UTF-8
     return table
 
 
-def _json_shape(schema: Schema, sample: Mapping[str, object]) -> pa.Schema:
+def _json_shape(schema: Schema, sample: Mapping[str, object], *, exact: bool) -> pa.Schema:
     """How to read each field: as its type wants it, or, for texts and times, as the sample writes it."""
     shape: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
     for name, type_ in schema.columns().items():
         written = sample.get(name)
-        whole = isinstance(written, int) and not isinstance(written, bool)
-        shape[name] = pa.int64() if whole and _reads_numbers(type_.kind.value) else _JSON_TYPES[type_.kind.value](type_.scale)
+        if isinstance(written, int) and not isinstance(written, bool) and type_.kind in _MAY_BE_NUMBERS:
+            shape[name] = pa.int64()
+        elif type_.kind is Kind.DECIMAL:
+            shape[name] = pa.decimal128(18 + type_.scale, type_.scale) if exact else WIDE_DECIMAL
+        else:
+            shape[name] = _JSON_TYPES.get(type_.kind, pa.string())
     return pa.schema(list(shape.items()))
 
 
-def _reads_numbers(kind: str) -> bool:
-    return kind in ("id", "string", "time", "duration")
-
-
+_MAY_BE_NUMBERS = (Kind.ID, Kind.STRING, Kind.TIME)
 _JSON_TYPES = {
-    "id": lambda _: pa.string(),
-    "string": lambda _: pa.string(),
-    "enum": lambda _: pa.string(),
-    "time": lambda _: pa.string(),
-    "duration": lambda _: pa.int64(),
-    "int": lambda _: pa.int64(),
-    "float": lambda _: pa.float64(),
-    "bool": lambda _: pa.bool_(),
-    "decimal": lambda scale: pa.decimal128(18 + scale, scale),
+    Kind.DURATION: pa.int64(),
+    Kind.INT: pa.int64(),
+    Kind.FLOAT: pa.float64(),
+    Kind.BOOL: pa.bool_(),
 }
 
 
-def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: object) -> Decoded:
+def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str]) -> Decoded:
     """Decode records that are columns already. `show(row)` gives a record as text, for those that are set aside.
 
     A column that is missing is null in every record. Conversions are those of convert.py.
@@ -141,20 +180,25 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: object)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
     ids = pa.nulls(rows, TEXT)
+    time_fields = {e.time_field for e in schema.event_types}
     for name, type_ in schema.columns().items():
         converted = convert(_column(table, name), type_)
-        verdict.refuse(converted.bad, "wrong_value", f"field `{name}`: {converted.reason}")
-        required = np.array([_requires(schema, code, name) for code in range(len(schema.event_types))], bool)
-        missing = converted.nulls & required[event_type] & ~converted.bad
+        values = converted.values
+        fields = [e.field(name) for e in schema.event_types]
+        has_field = np.array([f is not None for f in fields], bool)[event_type]
+        verdict.refuse(converted.bad & has_field, "wrong_value", f"field `{name}`: {converted.reason}")
+        required = np.array([f is not None and not f.type.nullable for f in fields], bool)[event_type]
+        missing = converted.nulls & required & ~converted.bad
         verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
-        roles = {e.time_field for e in schema.event_types}
-        if name in roles:
-            times = np.asarray(converted.values.fill_null(0))
+        if not has_field.all():
+            values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
+        if name in time_fields:
+            times = np.asarray(values.fill_null(0))
             continue
-        columns[name] = converted.values
+        columns[name] = values
         has_id = np.array([e.id_field == name for e in schema.event_types], bool)[event_type]
         if has_id.any():
-            ids = converted.values if has_id.all() else pc.if_else(pa.array(has_id), converted.values, ids)
+            ids = values if has_id.all() else pc.if_else(pa.array(has_id), values, ids)
     if not verdict.any_bad:
         return Decoded(ids, event_type, times, columns, ())
     kept = np.flatnonzero(~verdict.bad)
@@ -176,7 +220,7 @@ class _Verdict:
         self._reason = np.full(rows, -1, np.int32)
         self._reasons: list[tuple[str, str]] = []
 
-    def refuse(self, rows: np.ndarray, code: str, reason: str) -> None:
+    def refuse(self, rows: NDArray[np.bool_], code: str, reason: str) -> None:
         new = rows & ~self.bad
         if new.any():
             self._reason[new] = len(self._reasons)
@@ -187,12 +231,12 @@ class _Verdict:
     def any_bad(self) -> bool:
         return bool(self._reasons)
 
-    def poison(self, show: object) -> tuple[Poison, ...]:
-        assert callable(show), "show turns a row number into text"
-        return tuple(Poison(*self._reasons[self._reason[row]], show(int(row))) for row in np.flatnonzero(self.bad))
+    def poison(self, show: Callable[[int], str]) -> tuple[Poison, ...]:
+        found = [(self._reasons[self._reason[row]], int(row)) for row in np.flatnonzero(self.bad)]
+        return tuple(Poison(code, reason, show(row)) for (code, reason), row in found)
 
 
-def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) -> tuple[np.ndarray, _Verdict]:
+def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
     verdict = _Verdict(rows)
     single = len(schema.event_types) == 1
     named = TYPE_FIELD in table.schema.names and TYPE_FIELD not in schema.columns()
@@ -203,17 +247,16 @@ def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) ->
     names = _column(table, TYPE_FIELD).cast(pa.string())
     codes = pc.index_in(names, value_set=pa.array([e.name for e in schema.event_types], pa.string()))
     unnamed = np.asarray(pc.is_null(names))
-    unknown = np.asarray(pc.is_null(codes)) & ~(unnamed if single else np.zeros(rows, bool))
-    for name in pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else ():
-        which = unknown & (unnamed if name is None else np.asarray(pc.equal(names, name).fill_null(False)))
-        known = ", ".join(e.name for e in schema.event_types)
+    unknown = np.asarray(pc.is_null(codes)) & ~unnamed
+    if not single:
+        verdict.refuse(unnamed, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
+    known = ", ".join(e.name for e in schema.event_types)
+    given = pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else []
+    for name in given[:_TYPES_NAMED_MAX]:
+        which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
         verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {known}")
+    verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {known}")
     return np.asarray(codes.fill_null(0)).astype(np.int16), verdict
-
-
-def _requires(schema: Schema, code: int, name: str) -> bool:
-    field = schema.event_types[code].field(name)
-    return field is not None and not field.type.nullable
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
@@ -221,6 +264,10 @@ def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
         return pa.nulls(table.num_rows)
     column = table.column(name)
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _record_text(records: pa.Array, row: int) -> str:
+    return _text(records[row].as_py())
 
 
 def _text(record: bytes | None) -> str:
@@ -232,8 +279,7 @@ def _concat(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
         return parts[0]
     names = data_columns(schema)
     if not parts:
-        empty = decode_table(schema, pa.table({n: pa.nulls(0) for n in schema.columns()} | {TYPE_FIELD: pa.nulls(0)}), str)
-        return empty
+        return decode_table(schema, pa.table({n: pa.nulls(0) for n in (TYPE_FIELD, *schema.columns())}), str)
     return Decoded(
         pa.concat_arrays([p.event_id for p in parts]),
         np.concatenate([p.event_type for p in parts]),
@@ -241,5 +287,3 @@ def _concat(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
         {name: pa.concat_arrays([p.columns[name] for p in parts]) for name in names},
         tuple(record for p in parts for record in p.poison),
     )
-
-

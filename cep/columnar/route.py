@@ -1,13 +1,15 @@
 """Decoded events → one EventBatch a key domain, split by key group.
 
 A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and
-that are not null in it. The key is text: the fields' values, joined by U+001F where there are several.
+that are not null in it. The key is text: the fields' values, joined by U+001F where there are several (in parts that
+hold one, U+001F is written U+001E 1 and U+001E is written U+001E 0).
 Tested by: tests/columnar/test_route.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,18 +21,32 @@ from cep.columnar.decode import Decoded
 from cep.kernels.arrange import hash_texts
 
 KEY_SEPARATOR = "\x1f"
+_ESCAPE = "\x1e"
 KeyDomain = tuple[str, ...]
 
 
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
     """The events with a key in this domain, and how many have none."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
-    key = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, KEY_SEPARATOR)
+    key = parts[0] if len(parts) == 1 else _composite(parts)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns)
     if key.null_count == 0:
         return batch, 0
     keyed = np.asarray(pc.is_valid(key))
     return batch.take(keyed), int(len(keyed) - keyed.sum())
+
+
+def _composite(parts: Sequence[pa.Array]) -> pa.Array:
+    """The parts joined, null where one is. A part that holds the separator is escaped: no two keys look alike."""
+    safe = [_escaped(part) for part in parts]
+    return pc.binary_join_element_wise(*safe, pa.scalar(KEY_SEPARATOR, TEXT))
+
+
+def _escaped(part: pa.Array) -> pa.Array:
+    if not pc.any(pc.match_substring_regex(part, f"[{_ESCAPE}{KEY_SEPARATOR}]")).as_py():
+        return part
+    part = pc.replace_substring(part, _ESCAPE, _ESCAPE + "0")
+    return pc.replace_substring(part, KEY_SEPARATOR, _ESCAPE + "1")
 
 
 def _key_text(values: pa.Array, type_: Type) -> pa.Array:
@@ -63,10 +79,11 @@ def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, 
     order = np.argsort(groups, kind="stable")
     sorted_batch = batch.take(order)
     sorted_groups = groups[order]
-    starts = np.flatnonzero(np.concatenate([np.ones(1, bool), sorted_groups[1:] != sorted_groups[:-1]])) if len(order) else []
-    ends: Sequence[int] = [*starts[1:], len(order)]
-    for start, end in zip(starts, ends, strict=False):
-        yield int(sorted_groups[start]), slice_batch(sorted_batch, int(start), int(end))
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = sorted_groups[1:] != sorted_groups[:-1]
+    bounds = [*np.flatnonzero(is_first).tolist(), len(order)]
+    for start, end in pairwise(bounds):
+        yield int(sorted_groups[start]), slice_batch(sorted_batch, start, end)
 
 
 def slice_batch(batch: EventBatch, start: int, end: int) -> EventBatch:

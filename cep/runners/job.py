@@ -6,7 +6,7 @@ Tested by: tests/runners/test_job.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -86,11 +86,11 @@ def match_step(
         alerts = alert_table(program, advanced.matches)
         if alerts.num_rows:
             output.alerts.append(alerts)
-            for rule_id, count in zip(*_counted(alerts), strict=True):
-                output.counters[f"alerts[{rule_id}]"] += count
+            output.counters.update(_counted(alerts))
     return advanced.keyed_state
 
 
-def _counted(alerts: pa.Table) -> tuple[Sequence[str], Sequence[int]]:
-    counted = alerts.column("rule_id").combine_chunks().value_counts()
-    return counted.field("values").to_pylist(), counted.field("counts").to_pylist()
+def _counted(alerts: pa.Table) -> dict[str, int]:
+    """Alerts by rule and version: `alerts[card_testing@3]`."""
+    counted = alerts.group_by(["rule_id", "version"]).aggregate([([], "count_all")]).to_pylist()
+    return {f"alerts[{c['rule_id']}@{c['version']}]": c["count_all"] for c in counted}

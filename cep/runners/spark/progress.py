@@ -24,7 +24,13 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
         return work()
     tracker = spark.sparkContext.statusTracker()
     done = threading.Event()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     with ThreadPoolExecutor(1) as pool, Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(title, total=None)
         running = pool.submit(work)

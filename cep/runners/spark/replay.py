@@ -9,6 +9,7 @@ Tested by: tests/runners/spark/test_replay.py
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
+from rich.console import Console
 
 from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job, Programs, StepOutput, match_step
 from cep.runners.spark.packed import (
@@ -35,6 +38,8 @@ from cep.runners.spark.packed import (
     encode_alerts,
     packer,
 )
+from cep.runners.spark.progress import with_progress
+from cep.runners.spark.session import create_session
 
 _OUTPUT_SCHEMA = "kind string, payload binary"
 _OUTPUT_ARROW = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
@@ -43,11 +48,34 @@ _FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "js
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gives: alerts in their order, dead letters (JSON), counters by name."""
+    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took."""
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
+    seconds: float
+
+
+def read_and_replay(
+    deployment: Deployment, path: Path, cores: int, partitions: int | None, groups_count: int, console: Console
+) -> Replayed:
+    """Start Spark on some cores, match the events at `path`, and show how far it is on `console`.
+
+    Raises: UsageError for numbers that make no sense, SourceError for a path without events.
+    """
+    job = Job(deployment.schema, deployment.key_domains, groups_count)
+    kind_of(path)
+    with console.status("starting Spark"):
+        spark = create_session("cep replay", cores)
+    try:
+        events, values_column = read_events(spark, path)
+
+        def work() -> Replayed:
+            return replay(job, deployment.rulebook, events, values_column, partitions or cores)
+
+        return with_progress(spark, "matching", work, console)
+    finally:
+        spark.stop()
 
 
 def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]:
@@ -55,15 +83,17 @@ def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]
 
     Raises: SourceError for a path that is not there or whose kind cannot be told.
     """
-    kind = _kind(path)
+    kind = kind_of(path)
     if kind == "parquet":
         return spark.read.parquet(str(path)), None
     if kind == "csv":
         return spark.read.option("header", True).csv(str(path)), None
-    return spark.read.text(str(path)), "value"
+    lines = spark.read.text(str(path))
+    return lines.filter(F.trim("value") != ""), "value"  # an empty line is nobody's record
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """The kind of file at a path, or in a folder: parquet, csv or json. Raises: SourceError."""
     if not path.exists():
         raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
     names = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
@@ -74,13 +104,12 @@ def _kind(path: Path) -> str:
     return found.pop()
 
 
-def replay(
-    spark: SparkSession, job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None,
-    partitions: int | None = None,
-) -> Replayed:  # fmt: skip
-    """Match all events. `partitions` is the number of matching tasks, Spark's own default if None."""
+def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int) -> Replayed:
+    """Match all events, in `partitions` tasks."""
+    started = time.monotonic()
     packed = events.mapInArrow(packer(job, values_column), PACKED_SCHEMA).drop("event_time")
-    shuffled = packed.repartition(partitions, F.col("key_group")) if partitions else packed.repartition(F.col("key_group"))
+    # With a number: Spark would join a shuffle of few fat rows into a single task.
+    shuffled = packed.repartition(partitions, F.col("key_group"))
     saved = rulebook.to_bytes()
     output = shuffled.mapInArrow(_matcher(job, saved), _OUTPUT_SCHEMA).toArrow()
     kinds, payloads = output.column("kind").to_pylist(), output.column("payload")
@@ -95,7 +124,7 @@ def replay(
         else:
             letters.append(payload.as_py())
     alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-    return Replayed(alerts, tuple(letters), counters)
+    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started)
 
 
 def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -122,8 +151,7 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
         passed += [(ALERTS, encode_alerts(alerts)) for alerts in output.alerts]
         passed.append((COUNTERS, json.dumps(output.counters).encode()))
         kinds, found = zip(*passed, strict=True)
-        yield pa.RecordBatch.from_arrays([pa.array(kinds, pa.string()), pa.array(found, pa.binary())], schema=_OUTPUT_ARROW)
+        arrays = [pa.array(kinds, pa.string()), pa.array(found, pa.binary())]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT_ARROW)
 
     return match
-
-

@@ -1,0 +1,176 @@
+"""`cep replay`: rules and a finite history → a file of alerts, and a table of what was found.
+
+Tested by: tests/cli/test_replay.py, tests/runners/spark/test_replay.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from cep.base.errors import UsageError
+from cep.base.limits import KEY_GROUPS_DEFAULT
+from cep.lang.render import render_text
+from cep.model.rule import ControlRecord, parse_control
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.files import read_rules
+from cep.runners.output import check_writable, format_of, write_outputs
+
+if TYPE_CHECKING:
+    from cep.runners.spark.replay import Replayed
+
+# Counters whose name begins with one of these tell of something that did not get through.
+_LOSSES = ("poison[", "unkeyed[", "events_without_rule", "runs_evicted", "matches_dropped", "arithmetic_overflows")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force")
+    parser.add_argument(
+        "--control",
+        type=Path,
+        metavar="FILE",
+        help="control records (JSON lines), applied after the rules: each version sees its own span of event time",
+    )
+    parser.add_argument(
+        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="alerts go here; set-aside records to FILE.dead.jsonl"
+    )
+    parser.add_argument(
+        "--format", choices=("parquet", "jsonl"), help="of the alerts; told from the name of FILE if left out"
+    )
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
+    parser.add_argument("--partitions", type=int, metavar="N", help="matching tasks (default: as many as cores)")
+    parser.add_argument(
+        "--key-groups",
+        type=int,
+        default=KEY_GROUPS_DEFAULT,
+        metavar="N",
+        help=f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Replay; returns 0, or 1 if a rule or a control record was set aside. Raises: UsageError and other CepErrors."""
+    # Loaded here because Spark takes a second to import, and `cep check` does without.
+    from cep.runners.spark.replay import read_and_replay  # noqa: PLC0415
+
+    format_ = options.format or format_of(options.out)
+    check_writable(options.out)
+    _check_numbers(options)
+    records, problems = _records(options)
+    deployment = deploy(records)
+    errors = Console(stderr=True, highlight=False)
+    _print_problems(problems, deployment, errors)
+    findings = bool(problems or deployment.set_aside)
+    if not deployment.key_domains:
+        print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
+        return 1
+    replayed = read_and_replay(
+        deployment, options.events, options.cores, options.partitions, options.key_groups, errors
+    )
+    paths = write_outputs(replayed.alerts, replayed.dead_letters, options.out, format_)
+    _print_summary(deployment, replayed, paths)
+    return 1 if findings else 0
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    if options.rules is None and options.control is None:
+        raise UsageError("give --rules, --control, or both")
+    for name in ("cores", "partitions"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UsageError(f"--{name} is 1 or more, not {value}")
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def _records(options: argparse.Namespace) -> tuple[list[ControlRecord], list[str]]:
+    records: list[ControlRecord] = []
+    problems: list[str] = []
+    if options.rules is not None:
+        if not options.rules.is_dir():
+            raise UsageError(f"--rules {options.rules} is not a folder")
+        files, problems = read_rules(options.rules)
+        records += files
+    if options.control is not None:
+        history, more = _control_history(options.control)
+        records += history
+        problems += more
+    return records, problems
+
+
+def _control_history(path: Path) -> tuple[list[ControlRecord], list[str]]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"--control {path} cannot be read: {error}") from error
+    records: list[ControlRecord] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record, found = parse_control(line)
+        problems += [f"{path}:{number}: {problem}" for problem in found]
+        if record is not None:
+            records.append(record)
+    return records, problems
+
+
+# ----------------------------------------------------------------------------------------------------- printing
+
+
+def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Console) -> None:
+    for problem in problems:
+        errors.print(problem, markup=False, soft_wrap=True)
+    for rule in deployment.set_aside:
+        line = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
+        errors.print(line, markup=False, soft_wrap=True)
+        if rule.diagnostics:
+            text = render_text(rule.diagnostics, {rule.rule_id: rule.source})
+            errors.print(text, markup=False, soft_wrap=True)
+
+
+def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path]) -> None:
+    console = Console(highlight=False)
+    rules = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("rule", "version", "status", "severity"):
+        rules.add_column(title)
+    rules.add_column("alerts", justify="right")
+    for rule in sorted(deployment.rulebook.deployed(), key=lambda r: (r.rule_id, r.version)):
+        count = replayed.counters[f"alerts[{rule.rule_id}@{rule.version}]"]
+        rules.add_row(rule.rule_id, str(rule.version), rule.status, rule.severity, f"{count:,}")
+    console.print(rules)
+    figures = Table(box=None, show_header=False, pad_edge=False)
+    figures.add_column()
+    figures.add_column(justify="right")
+    for name, value in _figures(replayed):
+        figures.add_row(name, value)
+    console.print()
+    console.print(figures)
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _figures(replayed: Replayed) -> list[tuple[str, str]]:
+    """What happened to records, events and runs; losses only if there were any."""
+    counters, events = replayed.counters, replayed.counters["events"]
+    losses = [name for name in sorted(counters) if name.startswith(_LOSSES)]
+    found = [(name, counters[name]) for name in ("records", "events")]
+    found += [(name.replace("_", " "), counters[name]) for name in losses]
+    found += [("runs started", counters["runs_started"]), ("alerts", replayed.alerts.num_rows)]
+    rate = f"{events / replayed.seconds:,.0f}"
+    return [
+        *((name, f"{value:,}") for name, value in found),
+        ("seconds", f"{replayed.seconds:.1f}"),
+        ("events a second", rate),
+    ]

@@ -1,0 +1,84 @@
+"""What a replay has found → files: the alerts as Parquet or JSON lines, and the records that were set aside.
+
+    alerts.parquet              the alert table
+    alerts.parquet.dead.jsonl   {"code": …, "reason": …, "record": …}, only if there are any
+
+A file is written under another name, made durable, and renamed: a reader sees all of it or the one before. Dead letters
+come first, so that whoever sees the alerts sees them too.
+Tested by: tests/runners/test_output.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cep.base.errors import SinkError, UsageError
+from cep.sinks.json_form import json_lines
+
+Format = Literal["parquet", "jsonl"]
+_DEAD_SUFFIX = ".dead.jsonl"
+
+
+def format_of(path: Path) -> Format:
+    """The format that a file's name asks for. Raises: UsageError if it asks for none that we write."""
+    match path.suffix.lower():
+        case ".parquet":
+            return "parquet"
+        case ".jsonl":
+            return "jsonl"
+    raise UsageError(f"cannot tell the format of {path}; name it *.parquet or *.jsonl, or say which with --format")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse at once what would fail after an hour of matching. Raises: UsageError."""
+    if path.is_dir():
+        raise UsageError(f"{path} is a folder; name a file for the alerts")
+    if not path.parent.is_dir():
+        raise UsageError(f"there is no folder {path.parent} for the alerts; make it, or name another")
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"the folder {path.parent} may not be written to; name another for the alerts")
+
+
+def write_outputs(alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, format_: Format) -> list[Path]:
+    """Write both files; dead letters of an earlier replay are removed if there are none now. Returns what was written.
+
+    Raises: SinkError, what was there before is then as it was.
+    """
+    dead_path = path.with_name(path.name + _DEAD_SUFFIX)
+    try:
+        if dead_letters:
+            _write(dead_path, lambda file: _write_lines(file, dead_letters))
+        else:
+            dead_path.unlink(missing_ok=True)
+        if format_ == "parquet":
+            _write(path, lambda file: pq.write_table(alerts, file, compression="zstd"))
+        else:
+            _write(path, lambda file: _write_lines(file, json_lines(alerts)))
+    except OSError as error:
+        raise SinkError(
+            f"{alerts.num_rows} alerts cannot be written to {path}: {error}; make room or name another file, then "
+            "replay again"
+        ) from error
+    return [path, dead_path] if dead_letters else [path]
+
+
+def _write_lines(file: BinaryIO, lines: Iterable[bytes]) -> None:
+    file.writelines(line + b"\n" for line in lines)
+
+
+def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with temporary.open("wb") as file:
+            fill(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

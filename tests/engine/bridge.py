@@ -1,0 +1,171 @@
+"""A pattern and the oracle's events → what the engine answers, in the oracle's words, so that the two can be compared.
+
+An answer is a set of (key, bindings by variable, detected_ms, measures), one for matches and one for time-outs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Schema, Type
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
+from cep.engine.advance import Matches, advance
+from cep.engine.keyed_state import KeyedState
+from cep.lang.ir import PatternIR
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
+from cep.state.pages import decode_page, encode_page
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event, Match, find_matches
+
+END_MS = TIME_MS_MAX - 1
+RULE_ID = "subject"
+
+Found = tuple[str, tuple[tuple[str, tuple[str, ...]], ...], int, tuple[tuple[str, Value], ...]]
+EventsByKey = Mapping[str, Sequence[Event]]
+# What is handed to one call of `advance`: events, and the watermark that follows them.
+Delivery = tuple[EventBatch, int]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one of the two found."""
+
+    matches: frozenset[Found]
+    timeouts: frozenset[Found]
+
+
+def event_id(order: int) -> str:
+    """The id of an event: events of equal time are in the order of their ids, so it must sort as the order does."""
+    return f"{order:06d}"
+
+
+def rule_of(pattern: PatternIR, rule_id: str = RULE_ID) -> DeployedRule:
+    return DeployedRule(rule_id, 1, 1, "hash of " + rule_id, pattern)
+
+
+def program_of(schema: Schema, *patterns: PatternIR) -> Program:
+    """The first pattern as the subject, the others as rules beside it."""
+    rules = [rule_of(pattern, f"beside_{i}" if i else RULE_ID) for i, pattern in enumerate(patterns)]
+    return compile_rules(schema, patterns[0].key, rules)
+
+
+# ------------------------------------------------------------------------------------------------------- events
+
+
+def batch_of(schema: Schema, events: EventsByKey) -> EventBatch:
+    """All events, in the order of (time, order)."""
+    rows = [(key, event) for key, own in events.items() for event in own]
+    rows.sort(key=lambda row: (row[1].time_ms, row[1].order))
+    ids = pa.array([event_id(event.order) for _, event in rows], TEXT)
+    columns = {
+        name: ids if name in {e.id_field for e in schema.event_types} else _column(name, type_, rows)
+        for name, type_ in data_columns(schema).items()
+    }
+    return EventBatch(
+        pa.array([key for key, _ in rows], TEXT),
+        ids,
+        np.array([schema.code(event.type) for _, event in rows], np.int16),
+        np.array([event.time_ms for _, event in rows], np.int64),
+        columns,
+    )
+
+
+def _column(name: str, type_: Type, rows: Sequence[tuple[str, Event]]) -> pa.Array:
+    return pa.array([event.fields.get(name) for _, event in rows], arrow_type(type_))
+
+
+def whole(batch: EventBatch) -> list[Delivery]:
+    """Everything at once."""
+    return [(batch, END_MS)]
+
+
+def split(batch: EventBatch, random: Random) -> list[Delivery]:
+    """The batch cut anywhere, each part shuffled, with watermarks that the events to come allow."""
+    cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, 4)))
+    bounds = [0, *cuts, len(batch)]
+    found: list[Delivery] = []
+    watermark_ms = -END_MS
+    for start, end in pairwise(bounds):
+        rows = list(range(start, end))
+        random.shuffle(rows)
+        latest_ms = int(batch.time_ms[end]) if end < len(batch) else END_MS
+        known = [watermark_ms, latest_ms, int(batch.time_ms[end - 1]) if end else watermark_ms]
+        watermark_ms = max(watermark_ms, min(latest_ms, random.choice(known)))
+        found.append((batch.take(np.array(rows, np.int64)), watermark_ms))
+    return [*found, (batch.take(np.empty(0, np.int64)), END_MS)]
+
+
+# ------------------------------------------------------------------------------------------------------ answers
+
+
+def engine_answers(program: Program, deliveries: Sequence[Delivery], *, through_bytes: bool = True) -> Answers:
+    """What the engine finds for the subject; between two calls the keyed state is written to bytes and read back."""
+    keyed_state: KeyedState | None = None
+    found: dict[bool, list[Found]] = {False: [], True: []}
+    for batch, watermark_ms in deliveries:
+        advanced = advance(program, keyed_state, batch, watermark_ms)
+        keyed_state = decode_page(encode_page(advanced.keyed_state)) if through_bytes else advanced.keyed_state
+        for timed_out, one in _found(program, advanced.matches):
+            found[timed_out].append(one)
+    for answers in found.values():
+        assert len(answers) == len(set(answers)), "the engine has emitted something twice"
+    return Answers(frozenset(found[False]), frozenset(found[True]))
+
+
+def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:
+    (number,) = (n for n, rule in enumerate(program.rules) if rule.deployed.rule_id == RULE_ID)
+    rule = program.rules[number]
+    for row in np.flatnonzero(matches.rule == number):
+        bound: dict[str, list[str]] = {}
+        for at in range(matches.offsets[row], matches.offsets[row + 1]):
+            bound.setdefault(rule.variables[matches.variable[at]], []).append(matches.event_id[at].as_py())
+        key = matches.keys[int(matches.key[row])].as_py()
+        one = (key, _sorted(bound), int(matches.detected_ms[row]))
+        if matches.completed[row]:
+            yield False, (*one, _measures(matches, int(row), rule.measures))
+        if matches.timed_out[row]:
+            yield True, (*one, ())
+
+
+def _measures(matches: Matches, row: int, types: Sequence[tuple[str, Type]]) -> tuple[tuple[str, Value], ...]:
+    return tuple(
+        (name, None if matches.measures_null[row, at] else _value(matches, matches.measures[row, at : at + 1], type_))
+        for at, (name, type_) in enumerate(types)
+    )
+
+
+def _value(matches: Matches, slot: np.ndarray, type_: Type) -> Value:
+    if type_.is_text:
+        return str(matches.texts[int(slot[0])].as_py())
+    return float(slot.view(np.float64)[0]) if type_.is_float else int(slot[0])
+
+
+def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
+    """What the oracle finds on every key."""
+    matches: set[Found] = set()
+    timeouts: set[Found] = set()
+    for key, own in events.items():
+        answer = find_matches(pattern, own)
+        orders = {event.id: event.order for event in own}
+        matches |= {_of_oracle(key, match, orders, with_measures=True) for match in answer.matches}
+        if pattern.timeout_measures is not None:
+            timeouts |= {_of_oracle(key, match, orders, with_measures=False) for match in answer.timeouts}
+    return Answers(frozenset(matches), frozenset(timeouts))
+
+
+def _of_oracle(key: str, match: Match, orders: Mapping[int | str, int], *, with_measures: bool) -> Found:
+    bound = {name: [event_id(orders[i]) for i in ids] for name, ids in match.by_variable().items()}
+    return key, _sorted(bound), match.detected_ms, tuple(match.measures.items()) if with_measures else ()
+
+
+def _sorted(bound: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(sorted((name, tuple(ids)) for name, ids in bound.items()))
