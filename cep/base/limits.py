@@ -24,6 +24,8 @@ WAITS_PER_STATE_MAX = 62
 REPETITIONS_MAX = 100_000
 # Registers of one run: counters, sums and remembered events; bounds the bytes of a run.
 REGISTERS_MAX = 64
+# Measures of one pattern: the null flags of a match are bits of one int64.
+MEASURES_MAX = 62
 # Depth of the stack of the register machine for cross-event conditions.
 MACHINE_REGISTERS_MAX = 64
 

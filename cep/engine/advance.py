@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
-from cep.engine.table import PreparedEvents, ordinals_of, prepare, queue_of
+from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of
 from cep.kernels import layout as y
-from cep.kernels.advance import advance_rule, compact, match_bindings, match_lengths
+from cep.kernels.advance import advance_rule, compact
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.matches import match_bindings, match_lengths
 from cep.nfa.program import Program, RuleProgram
 
 _COUNTER_NAMES = {
@@ -80,9 +81,7 @@ class _Outputs:
         self.work = np.empty((_WORK_ROWS, width), np.int64)
         self.nodes = np.empty((len(state.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
         self.nodes[: len(state.nodes)] = state.nodes
-        self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_WIDTH), np.int64)
-        self.measures = np.zeros((_FIRST_CAPACITY, program.measures_max), np.int64)
-        self.measures_null = np.zeros((_FIRST_CAPACITY, program.measures_max), np.uint8)
+        self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_HEADER + program.measures_max), np.int64)
         self.runs = np.empty((len(state.runs) + _FIRST_CAPACITY, width), np.int64)
         self.run_key = np.empty(len(self.runs), np.int32)
         self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
@@ -96,9 +95,7 @@ class _Outputs:
         elif full == y.FULL_NODES:
             self.nodes = _doubled(self.nodes)
         elif full == y.FULL_MATCHES:
-            self.matches, self.measures, self.measures_null = (
-                _doubled(self.matches), _doubled(self.measures), _doubled(self.measures_null),
-            )  # fmt: skip
+            self.matches = _doubled(self.matches)
         else:
             self.runs, self.run_key = _doubled(self.runs), _doubled(self.run_key)
 
@@ -124,18 +121,19 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     outputs = _Outputs(program, state, len(batch))
     bounds = np.searchsorted(state.run_rule, np.arange(len(program.rules) + 1))
     rule_of_run: list[Int32] = []
-    streams: dict[int, tuple[Int32, Int32]] = {}
-    machine_ints = np.zeros(max(program.machine_size, 1), np.int64)
+    machine = np.zeros(2 * program.machine_size, np.int64)
+    stream_counts = np.zeros(len(prepared.keys), np.int32)
+    numbered = -1
     for number, rule in enumerate(program.rules):
+        if rule.stream not in (-1, numbered):
+            stream_counts = number_stream(prepared, program.streams[rule.stream], len(program.schema.event_types))
+            numbered = rule.stream
         before = int(outputs.cursor[y.CURSOR_OUT])
-        own = slice(bounds[number], bounds[number + 1])
-        if rule.stream not in streams:
-            chosen = program.streams[rule.stream] if rule.stream >= 0 else None
-            streams[rule.stream] = ordinals_of(prepared, chosen, len(program.schema.event_types))
-        _advance_rule(program, rule, prepared, streams[rule.stream], state, own, watermark_ms, outputs, machine_ints)
+        own = slice(int(bounds[number]), int(bounds[number + 1]))
+        _advance_rule(program, rule, prepared, stream_counts, state, own, watermark_ms, outputs, machine)
         rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
-    matches = _read_matches(program, state, batch, prepared, outputs)
     run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
+    matches = _read_matches(program, state, batch, prepared, outputs)
     kept = _keep(program, state, batch, prepared, outputs, run_rule)
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
@@ -145,22 +143,20 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
 
 
-def _advance_rule(program: Program, rule: RuleProgram, prepared: PreparedEvents, stream: tuple[Int32, Int32],
-                  state: KeyedState, own: slice, watermark_ms: int, outputs: _Outputs, machine_ints: Int64) -> None:  # fmt: skip
+def _advance_rule(
+    program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, state: KeyedState, own: slice,
+    watermark_ms: int, outputs: _Outputs, machine: Int64,
+) -> None:  # fmt: skip
     queue = queue_of(prepared, rule.relevant)
     if len(queue) == 0 and own.start == own.stop:
         return
-    table = prepared.stream_table(*stream)
-    arrays = program.arrays._replace(constants=prepared.constants)
     outputs.cursor[y.CURSOR_QUEUE] = outputs.cursor[y.CURSOR_RUN] = 0
-    nulled = np.zeros(len(machine_ints), np.uint8)
+    held = np.empty(y.COUNTERS, np.int64)
     while True:
-        machine = y.Machine(machine_ints, machine_ints.view(np.float64), nulled, outputs.nodes)
         full = advance_rule(
-            arrays, rule.scalars, table, queue, program.start_runs[rule.scalars.rule], state.runs[own],
-            state.run_key[own], watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.measures,
-            outputs.measures_null, outputs.runs, outputs.run_key, machine, outputs.cursor, outputs.counters,
-            np.empty(y.COUNTERS, np.int64),
+            prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row, stream_count,
+            queue, program.start_runs[rule.row[y.R_NUMBER]], state.runs[own], state.run_key[own], watermark_ms, outputs.work,
+            outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, machine, outputs.cursor, outputs.counters, held,
         )  # fmt: skip
         if full == y.FULL_NOT:
             return
@@ -176,19 +172,20 @@ def _read_matches(program: Program, state: KeyedState, batch: EventBatch, prepar
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
-    match_bindings(found, outputs.nodes, program.arrays.state_variable, offsets, rows, variables)
+    match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
+    flags = found[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)
     return Matches(
         found[:, y.MATCH_RULE].astype(np.int32),
         found[:, y.MATCH_KEY].astype(np.int32),
         found[:, y.MATCH_DETECTED].copy(),
         found[:, y.MATCH_KIND] != y.KIND_TIMEOUT,
         found[:, y.MATCH_KIND] != y.KIND_MATCH,
-        outputs.measures[:count],
-        outputs.measures_null[:count],
+        found[:, y.MATCH_HEADER :],
+        (flags & 1).astype(np.uint8),
         offsets,
         variables,
         _ids(state, batch, prepared, rows),
-        prepared.columns[1, rows],
+        prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
     )
@@ -216,7 +213,7 @@ def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: Prep
     wanted[outputs.run_key[:runs_count]] = True
     new_key = (np.cumsum(wanted) - 1).astype(np.int32)
     columns: dict[str, pa.Array] = {}
-    for number, column in enumerate(program.columns[2:], start=2):
+    for number, column in enumerate(program.columns):
         if not column.retained:
             continue
         values, nulls = prepared.columns[number, rows], prepared.nulls[number, rows]
@@ -232,10 +229,10 @@ def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: Prep
         new_key[outputs.run_key[:runs_count]],
         nodes[:nodes_kept].copy(),
         RetainedEvents(
-            new_key[prepared.key[rows]],
+            new_key[prepared.columns[y.COLUMN_KEY, rows]],
             _ids(state, batch, prepared, rows),
-            prepared.columns[0, rows],
-            prepared.columns[1, rows],
+            prepared.columns[y.COLUMN_TYPE, rows],
+            prepared.columns[y.COLUMN_TIME, rows],
             columns,
         ),
     )
@@ -250,5 +247,3 @@ def _no_matches(program: Program, state: KeyedState) -> Matches:
         np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, state.keys,
         pa.array([], pa.large_string()),
     )  # fmt: skip
-
-

@@ -82,12 +82,11 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
     variables = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[flat]))
     stamped = pa.array(times).cast(_TIMESTAMP)
     events = pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)), pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT)
+        pa.array(offsets.astype(np.int32)),
+        pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
     )
     key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    measures = {
-        name: _measure(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)
-    }
+    measures = {name: _measure(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)}
 
     def constant(value: Any, type_: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, type_), count)
@@ -147,7 +146,11 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
 
 def _decimal_text(values: pa.Array, scale: int) -> pa.Array:
     """Scaled integers as decimal text: 90000 with scale 2 is 900.00. Exact for every int64."""
-    return pc.multiply(values.cast(pa.decimal128(19, 0)), _unit(scale)).cast(pa.string()) if scale else values.cast(pa.string())
+    return (
+        pc.multiply(values.cast(pa.decimal128(19, 0)), _unit(scale)).cast(pa.string())
+        if scale
+        else values.cast(pa.string())
+    )
 
 
 def _unit(scale: int) -> pa.Scalar:

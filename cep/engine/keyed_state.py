@@ -44,7 +44,7 @@ class Layout:
 
     @staticmethod
     def of(program: Program) -> Layout:
-        rules = tuple((r.identity, r.scalars.start_state, r.scalars.end_state - r.scalars.start_state) for r in program.rules)
+        rules = tuple((r.identity, r.first_state, r.states_count) for r in program.rules)
         return Layout(program.fingerprint, rules)
 
 
@@ -71,7 +71,7 @@ class KeyedState:
 
 def empty_state(program: Program) -> KeyedState:
     """The state in which nothing has happened."""
-    columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns[2:] if c.retained}
+    columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
         pa.array([], TEXT),
@@ -79,7 +79,9 @@ def empty_state(program: Program) -> KeyedState:
         np.empty(0, np.int32),
         np.empty(0, np.int32),
         np.empty((0, y.NODE_WIDTH), np.int64),
-        RetainedEvents(np.empty(0, np.int32), pa.array([], TEXT), np.empty(0, np.int64), np.empty(0, np.int64), columns),
+        RetainedEvents(
+            np.empty(0, np.int32), pa.array([], TEXT), np.empty(0, np.int64), np.empty(0, np.int64), columns
+        ),
     )
 
 
@@ -110,7 +112,7 @@ def fit(state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     order = np.lexsort((np.arange(len(runs)), run_key, run_rule))
     columns = {
         c.name: state.events.columns.get(c.name, pa.nulls(len(state.events), arrow_type(c.type)))
-        for c in program.columns[2:]
+        for c in program.columns
         if c.retained
     }
     events = replace(state.events, columns=columns)
@@ -202,5 +204,3 @@ def select_keys(state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray
             {name: column.take(rows) for name, column in events.columns.items()},
         ),
     )
-
-

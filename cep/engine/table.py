@@ -15,7 +15,8 @@ from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
 from cep.engine.keyed_state import KeyedState
 from cep.kernels.arrange import count_ordinals, group_by_key, queue_rows
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
-from cep.kernels.layout import EventTable, Int32, Int64, UInt8, UInt64
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.nfa.program import Program
 
 
@@ -29,16 +30,16 @@ _TEXT_TESTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
-    """Everything about the events of one call. `batch_rows` says which event of the batch a new row is.
+    """Everything about the events of one call, as the kernels want it. `image` is the program's, with the numbers of
+    this call's texts in it; `first_row` is the first new row of the columns. `batch_rows` says which event of the batch a new row is.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null.
     """
 
     keys: pa.Array
-    key: Int32
     columns: Int64
     nulls: UInt8
-    constants: Int64
+    image: Int64
     bitmaps: UInt64
     first_row: int
     batch_rows: Int64
@@ -48,10 +49,6 @@ class PreparedEvents:
     @property
     def rows_count(self) -> int:
         return self.columns.shape[1]
-
-    def stream_table(self, ordinal: Int32, stream_count: Int32) -> EventTable:
-        """The kernels' view, with the positions of one stream."""
-        return EventTable(self.columns, self.nulls, self.key, ordinal, stream_count, self.bitmaps, self.first_row)
 
 
 def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedEvents:
@@ -66,16 +63,22 @@ def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedE
     first_row = len(state.events)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
-    columns[0, :first_row], columns[0, first_row:] = state.events.event_type, batch.event_type[batch_rows]
-    columns[1, :first_row], columns[1, first_row:] = state.events.time_ms, batch.time_ms[batch_rows]
+    columns[y.COLUMN_TYPE, :first_row] = state.events.event_type
+    columns[y.COLUMN_TYPE, first_row:] = batch.event_type[batch_rows]
+    columns[y.COLUMN_TIME, :first_row] = state.events.time_ms
+    columns[y.COLUMN_TIME, first_row:] = batch.time_ms[batch_rows]
+    columns[y.COLUMN_KEY, :first_row] = state.events.key
+    columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
     texts = _fill_texts(program, state, batch, batch_rows, columns, nulls)
-    for number, column in enumerate(program.columns[2:], start=2):
-        if column.derived or column.type.is_text:
+    for number, column in enumerate(program.columns):
+        if number < y.COLUMNS_FIXED or column.derived or column.type.is_text:
             continue
         if column.text_test is not None:
             function, source, text = column.text_test
             passes = _TEXT_TESTS[function](texts, text)
-            columns[number, first_row:] = np.asarray(passes).astype(np.int64)[columns[source, first_row:]] if len(texts) else 0
+            columns[number, first_row:] = (
+                np.asarray(passes).astype(np.int64)[columns[source, first_row:]] if len(texts) else 0
+            )
             nulls[number, first_row:] = nulls[source, first_row:]
             continue
         if column.retained:
@@ -85,7 +88,8 @@ def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedE
         np.take(values, batch_rows, out=columns[number, first_row:])
         if new.null_count:
             np.take(flags, batch_rows, out=nulls[number, first_row:])
-    constants = _constants(program, texts)
+    image = _image(program, texts)
+    constants = image[image[y.HEADER_CONSTANTS] :]
     words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(len(program.vector.predicate_registers), 1), max(words, 1)), np.uint64)
     errors = np.zeros(1, np.int64)
@@ -95,9 +99,8 @@ def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedE
             vector.code, columns, nulls, constants, first_row, vector.machine_size, vector.predicate_registers, bitmaps,
             vector.derived_registers, program.derived_first(), errors,
         )  # fmt: skip
-    key = np.concatenate([state.events.key, batch_key[batch_rows]])
     return PreparedEvents(
-        encoded.dictionary, key, columns, nulls, constants, bitmaps, first_row, batch_rows, texts, int(errors[0])
+        encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts, int(errors[0])
     )
 
 
@@ -144,14 +147,15 @@ def _fill_texts(
     return encoded.dictionary
 
 
-def _constants(program: Program, texts: pa.Array) -> Int64:
-    """The constant pool with each text replaced by its number; -1 for a text that no event has."""
-    constants = program.arrays.constants.copy()
-    if program.text_constants:
-        wanted = pa.array([text for _, text in program.text_constants], TEXT)
-        numbers = pc.index_in(wanted, value_set=texts).fill_null(-1)
-        constants[[slot for slot, _ in program.text_constants]] = np.asarray(numbers)
-    return constants
+def _image(program: Program, texts: pa.Array) -> Int64:
+    """The program's image with each text constant replaced by the text's number; -1 for a text that no event has."""
+    if not program.text_constants:
+        return program.image
+    image = program.image.copy()
+    wanted = pa.array([text for _, text in program.text_constants], TEXT)
+    numbers = pc.index_in(wanted, value_set=texts).fill_null(-1)
+    image[[int(image[y.HEADER_CONSTANTS]) + slot for slot, _ in program.text_constants]] = np.asarray(numbers)
+    return image
 
 
 def queue_of(prepared: PreparedEvents, relevant: Int32 | None) -> Int32:
@@ -164,12 +168,10 @@ def queue_of(prepared: PreparedEvents, relevant: Int32 | None) -> Int32:
     return rows[:found]
 
 
-def ordinals_of(prepared: PreparedEvents, stream: tuple[int, ...] | None, types_count: int) -> tuple[Int32, Int32]:
-    """Positions of the new events in a stream (a set of event types), and how many each key has; zeros for None."""
-    ordinal = np.zeros(prepared.rows_count, np.int32)
+def number_stream(prepared: PreparedEvents, stream: tuple[int, ...], types_count: int) -> Int32:
+    """Write the new events' positions in a stream (a set of event types) into the table; returns counts by key."""
     stream_count = np.zeros(len(prepared.keys), np.int32)
-    if stream is not None:
-        in_stream = np.zeros(types_count, np.uint8)
-        in_stream[list(stream)] = 1
-        count_ordinals(prepared.key, prepared.columns[0], in_stream, prepared.first_row, ordinal, stream_count)
-    return ordinal, stream_count
+    in_stream = np.zeros(types_count, np.uint8)
+    in_stream[list(stream)] = 1
+    count_ordinals(prepared.columns, in_stream, prepared.first_row, stream_count)
+    return stream_count

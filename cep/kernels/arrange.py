@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cep.kernels import layout as y
 from cep.kernels.jit import kernel
 
 
@@ -87,18 +88,19 @@ def group_by_key(rows_by_time: Any, key: Any, keys_count: Any, time: Any, offset
 
 
 @kernel
-def count_ordinals(key: Any, event_type: Any, in_stream: Any, first_row: Any, ordinal: Any, stream_count: Any) -> None:
+def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: Any) -> None:
     """Number the events of a stream on each key.
 
-    Shapes: key int32[N] by key, event_type int64[N], in_stream uint8[event types]; fills ordinal int32[N] (from
-    first_row on, -1 outside the stream) and adds up stream_count int32[K].
+    Shapes: columns of an event table, whose ordinals are filled from first_row on (-1 outside the stream); in_stream
+    uint8[event types]; stream_count int32[K] is added up.
     """
-    for row in range(first_row, key.shape[0]):
-        if in_stream[event_type[row]] != 0:
-            ordinal[row] = stream_count[key[row]]
-            stream_count[key[row]] += 1
+    for row in range(first_row, columns.shape[1]):
+        if in_stream[columns[y.COLUMN_TYPE, row]] != 0:
+            key = columns[y.COLUMN_KEY, row]
+            columns[y.COLUMN_ORDINAL, row] = stream_count[key]
+            stream_count[key] += 1
         else:
-            ordinal[row] = -1
+            columns[y.COLUMN_ORDINAL, row] = -1
 
 
 @kernel
@@ -124,11 +126,3 @@ def queue_rows(bitmaps: Any, predicates: Any, first_row: Any, rows_count: Any, o
             count += 1
             bits ^= lowest
     return count
-
-
-@kernel
-def gather(source: Any, nulls: Any, rows: Any, target: Any, target_nulls: Any) -> None:
-    """target[i] = source[rows[i]], with the null flags."""
-    for i in range(rows.shape[0]):
-        target[i] = source[rows[i]]
-        target_nulls[i] = nulls[rows[i]]

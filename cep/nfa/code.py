@@ -182,7 +182,9 @@ class Lowering(ABC):
             return self.emit(o.FMUL, sine, sine)
 
         cosines = self.emit(o.FMUL, self.emit(o.FCOS, lat1), self.emit(o.FCOS, lat2))
-        chord = self.emit(o.FADD, squared_half_sine(lat1, lat2), self.emit(o.FMUL, cosines, squared_half_sine(lon1, lon2)))
+        chord = self.emit(
+            o.FADD, squared_half_sine(lat1, lat2), self.emit(o.FMUL, cosines, squared_half_sine(lon1, lon2))
+        )
         bounded = self.emit(o.FMIN, chord, self.constant(1.0, is_float=True))
         angle = self.emit(o.FASIN, self.emit(o.FSQRT, bounded))
         return self.emit(o.FMUL, angle, self.constant(2.0 * EARTH_RADIUS_KM, is_float=True))
@@ -293,18 +295,6 @@ def _register_operands(op: int, operands: list[int]) -> list[int]:
     return [operands[position] for position in _register_positions(op)]
 
 
-@dataclass(slots=True)
-class CodeRange:
-    """Instructions [first, last) and the register with the result; first is -1 where there is no code."""
-
-    first: int = -1
-    last: int = -1
-    result: int = -1
-
-    def as_row(self) -> tuple[int, int, int]:
-        return self.first, self.last, self.result
-
-
 RunRegister = Callable[[str, str, Expr | None], int]
 
 
@@ -325,14 +315,16 @@ class ScalarCode(Lowering):
         self._register: RunRegister | None = None
         self._variable: Callable[[str], int] | None = None
 
-    def compile(self, expr: Expr, register: RunRegister, variable: Callable[[str], int]) -> CodeRange:
-        """Append code for `expr`; `register(kind, variable, argument)` gives the run register of an aggregate."""
+    def compile(self, expr: Expr, register: RunRegister, variable: Callable[[str], int]) -> tuple[int, int, int]:
+        """Append code for `expr`; returns (first instruction, end, register of the result).
+
+        `register(kind, variable, argument)` gives the run register of an aggregate."""
         self._at = _ScalarState()
         self._register, self._variable = register, variable
         first = len(self.instructions)
         result = self.lower(expr)
         self.machine_size = max(self.machine_size, self._at.registers)
-        return CodeRange(first, len(self.instructions), result)
+        return first, len(self.instructions), result
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
         target = self._at.registers
@@ -381,4 +373,3 @@ class ScalarCode(Lowering):
         squares = self.emit(o.REGISTER, self._run_register("squares", expr.variable, argument))
         variance = self.emit(o.FSUB, self.emit(o.FDIV, squares, count), self.emit(o.FMUL, mean, mean))
         return self.emit(o.FSQRT, self.emit(o.FMAX, variance, self.constant(0.0, is_float=True)))
-

@@ -17,13 +17,14 @@ from cep.kernels import layout as y
 from cep.lang.ir import PatternIR
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.image import Tables
 from cep.nfa.positions import StructureError, build
 from cep.nfa.program import Column, Program, RuleProgram
-from cep.nfa.rule_tables import RuleCompiler, RuleLimitError, Tables
+from cep.nfa.rule_tables import RuleCompiler, RuleLimitError
 
 
 class ColumnMap:
-    """Field name → column number; a column exists if some rule reads it. 0 is the event type, 1 the event time."""
+    """Field name → column number; a column exists if some rule reads it. Those of layout.COLUMNS_FIXED come first."""
 
     def __init__(self, schema: Schema) -> None:
         self._types = schema.columns()
@@ -34,10 +35,10 @@ class ColumnMap:
 
     def number(self, field: str) -> int:
         if field in self._times:
-            return 1
+            return y.COLUMN_TIME
         if field not in self.names:
             self.names.append(field)
-        return 2 + self.names.index(field)
+        return y.COLUMNS_FIXED + self.names.index(field)
 
     def text_test(self, function: str, field: str, text: str) -> int:
         """The column that says for each event whether its text passes the test."""
@@ -46,15 +47,15 @@ class ColumnMap:
             source = self.number(field)
             self._tests[name] = (function, source, text)
             self.names.append(name)
-        return 2 + self.names.index(name)
+        return y.COLUMNS_FIXED + self.names.index(name)
 
     def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
-        fixed = [Column("", Type(Kind.INT), False), Column("", Type(Kind.TIME), True)]
+        fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
         read = [
             Column(n, Type(Kind.BOOL, nullable=True), False, text_test=self._tests[n])
             if n in self._tests
             else Column(n, self._types[n], number in self.retained)
-            for number, n in enumerate(self.names, start=2)
+            for number, n in enumerate(self.names, start=y.COLUMNS_FIXED)
         ]
         made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
         return (*fixed, *read, *made)
@@ -91,16 +92,17 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     finished = vector.finish()
     derived = [t for c in compiled for t in c.derived_types]
     derived_types = list(dict(sorted(derived)).values())
-    first_derived = 2 + len(columns.names)
+    first_derived = y.COLUMNS_FIXED + len(columns.names)
+    image, at_measures = tables.image(scalar.instructions, constants.slots, first_derived)
     registers_max = max((c.registers_count for c in compiled), default=0)
     width = y.RUN_HEADER + registers_max
     streams = sorted({c.stream for c in compiled if c.stream})
     return Program(
         schema=schema,
         key_fields=key_fields,
-        rules=tuple(_rule_program(c, streams) for c in compiled),
+        rules=tuple(_rule_program(c, streams, at_measures) for c in compiled),
         columns=columns.columns(derived_types),
-        arrays=tables.finish(scalar, constants, first_derived),
+        image=image,
         vector=finished,
         streams=tuple(streams),
         text_constants=tuple(constants.texts),
@@ -115,11 +117,11 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     )
 
 
-def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]]) -> RuleProgram:
+def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_measures: int) -> RuleProgram:
     relevant = None if compiler.reacts_to_all else np.array(sorted(compiler.relevant), np.int32)
     return RuleProgram(
         compiler.rule,
-        compiler.scalars(),
+        np.array(compiler.row(at_measures), np.int64),
         tuple(v.name for v in compiler.pattern.variables),
         tuple((m.name, m.value.type) for m in compiler.measures),
         streams.index(compiler.stream) if compiler.stream else -1,
@@ -128,7 +130,7 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]]) -> Rul
 
 
 def _fingerprint(schema: Schema, rules: Sequence[DeployedRule]) -> str:
-    text = repr((schema, [(r.rule_id, r.version, r.content_hash, r.from_ms, r.starts_until_ms, r.until_ms) for r in rules]))
+    text = repr(
+        (schema, [(r.rule_id, r.version, r.content_hash, r.from_ms, r.starts_until_ms, r.until_ms) for r in rules])
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-

@@ -153,9 +153,7 @@ def build(structure: SequenceNode) -> Automaton:
         if exit_.absence is not None:
             link = Link.NEXT if all(g.moment != "after" for g in exit_.guards) else Link.FOLLOWED_BY
             bounds = exit_.absence if exit_.window is None else (*exit_.absence, exit_.window)
-            position.waits.append(
-                Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max))
-            )
+            position.waits.append(Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max)))
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
             position.accepts = True
@@ -170,7 +168,9 @@ def _number(value: int | Param | None) -> int:
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """The wait at `exit_` for what `entry` takes."""
     if exit_.window is not None:
-        raise StructureError("after a group that ends in an absence with its own window nothing can follow; put what follows into a pattern of its own")
+        raise StructureError(
+            "after a group that ends in an absence with its own window nothing can follow; put what follows into a pattern of its own"
+        )
     return replace(
         entry,
         link=entry.link or link,
@@ -207,7 +207,9 @@ class _Builder:
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
-        goes_on = (Guard("before", node.variable, unless=() if until is None else (until,)),) if quantifier.greedy else ()
+        goes_on = (
+            (Guard("before", node.variable, unless=() if until is None else (until,)),) if quantifier.greedy else ()
+        )
         skip_guards = goes_on if count_min == 0 else ()
         entry = Wait(position, until=until)
         if count_max == 1:
@@ -288,7 +290,8 @@ class _Builder:
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
         return tuple(
-            replace(w, guards=w.guards + stop, until=quantifier.until or w.until, bounds=w.bounds + gap) for w in entries
+            replace(w, guards=w.guards + stop, until=quantifier.until or w.until, bounds=w.bounds + gap)
+            for w in entries
         )
 
     def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
@@ -321,7 +324,9 @@ class _Builder:
             if at_start:
                 own_link = None if index == 0 else step.link
                 entries.extend(
-                    replace(w, link=w.link or own_link, guards=w.guards + start.guards, bounds=w.bounds + gap + start.bounds)
+                    replace(
+                        w, link=w.link or own_link, guards=w.guards + start.guards, bounds=w.bounds + gap + start.bounds
+                    )
                     for w in fragment.entries
                 )
             latest = fragment.exits

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cep.base.schema import Schema, Type
-from cep.kernels.layout import Int32, Int64, ProgramArrays, RuleScalars, UInt8
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.code import VectorProgram
 from cep.nfa.deployed import DeployedRule
 
@@ -32,12 +33,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RuleProgram:
-    """One rule's share of a program. `stream` is the index of its stream (a set of event types) or -1 if no
+    """One rule's share of a program. `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event types) or -1 if no
     condition of it asks for positions in the stream; `relevant` are the predicates it reacts to, None for all events.
     """
 
     deployed: DeployedRule
-    scalars: RuleScalars
+    row: Int64
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
     stream: int
@@ -48,16 +49,26 @@ class RuleProgram:
         """What stored runs are tied to: another version or another content is another automaton."""
         return self.deployed.rule_id, self.deployed.version, self.deployed.content_hash
 
+    @property
+    def first_state(self) -> int:
+        return int(self.row[y.R_START_STATE])
+
+    @property
+    def states_count(self) -> int:
+        return int(self.row[y.R_END_STATE] - self.row[y.R_START_STATE])
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All rules of one key domain. `width` is that of a run row; column 0 is the event type, 1 the event time."""
+    """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row. The
+    first columns are layout.COLUMNS_FIXED that every program has.
+    """
 
     schema: Schema
     key_fields: tuple[str, ...]
     rules: tuple[RuleProgram, ...]
     columns: tuple[Column, ...]
-    arrays: ProgramArrays
+    image: Int64
     vector: VectorProgram
     streams: tuple[tuple[int, ...], ...]
     text_constants: tuple[tuple[int, str], ...]

@@ -1,0 +1,209 @@
+"""The scalar interpreter of the register machine: one event and one run.
+
+    machine int64[2 * registers]: value of register r at 2r (float64 bits where the instruction says so), null at 2r + 1
+
+Tested by: tests/kernels/test_machine.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels import opcodes as o
+from cep.kernels.jit import bare
+
+_INT64_MIN = np.int64(-(2**63))
+
+
+@bare
+def as_float(bits: Any) -> Any:
+    """The float64 in a slot."""
+    return np.int64(bits).view(np.float64)
+
+
+@bare
+def as_bits(value: Any) -> Any:
+    """The slot of a float64."""
+    return np.float64(value).view(np.int64)
+
+
+@bare
+def _overflows(a: Any, b: Any) -> Any:
+    """Whether a * b leaves int64."""
+    if a == 0 or b == 0:
+        return False
+    if a == -1:
+        return b == _INT64_MIN
+    if b == -1:
+        return a == _INT64_MIN
+    product = a * b
+    return product // b != a or product % b != 0
+
+
+@bare
+def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
+    """(value, is null) of an int64 instruction on values that are not null."""
+    value, null = np.int64(0), False
+    if op == o.ADD:
+        value = x + z
+        null = ((x ^ value) & (z ^ value)) < 0
+    elif op == o.SUB:
+        value = x - z
+        null = ((x ^ z) & (x ^ value)) < 0
+    elif op == o.MUL or op == o.SCALE:
+        value = x * z
+        null = _overflows(x, z)
+    elif op == o.NEG:
+        value = -x
+        null = x == _INT64_MIN
+    elif op == o.ABS:
+        value = abs(x)
+        null = x == _INT64_MIN
+    elif op == o.MIN:
+        value = min(x, z)
+    elif op == o.MAX:
+        value = max(x, z)
+    elif op == o.MOD:
+        if z == 0:
+            return value, True
+        value = abs(x) % abs(z)
+        value = -value if x < 0 else value
+    elif op == o.LT:
+        value = np.int64(x < z)
+    elif op == o.LE:
+        value = np.int64(x <= z)
+    elif op == o.EQ:
+        value = np.int64(x == z)
+    elif op == o.NE:
+        value = np.int64(x != z)
+    if null:
+        counters[y.COUNT_OVERFLOW] += 1
+    return value, null
+
+
+@bare
+def _float_step(op: Any, x: Any, z: Any) -> Any:
+    """(value, is null) of a float64 instruction that gives a float64."""
+    if op == o.FADD:
+        return x + z, False
+    if op == o.FSUB:
+        return x - z, False
+    if op == o.FMUL:
+        return x * z, False
+    if op == o.FDIV:
+        return x / z, z == 0.0
+    if op == o.FNEG:
+        return -x, False
+    if op == o.FABS:
+        return abs(x), False
+    if op == o.FMIN:
+        return min(x, z), False
+    if op == o.FMAX:
+        return max(x, z), False
+    if op == o.FSQRT:
+        return np.sqrt(abs(x)), x < 0.0
+    if op == o.FSIN:
+        return np.sin(x), False
+    if op == o.FCOS:
+        return np.cos(x), False
+    inside = x >= -1.0 and x <= 1.0
+    return np.arcsin(x if inside else 0.0), not inside
+
+
+@bare
+def _float_compare(op: Any, x: Any, z: Any) -> Any:
+    if op == o.FLT:
+        return np.int64(x < z)
+    if op == o.FLE:
+        return np.int64(x <= z)
+    if op == o.FEQ:
+        return np.int64(x == z)
+    return np.int64(x != z)
+
+
+@bare
+def _count_distinct(image: Any, columns: Any, nulls: Any, node: Any, variable: Any, column: Any, nodes: Any) -> Any:
+    """Different values, nulls left out, among the events bound to the variable. Cost: O(k squared) for k events."""
+    states = image[y.HEADER_STATES]
+    count = np.int64(0)
+    while node >= 0:
+        row = nodes[node, y.NODE_ROW]
+        fits = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable
+        new = np.int64(fits and nulls[column, row] == 0)
+        earlier = nodes[node, y.NODE_PREVIOUS]
+        while earlier >= 0 and new == 1:
+            other = nodes[earlier, y.NODE_ROW]
+            same = image[states + nodes[earlier, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable
+            if same and nulls[column, other] == 0 and columns[column, other] == columns[column, row]:
+                new = np.int64(0)
+            earlier = nodes[earlier, y.NODE_PREVIOUS]
+        count += new
+        node = nodes[node, y.NODE_PREVIOUS]
+    return count
+
+
+@bare
+def run_code(
+    image: Any, first: Any, last: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, nodes: Any,
+    machine: Any, counters: Any,
+) -> None:  # fmt: skip
+    """Run the instructions in image[first:last] for the event in `row` and row `run` of `runs`."""
+    constants = image[y.HEADER_CONSTANTS]
+    for pc in range(first, last, o.MACHINE_WIDTH):
+        op, a, b = image[pc], 2 * image[pc + 2], 2 * image[pc + 3]
+        t = 2 * image[pc + 1]
+        if op == o.COLUMN:
+            machine[t], machine[t + 1] = columns[image[pc + 2], row], nulls[image[pc + 2], row]
+        elif op == o.CONST:
+            machine[t], machine[t + 1] = image[constants + image[pc + 2]], image[pc + 3]
+        elif op == o.REGISTER:
+            machine[t], machine[t + 1] = runs[run, y.RUN_HEADER + image[pc + 2]], 0
+        elif op == o.ROW:
+            bound = runs[run, y.RUN_HEADER + image[pc + 2]]
+            machine[t], machine[t + 1] = 0, 1
+            if bound >= 0:
+                machine[t], machine[t + 1] = columns[image[pc + 3], bound], nulls[image[pc + 3], bound]
+        elif op == o.AND:
+            false = (machine[a + 1] == 0 and machine[a] == 0) or (machine[b + 1] == 0 and machine[b] == 0)
+            machine[t + 1] = np.int64(not false and (machine[a + 1] | machine[b + 1]) != 0)
+            machine[t] = np.int64(not false and machine[t + 1] == 0)
+        elif op == o.OR:
+            true = (machine[a + 1] == 0 and machine[a] != 0) or (machine[b + 1] == 0 and machine[b] != 0)
+            machine[t + 1] = np.int64(not true and (machine[a + 1] | machine[b + 1]) != 0)
+            machine[t] = np.int64(true)
+        elif op == o.NOT:
+            machine[t], machine[t + 1] = np.int64(machine[a] == 0), machine[a + 1]
+        elif op == o.IS_NULL:
+            machine[t], machine[t + 1] = np.int64(machine[a + 1] != 0), 0
+        elif op == o.NULL_IF_ZERO:
+            machine[t], machine[t + 1] = machine[a], np.int64(machine[a + 1] != 0 or machine[b] == 0)
+        elif op == o.DISTINCT:
+            machine[t] = _count_distinct(
+                image, columns, nulls, runs[run, y.RUN_NODE], image[pc + 2], image[pc + 3], nodes
+            )
+            machine[t + 1] = 0
+        elif op == o.SELECT:
+            source = b if machine[a + 1] == 0 and machine[a] != 0 else 2 * image[pc + 4]
+            machine[t], machine[t + 1] = machine[source], machine[source + 1]
+        elif op == o.TO_FLOAT:
+            machine[t] = as_bits(np.float64(machine[a]) / np.float64(image[constants + image[pc + 3]]))
+            machine[t + 1] = machine[a + 1]
+        elif op >= o.FLT:
+            machine[t] = _float_compare(op, as_float(machine[a]), as_float(machine[b]))
+            machine[t + 1] = machine[a + 1] | machine[b + 1]
+        elif op >= o.FADD and op <= o.FASIN:
+            if op == o.FNEG or op == o.FABS or op >= o.FSQRT:
+                b = a
+            value, null = _float_step(op, as_float(machine[a]), as_float(machine[b]))
+            machine[t], machine[t + 1] = as_bits(value), np.int64(null or (machine[a + 1] | machine[b + 1]) != 0)
+        else:
+            unary = op == o.NEG or op == o.ABS or op == o.SCALE
+            if (machine[a + 1] | (0 if unary else machine[b + 1])) != 0:
+                machine[t], machine[t + 1] = 0, 1
+            else:
+                other = image[constants + image[pc + 3]] if op == o.SCALE else (machine[a] if unary else machine[b])
+                whole, missing = _integer_step(op, machine[a], other, counters)
+                machine[t], machine[t + 1] = whole, np.int64(missing)

@@ -1,0 +1,145 @@
+"""Matches: written down, chosen between by the skip strategy, and read back out of the tree of bound events.
+
+Tested by: tests/kernels/test_advance.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.interpret import run_code
+from cep.kernels.jit import bare
+
+
+@bare
+def emit(
+    image: Any, rule: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, nodes: Any, kind: Any, detected: Any,
+    out: Any, at: Any, machine: Any, counters: Any,
+) -> None:  # fmt: skip
+    """Write match number `at`. Measures speak of bound events only, so `row` may be any row of the key."""
+    out[at, y.MATCH_RULE] = rule[y.R_NUMBER]
+    out[at, y.MATCH_KEY] = columns[y.COLUMN_KEY, row]
+    out[at, y.MATCH_NODE] = runs[run, y.RUN_NODE]
+    out[at, y.MATCH_DETECTED] = detected
+    out[at, y.MATCH_START_ROW] = runs[run, y.RUN_START_ROW]
+    out[at, y.MATCH_KIND] = kind
+    missing = np.int64(0)
+    column = y.MATCH_HEADER
+    flag = np.int64(1)
+    for m in range(rule[y.R_MEASURES], rule[y.R_MEASURES_END], y.MEASURE_WIDTH):
+        code, end, result = image[m + y.M_CODE], image[m + y.M_CODE_END], 2 * image[m + y.M_RESULT]
+        run_code(image, code, end, columns, nulls, row, runs, run, nodes, machine, counters)
+        out[at, column] = machine[result]
+        if machine[result + 1] != 0:
+            missing |= flag
+        column += 1
+        flag <<= np.int64(1)
+    out[at, y.MATCH_NULLS] = missing
+
+
+@bare
+def bound_count(nodes: Any, node: Any) -> Any:
+    """How many events end in this node."""
+    count = 0
+    while node >= 0:
+        count += 1
+        node = nodes[node, y.NODE_PREVIOUS]
+    return count
+
+
+@bare
+def _resume_row(image: Any, rule: Any, nodes: Any, out: Any, match: Any) -> Any:
+    """The skip strategy's cut: runs that started before this row are covered by the match."""
+    skip, node = rule[y.R_SKIP], out[match, y.MATCH_NODE]
+    if skip == y.SKIP_PAST_LAST:
+        return nodes[node, y.NODE_ROW] + 1
+    if skip == y.SKIP_TO_NEXT:
+        return out[match, y.MATCH_START_ROW] + 1
+    found = np.int64(-1)
+    states = image[y.HEADER_STATES]
+    while node >= 0:
+        if image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == rule[y.R_SKIP_VARIABLE]:
+            found = nodes[node, y.NODE_ROW]
+            if skip == y.SKIP_TO_LAST:
+                return found
+        node = nodes[node, y.NODE_PREVIOUS]
+    return found
+
+
+@bare
+def _swap(out: Any, i: Any, k: Any) -> None:
+    if i != k:
+        for c in range(out.shape[1]):
+            out[i, c], out[k, c] = out[k, c], out[i, c]
+
+
+@bare
+def _preferred(nodes: Any, out: Any, a: Any, b: Any) -> Any:
+    """Whether match a comes before b: the earlier start, then the more events, then the earlier events one by one."""
+    if out[a, y.MATCH_START_ROW] != out[b, y.MATCH_START_ROW]:
+        return out[a, y.MATCH_START_ROW] < out[b, y.MATCH_START_ROW]
+    if out[a, y.MATCH_BOUND] != out[b, y.MATCH_BOUND]:
+        return out[a, y.MATCH_BOUND] > out[b, y.MATCH_BOUND]
+    x, z = out[a, y.MATCH_NODE], out[b, y.MATCH_NODE]
+    before = False
+    while x >= 0 and x != z:
+        if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+            before = nodes[x, y.NODE_ROW] < nodes[z, y.NODE_ROW]
+        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+    return before
+
+
+@bare
+def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, runs: Any, runs_count: Any) -> Any:
+    """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
+
+    Time-outs among them are no matches: they are kept and cover nothing. Runs that a match covers lose all waits.
+    """
+    kept = first
+    for m in range(first, count):
+        out[m, y.MATCH_BOUND] = bound_count(nodes, out[m, y.MATCH_NODE])
+        if out[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
+            _swap(out, kept, m)
+            kept += 1
+    while kept < count:
+        best = kept
+        for m in range(kept + 1, count):
+            if _preferred(nodes, out, m, best):
+                best = m
+        _swap(out, kept, best)
+        cut = _resume_row(image, rule, nodes, out, kept)
+        kept += 1
+        rest = kept
+        for m in range(kept, count):
+            if out[m, y.MATCH_START_ROW] >= cut:
+                _swap(out, rest, m)
+                rest += 1
+        count = rest
+        for i in range(1, runs_count):
+            if runs[i, y.RUN_START_ROW] < cut:
+                runs[i, y.RUN_WAITS] = 0
+    return count
+
+
+@bare
+def match_lengths(matches: Any, nodes: Any, lengths: Any) -> None:
+    """Fill lengths int64[M] with the number of events that each match has bound."""
+    for m in range(matches.shape[0]):
+        lengths[m] = bound_count(nodes, matches[m, y.MATCH_NODE])
+
+
+@bare
+def match_bindings(image: Any, matches: Any, nodes: Any, offsets: Any, rows: Any, variables: Any) -> None:
+    """Walk each match back through its nodes: rows and variables [offsets[m], offsets[m + 1]) in binding order."""
+    states = image[y.HEADER_STATES]
+    for m in range(matches.shape[0]):
+        at = offsets[m + 1]
+        node = matches[m, y.MATCH_NODE]
+        while node >= 0:
+            at -= 1
+            rows[at] = nodes[node, y.NODE_ROW]
+            variables[at] = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+            node = nodes[node, y.NODE_PREVIOUS]
