@@ -106,14 +106,16 @@ def _time(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _time_text(source: pa.Array) -> pa.Array:
-    """ISO 8601, with or without a zone; arrow reads one or the other in a column, so try both ways."""
-    zoned = pa.timestamp("ns", tz="UTC")
+    """ISO 8601, with or without a zone; Arrow reads one or the other in a column, so each has its turn."""
+    zoned, naive = pa.timestamp("ns", tz="UTC"), pa.timestamp("ns")
     try:
         return _floor_to_ms(source.cast(zoned))
     except pa.ArrowInvalid:
         with_zone = pc.match_substring_regex(source, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
-        texts = pc.if_else(with_zone, source, pc.binary_join_element_wise(source, pa.scalar("Z", source.type), ""))
-        return _floor_to_ms(_cast(texts, zoned))
+        nothing = pa.scalar(None, source.type)
+        first = _cast(pc.if_else(with_zone, source, nothing), zoned)
+        second = _cast(pc.if_else(with_zone, nothing, source), naive)
+        return _floor_to_ms(pc.coalesce(first, second.cast(zoned)))
 
 
 def _floor_to_ms(source: pa.Array) -> pa.Array:

@@ -1,0 +1,257 @@
+"""Records of all sorts to columns; what cannot be decoded is set aside alone."""
+
+from __future__ import annotations
+
+import decimal
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pytest
+
+from cep.columnar.decode import Decoded, decode_table
+from tests.columnar.common import GOOD, GOOD_MS, ONE, TWO, decode, record
+
+
+def values(decoded: Decoded, name: str) -> list[Any]:
+    return list(decoded.columns[name].to_pylist())
+
+
+def test_a_good_record_becomes_one_row() -> None:
+    decoded = decode([record()])
+    assert decoded.poison == ()
+    assert decoded.event_id.to_pylist() == ["t1"]
+    assert decoded.time_ms.tolist() == [GOOD_MS]
+    assert decoded.event_type.tolist() == [0]
+    row = {name: column.to_pylist()[0] for name, column in decoded.columns.items()}
+    assert row == {
+        "tx_id": "t1", "card_id": "c1", "amount": 1234, "status": 1, "lat": 48.5, "retries": 2, "online": True,
+        "took": 1500,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "reason"),
+    [
+        (b"", "unreadable", "the record is empty"),
+        (b"   ", "unreadable", "the record is empty"),
+        (None, "unreadable", "the record is empty"),
+        (b"not json", "unreadable", "the record is not a JSON object"),
+        (b"[1, 2]", "unreadable", "the record is not a JSON object"),
+        (b'"{}"', "unreadable", "the record is not a JSON object"),
+        (b"{broken}", "unreadable", ""),
+        (b'{"a":{}', "unreadable", ""),
+        (record() + record(), "unreadable", ""),
+        (record(card_id={"nested": 1}), "unreadable", ""),
+        (record().replace(b"c1", b"c\xff"), "unreadable", ""),
+        (record(tx_id=...), "missing_field", "field `tx_id` is missing or null"),
+        (record(event_time=None), "missing_field", "field `event_time` is missing or null"),
+        (record(amount=None), "missing_field", "field `amount` is missing or null"),
+        (record(amount=1.005), "wrong_value", "field `amount`: '1.0050000000000000000' is not a value of type"),
+        (record(amount=1e17), "wrong_value", "field `amount`"),
+        (record(status="lost"), "wrong_value", "field `status`: 'lost' is not a value of type enum(app"),
+        (record(event_time="yesterday"), "wrong_value", "field `event_time`: 'yesterday' is not a value of type time"),
+        (record(event_time="2026-13-01T00:00:00Z"), "wrong_value", "field `event_time`"),
+        (record(event_type="refund"), "unknown_event_type", "event type 'refund' is not one of payment"),
+    ],
+)  # fmt: skip
+def test_a_poison_record_is_set_aside_alone(bad: bytes | None, code: str, reason: str) -> None:
+    around = [record(tx_id=f"t{i}") for i in range(7)]
+    decoded = decode([*around[:3], bad, *around[3:]])
+    assert sorted(decoded.event_id.to_pylist()) == [f"t{i}" for i in range(7)]
+    (poison,) = decoded.poison
+    assert poison.code == code
+    assert reason in poison.reason
+    assert poison.record == ("" if bad is None else bad.decode("utf-8", "backslashreplace"))
+
+
+def test_records_that_complete_each_other_are_not_mixed() -> None:
+    halves = [b'{"tx_id":"evil",', record()[1:]]
+    decoded = decode([*halves, record(tx_id="a") + record(tx_id="b"), record(tx_id="good")])
+    assert decoded.event_id.to_pylist() == ["good"]
+    assert len(decoded.poison) == 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_poison_record_is_found_wherever_it_is(seed: int) -> None:
+    random = Random(seed)
+    bad = [b"{", b"", b"null", record(amount="x"), record(status="lost"), record(tx_id=None)]
+    given = [random.choice(bad) if random.random() < 0.1 else record(tx_id=str(i)) for i in range(300)]
+    decoded = decode(given)
+    assert sorted(decoded.event_id.to_pylist()) == sorted(str(i) for i, r in enumerate(given) if r not in bad)
+    assert sorted(p.record for p in decoded.poison) == sorted(r.decode() for r in given if r in bad)
+
+
+def test_decimals_are_exact() -> None:
+    texts = ["0.1", "-0.01", "90071992547409.93", "1e2", "12345678901234567.89", "0"]
+    decoded = decode([record().replace(b"12.34", text.encode()) for text in texts])
+    assert decoded.poison == ()
+    assert values(decoded, "amount") == [int(decimal.Decimal(t).scaleb(2)) for t in texts]
+
+
+def test_decimals_that_went_through_doubles_are_what_was_meant() -> None:
+    texts = ["24.150000000000002", "0.30000000000000004", "1.1", "99.999999999999986"]
+    decoded = decode([record().replace(b"12.34", text.encode()) for text in texts])
+    assert decoded.poison == ()
+    assert values(decoded, "amount") == [2415, 30, 110, 10000]
+
+
+def test_decimals_may_be_text() -> None:
+    assert values(decode([record(amount="12.30"), record(amount="-7")]), "amount") == [1230, -700]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected_ms"),
+    [
+        ("2026-03-01T00:00:00Z", GOOD_MS),
+        ("2026-03-01T00:00:00", GOOD_MS),
+        ("2026-03-01 00:00:00.123456", GOOD_MS + 123),
+        ("2026-03-01T01:00:00+01:00", GOOD_MS),
+        ("2026-02-28T18:30:00-0530", GOOD_MS),
+        ("2026-03-01T02:00:00+02", GOOD_MS),
+        ("2026-03-01", GOOD_MS),
+        (GOOD_MS, GOOD_MS),
+        ("1969-12-31T23:59:59.9999Z", -1),
+    ],
+)
+def test_times_are_milliseconds_utc(written: str | int, expected_ms: int) -> None:
+    decoded = decode([record(event_time=written)])
+    assert decoded.poison == ()
+    assert decoded.time_ms.tolist() == [expected_ms]
+
+
+def test_times_with_and_without_a_zone_may_be_mixed() -> None:
+    texts = ["2026-03-01T00:00:00Z", "2026-03-01T00:00:00", "2026-03-01T01:00:00+01:00", "2026-03-01"]
+    assert decode([record(event_time=t) for t in texts]).time_ms.tolist() == [GOOD_MS] * 4
+
+
+def test_whole_numbers_may_be_ids() -> None:
+    decoded = decode([record(tx_id=17, card_id=9007199254740993), record(tx_id=18, card_id=5)])
+    assert decoded.event_id.to_pylist() == ["17", "18"]
+    assert values(decoded, "card_id") == ["9007199254740993", "5"]
+
+
+def test_numbers_and_texts_may_be_mixed_in_ids() -> None:
+    decoded = decode([record(tx_id=17), record(tx_id="a"), record(tx_id=18)])
+    assert decoded.poison == ()
+    assert sorted(decoded.event_id.to_pylist()) == ["17", "18", "a"]
+
+
+def test_unknown_fields_are_ignored_and_optional_ones_may_be_missing() -> None:
+    decoded = decode([record(unknown=[1, 2], lat=..., retries=None)])
+    assert decoded.poison == ()
+    assert values(decoded, "lat") == [None]
+    assert values(decoded, "retries") == [None]
+
+
+def test_a_record_may_have_line_breaks_and_space_around_it() -> None:
+    pretty = orjson.dumps({**GOOD, "amount": 0.5}, option=orjson.OPT_INDENT_2)
+    decoded = decode([pretty, b"  " + record() + b"\r\n", record()])
+    assert decoded.poison == ()
+    assert values(decoded, "amount") == [50, 1234, 1234]
+
+
+def test_a_line_break_inside_a_text_is_no_json() -> None:
+    broken = record().replace(b"c1", b"c\n1")
+    assert [p.record for p in decode([broken, record()]).poison] == [broken.decode()]
+
+
+def test_nothing_decodes_to_nothing() -> None:
+    decoded = decode([])
+    assert (len(decoded), decoded.poison) == (0, ())
+    assert set(decoded.columns) == {f.name for f in ONE.event_types[0].fields} - {"event_time"}
+
+
+# ------------------------------------------------------------------------------------------- several event types
+
+LOGIN = b'{"event_type":"login","login_id":"l1","event_time":1772323200000,"device":"d"}'
+
+
+def test_event_types_have_their_own_fields() -> None:
+    decoded = decode([record(event_type="payment"), LOGIN], TWO)
+    assert decoded.poison == ()
+    assert decoded.event_type.tolist() == [0, 1]
+    assert decoded.event_id.to_pylist() == ["t1", "l1"]
+    assert values(decoded, "device") == [None, "d"]
+    assert values(decoded, "amount") == [1234, None]
+
+
+def test_a_field_of_another_event_type_is_ignored() -> None:
+    decoded = decode(
+        [record(event_type="payment", device="x"), LOGIN.replace(b'"device"', b'"status":"lost","device"')], TWO
+    )
+    assert decoded.poison == ()
+    assert values(decoded, "device") == [None, "d"]
+    assert values(decoded, "status") == [1, None]
+
+
+@pytest.mark.parametrize("event_type", [..., None])
+def test_with_several_event_types_each_record_names_its_own(event_type: Any) -> None:
+    (poison,) = decode([record(event_type=event_type)], TWO).poison
+    assert (poison.code, poison.reason) == ("unknown_event_type", "field `event_type` is missing or null")
+
+
+def test_a_flood_of_unknown_event_types_is_bounded() -> None:
+    reasons = {p.reason for p in decode([record(event_type=f"x{i}") for i in range(100)]).poison}
+    assert len(reasons) == 17
+    assert "the event type is not one of payment" in reasons
+
+
+# -------------------------------------------------------------------------------------------------------- tables
+
+
+def show(row: int) -> str:
+    return f"row {row}"
+
+
+def test_a_table_with_the_types_of_parquet() -> None:
+    moment = datetime(2026, 3, 1, tzinfo=UTC)
+    table = pa.table(
+        {
+            "tx_id": pa.array([1, 2], pa.int64()),
+            "event_time": pa.array([moment, moment], pa.timestamp("us", tz="UTC")),
+            "card_id": pa.array(["a", "b"]).dictionary_encode(),
+            "amount": pa.array([12.34, 0.07]),
+            "status": pa.array(["approved", "declined"], pa.large_string()),
+            "lat": pa.array([1, None], pa.int32()),
+        }
+    )
+    decoded = decode_table(ONE, table, show)
+    assert decoded.poison == ()
+    assert decoded.time_ms.tolist() == [GOOD_MS, GOOD_MS]
+    assert values(decoded, "amount") == [1234, 7]
+    assert values(decoded, "lat") == [1.0, None]
+    assert values(decoded, "online") == [None, None]
+
+
+def test_a_table_of_texts_as_csv_has_them() -> None:
+    names = "tx_id,event_time,card_id,amount,status,retries,online"
+    text = f"{names}\n1,2026-03-01,a,1.5,approved,3,true\n2,x,a,1,approved,,\n".encode()
+    types = dict.fromkeys(names.split(","), pa.string())
+    as_text = pc_csv.ConvertOptions(column_types=types, strings_can_be_null=True)
+    decoded = decode_table(ONE, pc_csv.read_csv(pa.BufferReader(text), convert_options=as_text), show)
+    assert decoded.event_id.to_pylist() == ["1"]
+    assert (values(decoded, "amount"), values(decoded, "retries"), values(decoded, "online")) == ([150], [3], [True])
+    assert [(p.code, p.record) for p in decoded.poison] == [("wrong_value", "row 1")]
+
+
+def test_a_missing_column_is_missing_in_every_record() -> None:
+    table = pa.table({"tx_id": ["1", "2"]})
+    decoded = decode_table(ONE, table, show)
+    assert len(decoded) == 0
+    assert {p.code for p in decoded.poison} == {"missing_field"}
+
+
+def test_the_first_reason_of_a_record_counts() -> None:
+    (poison,) = decode([record(card_id=None, amount="x")]).poison
+    assert poison.code in ("missing_field", "unreadable")
+
+
+def test_columns_are_as_long_as_the_events() -> None:
+    decoded = decode([record(), record(amount=None), record()])
+    assert {len(c) for c in decoded.columns.values()} == {2}
+    assert isinstance(decoded.time_ms, np.ndarray)
