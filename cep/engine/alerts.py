@@ -57,7 +57,16 @@ def alert_table(program: Program, matches: Matches) -> pa.Table:
     """
     parts = [_rule_alerts(rule, matches, np.flatnonzero(_of_rule(matches, n))) for n, rule in enumerate(program.rules)]
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
-    return sort_alerts(table)
+    return sort_alerts(_without_repeats(table))
+
+
+def _without_repeats(table: pa.Table) -> pa.Table:
+    """Each alert once: repeated groups and alternatives can bind the same events to the same variables on two ways."""
+    encoded = table.column("alert_id").combine_chunks().dictionary_encode()
+    if len(encoded.dictionary) == table.num_rows:
+        return table
+    _, first = np.unique(np.asarray(encoded.indices), return_index=True)
+    return table.take(pa.array(np.sort(first)))
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:

@@ -22,7 +22,7 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.matches import choose, emit
-from cep.kernels.runs import accepts, bit, close_due, code_holds, gaps_fit, guarded, simple, take
+from cep.kernels.runs import accepts, bit, close_due, close_missed, code_holds, gaps_fit, guarded, simple, take
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
@@ -30,13 +30,34 @@ _ONE = np.int64(1)
 
 
 @bare
+def _fire(
+    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, nodes: Any, out: Any,
+    matches: Any, machine: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Close the waits of run i whose time is up; report the match of an absence, or the time-out. Returns matches."""
+    reported = work[i, y.RUN_WAITS] & _TIMED_OUT != 0
+    absent, ran_out = close_due(image, rule, columns, work, i, nodes, until)
+    if work[i, y.RUN_WAITS] == 0:
+        counters[y.COUNT_EXPIRED] += 1
+    fresh = ran_out and rule[y.R_TIMEOUTS] != 0 and not reported
+    if fresh and work[i, y.RUN_WAITS] != 0:
+        work[i, y.RUN_WAITS] |= _TIMED_OUT
+    if absent or fresh:
+        kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
+        last = nodes[work[i, y.RUN_NODE], y.NODE_ROW]
+        emit(image, rule, columns, nulls, last, work, i, nodes, kind, detected, out, matches, machine, counters)
+        matches += 1
+    return matches
+
+
+@bare
 def _expire(
-    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, work: Any, runs: Any, nodes: Any, out: Any, matches: Any,
-    machine: Any, counters: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, seen: Any, work: Any, runs: Any, nodes: Any, out: Any,
+    matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Close what is over by `until`, deadline after deadline: absences match, other waits time out.
 
-    Returns (matches, full). Runs that are closed have no waits left.
+    The key's stream has had `seen` events by then. Returns (matches, full). Runs that are closed have no waits left.
     """
     while True:
         due_ms = _FOREVER
@@ -51,22 +72,37 @@ def _expire(
                 continue
             if matches >= out.shape[0]:
                 return matches, True
-            reported = work[i, y.RUN_WAITS] & _TIMED_OUT != 0
-            absent, ran_out = close_due(image, rule, columns, work, i, nodes, due_ms)
-            if work[i, y.RUN_WAITS] == 0:
-                counters[y.COUNT_EXPIRED] += 1
-            fresh = ran_out and rule[y.R_TIMEOUTS] != 0 and not reported
-            if fresh and work[i, y.RUN_WAITS] != 0:
-                work[i, y.RUN_WAITS] |= _TIMED_OUT
-            if absent or fresh:
-                kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
-                last = nodes[work[i, y.RUN_NODE], y.NODE_ROW]
-                emit(
-                    image, rule, columns, nulls, last, work, i, nodes, kind, due_ms, out, matches, machine, counters
-                )  # fmt: skip
-                matches += 1
+            close_missed(image, work, i, seen)
+            if work[i, y.RUN_WAITS] != 0:
+                matches = _fire(
+                    image, rule, columns, nulls, due_ms, due_ms, i, work, nodes, out, matches, machine, counters
+                )
         if rule[y.R_SKIP] != y.SKIP_NONE:
             matches = choose(image, rule, nodes, out, before, matches, work, runs)
+
+
+@bare
+def _expire_events(
+    image: Any, rule: Any, columns: Any, nulls: Any, row: Any, work: Any, runs: Any, nodes: Any, out: Any, matches: Any,
+    machine: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Close the runs whose window in events ends with the event in `row`. Returns (matches, full)."""
+    before = matches
+    ordinal = columns[y.COLUMN_ORDINAL, row]
+    for i in range(1, runs):
+        if work[i, y.RUN_WAITS] == 0 or ordinal - work[i, y.RUN_START_ORDINAL] < rule[y.R_WITHIN_EVENTS]:
+            continue
+        if matches >= out.shape[0]:
+            return matches, True
+        close_missed(image, work, i, ordinal)
+        if work[i, y.RUN_WAITS] != 0:
+            detected = columns[y.COLUMN_TIME, row]
+            matches = _fire(
+                image, rule, columns, nulls, _FOREVER, detected, i, work, nodes, out, matches, machine, counters
+            )
+    if rule[y.R_SKIP] != y.SKIP_NONE and matches > before:
+        matches = choose(image, rule, nodes, out, before, matches, work, runs)
+    return matches, False
 
 
 @inlined
@@ -177,7 +213,14 @@ def _on_event(
     """
     time = columns[y.COLUMN_TIME, row]
     if rule[y.R_FIRES] != 0:
-        matches, stuck = _expire(image, rule, columns, nulls, time, work, runs, nodes, out, matches, machine, counters)
+        seen = columns[y.COLUMN_ORDINAL, row]
+        matches, stuck = _expire(
+            image, rule, columns, nulls, time, seen, work, runs, nodes, out, matches, machine, counters
+        )
+        if not stuck and rule[y.R_WITHIN_EVENTS] < _FOREVER:
+            matches, stuck = _expire_events(
+                image, rule, columns, nulls, row, work, runs, nodes, out, matches, machine, counters
+            )
         if stuck:
             return runs, node_count, matches, y.FULL_MATCHES
     before, live = matches, runs
@@ -223,15 +266,9 @@ def _save(
     if out_count + runs - 1 > out_runs.shape[0]:
         return -1
     for i in range(1, runs):
-        if seen > work[i, y.RUN_ORDINAL] + 1:
-            state = image[y.HEADER_STATES] + work[i, y.RUN_STATE] * y.STATE_WIDTH
-            mask = _ONE
-            for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
-                if image[wait + y.W_KIND] == y.WAIT_STRICT:
-                    work[i, y.RUN_WAITS] &= ~mask
-                mask <<= _ONE
-        over = seen - work[i, y.RUN_START_ORDINAL] >= rule[y.R_WITHIN_EVENTS]
-        if over or work[i, y.RUN_WAITS] & ~_TIMED_OUT == 0:
+        close_missed(image, work, i, seen)
+        over = rule[y.R_FIRES] == 0 and seen - work[i, y.RUN_START_ORDINAL] >= rule[y.R_WITHIN_EVENTS]
+        if over or work[i, y.RUN_WAITS] == 0:
             continue
         for c in range(work.shape[1]):
             out_runs[out_count, c] = work[i, c]
@@ -244,14 +281,14 @@ def _save(
 
 @bare
 def _on_end(
-    image: Any, rule: Any, columns: Any, nulls: Any, watermark: Any, work: Any, runs: Any, nodes: Any, out: Any,
-    matches: Any, machine: Any, counters: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, watermark: Any, seen: Any, work: Any, runs: Any, nodes: Any,
+    out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Close what is over by the watermark once a key's events are done; returns (runs, matches, full)."""
     stuck = False
     if rule[y.R_FIRES] != 0:
         matches, stuck = _expire(
-            image, rule, columns, nulls, watermark, work, runs, nodes, out, matches, machine, counters
+            image, rule, columns, nulls, watermark, seen, work, runs, nodes, out, matches, machine, counters
         )
     else:
         for i in range(1, runs):
@@ -302,15 +339,16 @@ def advance_rule(
             at += 1
             time = columns[y.COLUMN_TIME, row]
             starts = time >= rule[y.R_FROM_MS] and time < rule[y.R_STARTS_UNTIL_MS]
-            if time < rule[y.R_UNTIL_MS] and (starts or runs > 1):
+            outside = rule[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
+            if time < rule[y.R_UNTIL_MS] and (starts or runs > 1) and not outside:
                 runs, node_count, matches, full = _on_event(
                     image, rule, columns, nulls, bitmaps, row, row - first_row, work, runs, nodes, node_count, out, matches,
                     machine, counters,
                 )  # fmt: skip
         if full == y.FULL_NOT and runs > 1:
             runs, matches, stuck = _on_end(
-                image, rule, columns, nulls, watermark, work, runs, nodes, out, matches, machine, counters
-            )
+                image, rule, columns, nulls, watermark, stream_count[key], work, runs, nodes, out, matches, machine, counters
+            )  # fmt: skip
             full = y.FULL_MATCHES if stuck else y.FULL_NOT
             if full == y.FULL_NOT:
                 out_count = _save(image, rule, key, stream_count[key], work, runs, out_runs, out_keys, out_count)

@@ -84,9 +84,9 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 # ------------------------------------------------------------------------------------------------ one rule's row
 (
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
-    R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX,
-) = range(16)  # fmt: skip
-RULE_WIDTH = 16
+    R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
+) = range(17)  # fmt: skip
+RULE_WIDTH = 17
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
 # -------------------------------------------------------------------------------------------- runs, nodes, matches

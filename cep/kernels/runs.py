@@ -177,8 +177,25 @@ def set_expiry(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: 
 
 
 @bare
+def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
+    """Close the strict waits of the run that have missed their event: the stream has had `seen` events by now."""
+    if seen > runs[run, y.RUN_ORDINAL] + 1:
+        state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+        mask = _ONE
+        for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
+            if image[wait + y.W_KIND] == y.WAIT_STRICT:
+                runs[run, y.RUN_WAITS] &= ~mask
+            mask <<= _ONE
+        if runs[run, y.RUN_WAITS] & ~_TIMED_OUT == 0:
+            runs[run, y.RUN_WAITS] = 0
+
+
+@bare
 def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any, until: Any) -> Any:
-    """Close the waits of the run whose time is up; returns (an absence was certain, another wait ran out)."""
+    """Close the waits of the run whose time is up, all of them for FOREVER.
+
+    Returns (an absence was certain, another wait ran out).
+    """
     state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
     absent, ran_out = False, False
     mask = _ONE

@@ -340,25 +340,34 @@ class _Builder:
         return _Fragment(tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment == "before"))
 
     def _forbid_between_repetitions(self, exits: tuple[Exit, ...], guard: Guard) -> None:
-        """What is forbidden right after a loop ends the loop too: so far these positions only wait to go round again."""
-        for position in {e.position for e in exits}:
-            waits = self.positions[position].waits
-            self.positions[position].waits = [replace(w, guards=(*w.guards, guard)) for w in waits]
+        """What is forbidden right after a loop ends the loop too: so far these positions only wait to go round again.
+
+        Not-next only speaks where the loop may be left: before that there is no "right after".
+        """
+        for position, count_min in {(e.position, e.count_min) for e in exits}:
+            guarded: list[Wait] = []
+            for wait in self.positions[position].waits:
+                low, high = wait.counted
+                if guard.moment == "next" and not wait.enters_loop and low < count_min:
+                    guarded.append(replace(wait, counted=(low, count_min)))
+                    low = count_min
+                if high is None or low < high:
+                    guarded.append(replace(wait, guards=(*wait.guards, guard), counted=(low, high)))
+            self.positions[position].waits = guarded
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
-        """Every item first, then the others in any order."""
+        """Every item first, then the others in any order. No item can match nothing (the check sees to it)."""
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []
         exits: list[Exit] = []
-        nullable = True
         for index, item in enumerate(node.items):
-            rest = AnyOrderNode(node.items[:index] + node.items[index + 1 :])
-            fragment = self._steps((Step(Link.FOLLOWED_BY, item), Step(Link.FOLLOWED_BY, rest)))
-            entries.extend(fragment.entries)
-            exits.extend(fragment.exits)
-            nullable = nullable and fragment.nullable
-        return _Fragment(tuple(entries), tuple(exits), nullable)
+            first = self.node(item)
+            rest = self._any_order(AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
+            self._join(tuple(replace(e, bounds=()) for e in first.exits), rest.entries, Link.FOLLOWED_BY, ())
+            entries.extend(first.entries)
+            exits.extend(rest.exits)
+        return _Fragment(tuple(entries), tuple(exits), nullable=False)
 
 
 def _forbidding(exit_: Exit, guard: Guard, limit: tuple[Bound, ...]) -> Exit:

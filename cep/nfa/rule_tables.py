@@ -110,6 +110,8 @@ class RuleCompiler:
         )
         if strict or self.pattern.within_events is not None:
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
+        if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
+            self.reacts_to_all = True  # any event may be the one that closes a window in events
 
     # -------------------------------------------------------------------------------------------- what is known
 
@@ -350,6 +352,7 @@ class RuleCompiler:
             y.R_MEASURES_END: first_measure + y.MEASURE_WIDTH * len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
             y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
+            y.R_COUNTS: int(bool(self.stream)),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]
 

@@ -14,6 +14,7 @@ from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
+from cep.nfa.compile import problems
 
 KeyDomains = tuple[tuple[str, ...], ...]
 
@@ -45,6 +46,7 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         _schema_reason(bound, checked.schema, schema)
         or _key_reason(bound, key_domains)
         or _message_reason(record, bound)
+        or "; ".join(problems(bound, schema))
     )
     return Refused(reason) if reason else bound
 
