@@ -107,13 +107,14 @@ def split(batch: EventBatch, random: Random) -> list[Delivery]:
 # ------------------------------------------------------------------------------------------------------ answers
 
 
-def engine_answers(program: Program, deliveries: Sequence[Delivery], *, through_bytes: bool = True) -> Answers:
+def engine_answers(
+    program: Program, deliveries: Sequence[Delivery], *, keyed_state: KeyedState | None = None
+) -> Answers:
     """What the engine finds for the subject; between two calls the keyed state is written to bytes and read back."""
-    keyed_state: KeyedState | None = None
     found: dict[bool, list[Found]] = {False: [], True: []}
     for batch, watermark_ms in deliveries:
         advanced = advance(program, keyed_state, batch, watermark_ms)
-        keyed_state = decode_page(encode_page(advanced.keyed_state)) if through_bytes else advanced.keyed_state
+        keyed_state = decode_page(encode_page(advanced.keyed_state))
         for timed_out, one in _found(program, advanced.matches):
             found[timed_out].append(one)
     for answers in found.values():

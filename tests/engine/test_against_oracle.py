@@ -1,0 +1,88 @@
+"""Random patterns on random events: the engine answers what the brute-force oracle answers, however it is fed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from cep.nfa.compile import problems
+from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answers, program_of, split, whole
+from tests.oracle.random_cases import SCHEMA, Case, random_case
+
+BLOCK = 50
+BLOCKS = [(1, 4), (2, 12), (3, 24)]  # level, blocks of seeds
+EVERY_BLOCK = [(level, block) for level, blocks in BLOCKS for block in range(blocks)]
+
+
+def compiled_cases(level: int, block: int) -> list[Case]:
+    """The cases of a block whose patterns can be compiled."""
+    cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
+    return [case for case in cases if not problems(case.pattern, SCHEMA)]
+
+
+def difference(case: Case, found: Answers, expected: Answers, how: str) -> str:
+    """A line to start from, with the seed; empty if there is none."""
+    for what, ours, theirs in (
+        ("matches", found.matches, expected.matches),
+        ("time-outs", found.timeouts, expected.timeouts),
+    ):
+        if ours != theirs:
+            missing, extra = sorted(theirs - ours)[:2], sorted(ours - theirs)[:2]
+            return f"random_case({case.seed}, {case.level}) {how}: {what} missing {missing}, not expected {extra}"
+    return ""
+
+
+@pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
+def test_the_engine_finds_what_the_oracle_finds(level: int, block: int) -> None:
+    found = []
+    cases = compiled_cases(level, block)
+    for case in cases:
+        program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
+        found.append(difference(case, engine_answers(program, whole(batch)), _expected(case), "at once"))
+    assert [line for line in found if line] == []
+    assert len(cases) > BLOCK / 2, "most random patterns should compile"
+
+
+@pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
+def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> None:
+    found = []
+    for case in compiled_cases(level, block):
+        program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
+        at_once = engine_answers(program, whole(batch))
+        for attempt in range(3):
+            random = Random(f"{case.level}/{case.seed}/{attempt}")
+            answers = engine_answers(program, split(batch, random))
+            found.append(difference(case, answers, at_once, f"split {attempt}"))
+    assert [line for line in found if line] == []
+
+
+@pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
+def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: int) -> None:
+    found = []
+    for case in compiled_cases(level, block):
+        others = [c.pattern for c in (random_case(case.seed + 7_000 + i, 1 + i % 3) for i in range(3))]
+        beside = [pattern for pattern in others if not problems(pattern, SCHEMA)]
+        program = program_of(SCHEMA, case.pattern)
+        at_once = engine_answers(program, whole(batch_of(SCHEMA, case.events)))
+        alone = [engine_answers(program, whole(batch_of(SCHEMA, {k: e}))) for k, e in case.events.items()]
+        joined = Answers(
+            frozenset(one for a in alone for one in a.matches), frozenset(one for a in alone for one in a.timeouts)
+        )
+        found.append(difference(case, joined, at_once, "key by key"))
+        crowded = program_of(SCHEMA, case.pattern, *beside)
+        batch = batch_of(SCHEMA, case.events)
+        found.append(difference(case, engine_answers(crowded, whole(batch)), at_once, "with rules beside"))
+        parts = split(batch, Random(case.seed))
+        found.append(difference(case, engine_answers(crowded, parts), at_once, "split, with rules beside"))
+    assert [line for line in found if line] == []
+
+
+def test_the_random_cases_are_worth_it() -> None:
+    expected = [_expected(case) for level, _ in BLOCKS for case in compiled_cases(level, 0)]
+    assert sum(bool(answers.matches) for answers in expected) > len(expected) / 3
+    assert sum(bool(answers.timeouts) for answers in expected) > 5
+
+
+def _expected(case: Case) -> Answers:
+    return oracle_answers(case.pattern, case.events)

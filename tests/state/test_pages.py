@@ -1,0 +1,107 @@
+"""Keyed state as bytes; taking keys out of it and putting them together again."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.columnar.batch import EventBatch
+from cep.columnar.codec import decode_table, encode_table
+from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, select_keys
+from cep.nfa.compile import problems
+from cep.nfa.program import Program
+from cep.state.pages import PAGE_FORMAT, decode_page, encode_page
+from tests.engine.bridge import Answers, Delivery, batch_of, engine_answers, program_of
+from tests.oracle.random_cases import SCHEMA, random_case
+
+SEEDS = range(120)
+
+
+def facts(state: KeyedState) -> list[object]:
+    """Everything that a keyed state says, comparable."""
+    events = state.events
+    return [
+        state.layout,
+        state.keys.to_pylist(),
+        state.runs.tolist(),
+        state.run_rule.tolist(),
+        state.run_key.tolist(),
+        state.nodes.tolist(),
+        events.key.tolist(),
+        events.event_id.to_pylist(),
+        events.event_type.tolist(),
+        events.time_ms.tolist(),
+        {name: column.to_pylist() for name, column in events.columns.items()},
+    ]
+
+
+def halfway(seed: int) -> tuple[Program, KeyedState, Delivery] | None:
+    """The state in the middle of a random case, and the events that follow; None for a pattern that is refused."""
+    case = random_case(seed, 3)
+    if problems(case.pattern, SCHEMA):
+        return None
+    others = [random_case(10_000 + seed + i, 1).pattern for i in range(2)]
+    program = program_of(SCHEMA, case.pattern, *others)
+    batch = batch_of(SCHEMA, case.events)
+    cut = len(batch) // 2
+    before, after = batch.take(np.arange(cut)), batch.take(np.arange(cut, len(batch)))
+    state = advance(program, None, before, -(2**60)).keyed_state
+    return program, state, (after, 2**61 - 1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_page_comes_back(seed: int) -> None:
+    found = halfway(seed)
+    if found is not None:
+        assert facts(decode_page(encode_page(found[1]))) == facts(found[1])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_keys_taken_apart_and_joined_go_on_as_one(seed: int) -> None:
+    found = halfway(seed)
+    if found is None:
+        return
+    program, state, (batch, watermark_ms) = found
+    random = Random(seed)
+    share = np.array([random.random() < 0.5 for _ in state.keys], bool)
+    parts = [select_keys(state, share, program.row_registers), select_keys(state, ~share, program.row_registers)]
+    assert sum(len(part) for part in parts) == len(state)
+    joined = concat_states(parts, program.row_registers)
+    if share.all():
+        assert facts(parts[0]) == facts(state)
+    assert _goes_on(program, joined, batch, watermark_ms) == _goes_on(program, state, batch, watermark_ms)
+
+
+def _goes_on(program: Program, state: KeyedState, batch: EventBatch, watermark_ms: int) -> Answers:
+    return engine_answers(program, [(batch, watermark_ms)], keyed_state=state)
+
+
+def test_the_empty_state_comes_back() -> None:
+    program = program_of(SCHEMA, random_case(1, 1).pattern)
+    state = empty_state(program)
+    assert facts(decode_page(encode_page(state))) == facts(state)
+
+
+def test_another_page_format_is_refused_by_name() -> None:
+    table = decode_table(encode_page(empty_state(program_of(SCHEMA, random_case(1, 1).pattern))))
+    meta = json.loads(table.schema.metadata[b"page"]) | {"format": PAGE_FORMAT + 1}
+    foreign = encode_table(table.replace_schema_metadata({"page": json.dumps(meta)}))
+    with pytest.raises(StateFormatError, match=f"a page has format {PAGE_FORMAT + 1}, this build reads {PAGE_FORMAT}"):
+        decode_page(foreign)
+
+
+def test_a_block_that_is_no_page_is_refused_by_name() -> None:
+    with pytest.raises(StateFormatError, match="a page has format None"):
+        decode_page(encode_table(pa.record_batch({"x": [1]})))
+
+
+def test_damaged_bytes_are_noticed() -> None:
+    good = encode_page(empty_state(program_of(SCHEMA, random_case(1, 1).pattern)))
+    with pytest.raises(StateCorruptError, match="checksum"):
+        decode_page(good[:-1] + bytes([good[-1] ^ 1]))
