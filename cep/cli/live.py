@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
@@ -192,8 +193,12 @@ def _settings(
 
 
 def _spark_settings(options: argparse.Namespace) -> dict[str, str]:
-    # Spark keeps the number of a job's first start in its checkpoint.
-    return {} if options.partitions is None else {"spark.sql.shuffle.partitions": str(options.partitions)}
+    from cep.runners.spark.live import SPARK_SETTINGS  # noqa: PLC0415
+
+    if options.partitions is None:
+        return SPARK_SETTINGS
+    # Counts at a job's first start: Spark keeps the number in its checkpoint.
+    return {**SPARK_SETTINGS, "spark.sql.shuffle.partitions": str(options.partitions)}
 
 
 def _sinks(options: argparse.Namespace) -> list[AlertSink]:
@@ -247,7 +252,7 @@ def _print_summary(output: LiveOutput, letters: Path, console: Console) -> None:
     table.add_column()
     table.add_column(justify="right")
     for name, count in sorted(output.totals.items()):
-        table.add_row(name, f"{count:,}")
+        table.add_row(Text(name), f"{count:,}")
     console.print(table)
     if letters.is_dir() and any(letters.iterdir()):
         _say(console, f"records set aside: {letters}")

@@ -12,9 +12,10 @@ from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.decode import Poison
 from cep.model.rule import HeartbeatRecord, parse_control
+from cep.nfa.deployed import DeployedRule
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job
 from cep.runners.spark.packed import dead_letter
@@ -29,11 +30,12 @@ class KnownRulebook:
     """A rulebook and the digest of all that it remembers.
 
     Its fingerprint is not enough to know it by: two rulebooks that match alike may differ in the versions of retired
-    rules, and judge the next control record differently.
+    rules, and judge the next control record differently. `forget_ms` is the watermark at which some version is over.
     """
 
     digest: str
     rulebook: Rulebook
+    forget_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,7 @@ class Change:
 
 _RULEBOOKS: OrderedDict[str, KnownRulebook] = OrderedDict()
 _INITIAL: OrderedDict[tuple[Job, tuple[bytes, ...]], KnownRulebook] = OrderedDict()
+_FORGOTTEN: OrderedDict[tuple[str, int], KnownRulebook] = OrderedDict()
 _CHANGES: OrderedDict[tuple[str, tuple[bytes, ...], int | None], Change] = OrderedDict()
 
 
@@ -77,10 +80,18 @@ def changed(job: Job, before: KnownRulebook, records: tuple[bytes, ...], seen_ms
     if at not in _CHANGES:
         rulebook = Rulebook.from_bytes(before.rulebook.to_bytes(), job.schema, job.domains)
         letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms)
-        if seen_ms is not None:
-            rulebook.forget(seen_ms)
         _keep(_CHANGES, at, Change(_remember(job, rulebook), tuple(letters), counters, heartbeat_ms))
     return _CHANGES[at]
+
+
+def forgotten(job: Job, before: KnownRulebook, watermark_ms: int) -> KnownRulebook:
+    """The rulebook without the versions that are over; for a key group in which all is matched up to the watermark."""
+    at = (before.digest, watermark_ms)
+    if at not in _FORGOTTEN:
+        rulebook = Rulebook.from_bytes(before.rulebook.to_bytes(), job.schema, job.domains)
+        rulebook.forget(watermark_ms)
+        _keep(_FORGOTTEN, at, _remember(job, rulebook))
+    return _FORGOTTEN[at]
 
 
 def apply_records(
@@ -116,9 +127,19 @@ def _remember(job: Job, rulebook: Rulebook) -> KnownRulebook:
     digest = hashlib.sha256(repr((job.schema, job.domains)).encode() + rulebook.to_bytes()).hexdigest()
     found = _RULEBOOKS.get(digest)
     if found is None:
-        found = KnownRulebook(digest, rulebook)
+        found = KnownRulebook(
+            digest, rulebook, min((_end_ms(rule) for rule in rulebook.deployed()), default=TIME_MS_MAX)
+        )
         _keep(_RULEBOOKS, digest, found)
     return found
+
+
+def _end_ms(rule: DeployedRule) -> int:
+    """The watermark from which on a version can neither start a match nor have a run alive."""
+    within_ms = rule.pattern.within_ms
+    if rule.starts_until_ms == TIME_MS_MAX or not isinstance(within_ms, int):
+        return rule.until_ms
+    return min(rule.until_ms, rule.starts_until_ms + within_ms)
 
 
 def _keep(cache: OrderedDict[K, V], at: K, value: V) -> None:

@@ -3,7 +3,8 @@
     events ─▶ pack (packed.py) ─▶ watermark ─┐
     control ─▶ once to every key group ──────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
 
-Spark sees the watermark but no packed row's event time, so it drops nothing: what is late is told by the matching stage.
+Spark sees the watermark but no packed row's event time, so it drops nothing as late;
+the matching stage tells what is.
 Tested by: tests/runners/spark/test_live.py
 """
 
@@ -22,16 +23,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cep.base.errors import SourceError, UsageError
 from cep.runners.job import Job
+from cep.runners.spark import daemon
 from cep.runners.spark.kafka import FORMAT, KafkaDataSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import OUTPUT_SCHEMA, MatchProcessor
 from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
 
+# For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
+SPARK_SETTINGS = {"spark.python.daemon.module": daemon.MODULE, "spark.sql.execution.arrow.maxRecordsPerBatch": "131072"}
 _CONTROL_SCHEMA = "kind string, order bigint, payload binary"
 _CONTROL_ARROW = pa.schema([("kind", pa.string()), ("order", pa.int64()), ("payload", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
-_POLL_S = 0.2
+_POLL_S = 1
 
 
 @dataclass(frozen=True, slots=True)

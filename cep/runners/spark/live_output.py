@@ -4,8 +4,8 @@
     dead, late    JSON lines, one file for each micro-batch that has any: what was set aside, and why
     counters      added to the totals of progress.json, which goes on over restarts
 
-Spark does a micro-batch again whose end was not recorded, with the same id and the same rows. Everything here ends in the
-same place then: sinks and files by their contract, the totals because they know the last batch id that they hold.
+Spark does a micro-batch again whose end was not recorded, with the same id and the same rows. Everything here ends in
+the same place then: sinks and files by their contract, the totals because they know the last batch id that they hold.
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_live_output.py
 """
 

@@ -27,7 +27,7 @@ from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
 from cep.runners.job import Job, Programs, StepOutput, match_step
-from cep.runners.spark.group_rules import KnownRulebook, changed, initial_rulebook, known, restored
+from cep.runners.spark.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
 from cep.runners.spark.packed import ALERTS, CONTROL, CONTROL_FILE, COUNTERS, DEAD, EVENTS, LATE, encode_alerts
 from cep.state.pages import decode_page, encode_page
 
@@ -74,7 +74,7 @@ class MatchProcessor(StatefulProcessor):
         self._pages = handle.getMapState("pages", "page int", "content binary")
         self._waiting = handle.getMapState("waiting", "domain int", "content binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Called once a micro-batch for each key group that has rows."""
         batches: dict[int, list[EventBatch]] = {}
         controls: list[tuple[int, bytes, bool]] = []
@@ -88,7 +88,7 @@ class MatchProcessor(StatefulProcessor):
         if batches or controls:
             yield from self._step(key[0], batches, _in_order(controls), _watermark(timerValues))
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
         """Called when the watermark has passed the time that the key group asked for."""
         yield from self._step(key[0], {}, (), _watermark(timerValues), fired_ms=expiredTimerInfo.getExpiryTimeInMs())
 
@@ -125,6 +125,9 @@ class MatchProcessor(StatefulProcessor):
             else:
                 output.counters["events_without_rule"] += 0 if batch is None else len(batch)
                 self._drop_pages(progress, number, output)
+        # Not before: events that waited may belong to a version that is over by now.
+        if rulebook.forget_ms <= watermark_ms:
+            self._keep_rulebook(progress, forgotten(self._job, rulebook, watermark_ms))
         self._set_timer(progress, watermark_ms)
         self._progress_state.update((progress.to_bytes(),))
         alerts = output.alert_table()
@@ -165,7 +168,8 @@ class MatchProcessor(StatefulProcessor):
                 before = restored(self._job, bytes(stored[0]))
             else:
                 before = initial_rulebook(self._job, self._initial)
-        after, letters = before, ()
+        after = before
+        letters: tuple[bytes, ...] = ()
         if controls:
             change = changed(self._job, before, controls, before_ms if before_ms > TIME_MS_MIN else None)
             after = change.after
@@ -173,17 +177,20 @@ class MatchProcessor(StatefulProcessor):
             if group == 0:  # every key group sees the same records; one of them reports
                 letters = change.dead_letters
                 output.counters.update(change.counters)
-        if after.digest != progress.rulebook:
-            self._rulebook_state.update((after.rulebook.to_bytes(),))
-            progress.rulebook = after.digest
+        self._keep_rulebook(progress, after)
         return after, letters
+
+    def _keep_rulebook(self, progress: _Progress, rulebook: KnownRulebook) -> None:
+        if rulebook.digest != progress.rulebook:
+            self._rulebook_state.update((rulebook.rulebook.to_bytes(),))
+            progress.rulebook = rulebook.digest
 
     # -------------------------------------------------------------------------------------------------- events
 
     def _on_time(
         self, batches: dict[int, list[EventBatch]], watermark_ms: int, output: StepOutput
     ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-        """The events of this micro-batch that are not behind the watermark, by domain, and what to tell of the others."""
+        """The events that are not behind the watermark, by domain, and what to tell of the others."""
         late: list[dict[str, Any]] = []
         fresh: dict[int, EventBatch] = {}
         for number, parts in batches.items():

@@ -1,0 +1,41 @@
+"""Spark's process that forks Python workers, with all that a worker needs loaded beforehand.
+
+A worker that begins cold spends a second on imports and on reading compiled kernels from the disk. Here that happens
+once; a fork has it at once. Spark starts this as `python -m cep.runners.spark.daemon WORKER_MODULE`, by its setting
+spark.python.daemon.module.
+
+Spark's own daemon imports nothing before it forks, because libraries may start threads, which a fork does not have.
+What is loaded here starts none that a worker waits for: Arrow and OpenBLAS begin theirs anew after a fork.
+Tested by: tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark import daemon, worker
+from pyspark.sql.streaming import stateful_processor_util, transform_with_state_driver_worker
+
+from cep.columnar.batch import TEXT
+from cep.columnar.route import key_groups
+from cep.runners.spark import kafka, match_stage, packed
+
+MODULE = "cep.runners.spark.daemon"
+_PRELOADED = (np, pd, worker, stateful_processor_util, kafka, match_stage, packed)
+_MATCHING_WORKER = "pyspark.worker"
+
+
+def main() -> None:
+    """Load, then serve Spark until it closes standard input."""
+    # Spark's worker that declares the state variables tells of its every step on standard output.
+    vars(transform_with_state_driver_worker)["print"] = lambda *_: None
+    if sys.argv[1:2] == [_MATCHING_WORKER]:
+        key_groups(pa.array(["a"], TEXT), 1)  # reads the first kernels and, with them, numba's runtime
+    daemon.manager()
+
+
+if __name__ == "__main__":
+    main()

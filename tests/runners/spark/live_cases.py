@@ -1,0 +1,146 @@
+"""A bounded stream, the rules of this repository, and a live job over both in the session of the tests."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.job import Job
+from cep.runners.spark.live import FolderSource, LiveSettings, serve, start_live
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.replay import Replayed, replay
+from cep.sinks.json_form import json_lines as alert_lines
+from demo.stream import StreamSize, build, json_lines
+
+ROOT = Path(__file__).parents[3]
+SIZE = StreamSize(cards_count=330)
+END = HeartbeatRecord(event_time="2026-06-01T00:00:00Z").to_json()
+
+
+def rules(*names: str) -> dict[str, UpsertRecord]:
+    """Rules of this repository by id; all of them if none is named."""
+    records, problems = read_rules(ROOT / "rules")
+    assert problems == []
+    return {r.id: r for r in records if not names or r.id in names}
+
+
+def payments(seed: int) -> list[bytes]:
+    """Payments as JSON lines in event-time order, with exact amounts."""
+    table = build(seed, SIZE).payments
+    minor = pc.round(pc.multiply(table["amount"].cast(pa.float64()), 100.0))
+    return list(json_lines(table.set_column(4, "amount", pc.divide(minor, 100.0))))
+
+
+def time_ms(line: bytes) -> int:
+    """The event time of a line."""
+    return int(np.datetime64(orjson.loads(line)["event_time"].removesuffix("Z"), "ms").astype(np.int64))
+
+
+def disordered(lines: Sequence[bytes], lateness_ms: int, seed: int) -> list[bytes]:
+    """The lines as they arrive when each is held up for less than `lateness_ms`."""
+    held_ms = np.random.default_rng(seed).random(len(lines)) * lateness_ms
+    return [lines[i] for i in np.argsort(np.array([time_ms(line) for line in lines]) + held_ms, kind="stable")]
+
+
+def split(lines: Sequence[bytes], parts: int) -> list[list[bytes]]:
+    """The lines cut into parts of about one size."""
+    bounds = [len(lines) * n // parts for n in range(parts + 1)]
+    return [list(lines[a:b]) for a, b in itertools.pairwise(bounds)]
+
+
+def make_job(records: Iterable[ControlRecord], lateness_ms: int = 0, pages_count: int = 1) -> Job:
+    """A job for the rules, with few key groups so that a test is short."""
+    deployment = deploy(records)
+    assert deployment.set_aside == ()
+    return Job(deployment.schema, deployment.key_domains, 8, pages_count, lateness_ms)
+
+
+def rows(alerts: pa.Table) -> list[bytes]:
+    """Whole alerts, sorted; one that comes twice is there twice."""
+    return sorted(alert_lines(alerts))
+
+
+def replayed(spark: SparkSession, folder: Path, job: Job, records: Iterable[ControlRecord]) -> Replayed:
+    """What replay finds in the files of a folder."""
+    rulebook = Rulebook(job.schema, job.domains)
+    for record in records:
+        assert rulebook.apply(record, None).kind == "applied"
+    return replay(replace(job, lateness_ms=0), rulebook, spark.read.text(str(folder)), "value", 2)
+
+
+@dataclass
+class LiveRun:
+    """A live job in a folder of its own, run phase by phase; each phase is a start from the checkpoint."""
+
+    spark: SparkSession
+    folder: Path
+    job: Job
+    initial: tuple[bytes, ...]
+    partitions: int = 2
+    reports: list[BatchReport] = field(default_factory=list)
+    files_count: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("events", "control"):
+            (self.folder / name).mkdir(parents=True)
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint" / "query"
+
+    @property
+    def letters(self) -> list[dict[str, object]]:
+        """Everything that was set aside."""
+        files = sorted((self.folder / "letters").glob("*.jsonl"))
+        return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+    @property
+    def totals(self) -> Counter[str]:
+        return self.reports[-1].totals
+
+    def alerts(self) -> list[bytes]:
+        """All alerts so far, sorted."""
+        return rows(pa.concat_tables([report.alerts for report in self.reports]))
+
+    def phase(self, files: Sequence[Sequence[bytes]], control: Sequence[bytes] = ()) -> None:
+        """Add files of events, one a micro-batch, and one of control records; run until all is processed."""
+        for lines in files:
+            self._add("events", lines)
+        if control:
+            self._add("control", control)
+        self.spark.conf.set("spark.sql.shuffle.partitions", str(self.partitions))
+        output = LiveOutput(self.folder / "checkpoint", self.folder / "letters", [], self.reports.append)
+        settings = LiveSettings(
+            self.job,
+            self.initial,
+            FolderSource(self.folder / "events", files_per_trigger=1),
+            FolderSource(self.folder / "control"),
+            self.checkpoint,
+            available_now=True,
+        )
+        serve(start_live(self.spark, settings, output), output, threading.Event())
+
+    def _add(self, name: str, lines: Sequence[bytes]) -> None:
+        write_file(self.folder / name / f"{self.files_count:03}.jsonl", lines, self.files_count)
+        self.files_count += 1
+
+
+def write_file(path: Path, lines: Sequence[bytes], number: int) -> None:
+    """A file of a stream. Spark reads files in the order of their times, so each has a time of its own."""
+    path.write_bytes(b"".join(line + b"\n" for line in lines))
+    os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))

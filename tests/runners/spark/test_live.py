@@ -1,0 +1,139 @@
+"""Replay and live give the same alerts, however the stream is cut; what is bad is set aside and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.model.rule import RetireRecord, UpsertRecord, utc_text
+from tests.runners.spark.live_cases import (
+    END,
+    LiveRun,
+    disordered,
+    make_job,
+    payments,
+    replayed,
+    rows,
+    rules,
+    split,
+    time_ms,
+)
+
+pytestmark = pytest.mark.spark
+LATENESS_MS = 90_000
+
+
+def as_records(*given: UpsertRecord) -> tuple[bytes, ...]:
+    return tuple(record.to_json() for record in given)
+
+
+@pytest.mark.parametrize(
+    ("files", "partitions", "pages", "lateness_ms"),
+    [(1, 1, 4, 0), (4, 4, 1, 0), (3, 4, 4, LATENESS_MS), (6, 1, 1, LATENESS_MS)],
+)
+def test_replay_and_live_agree(
+    spark: SparkSession, tmp_path: Path, files: int, partitions: int, pages: int, lateness_ms: int
+) -> None:
+    given = rules()
+    lines = payments(21)
+    arriving = disordered(lines, lateness_ms, 4) if lateness_ms else lines
+    job = make_job(given.values(), lateness_ms, pages)
+    live = LiveRun(spark, tmp_path, job, as_records(*given.values()), partitions)
+    live.phase(split(arriving, files))
+    live.phase([], [END])
+    found = replayed(spark, tmp_path / "events", job, given.values())
+    assert found.alerts.num_rows == 44, "what the stream has planted"
+    assert live.alerts() == rows(found.alerts)
+    assert live.totals["events"] == len(lines)
+    assert live.totals["late_events"] == 0
+    assert live.letters == []
+
+
+@pytest.mark.parametrize("lateness_ms", [0, LATENESS_MS])
+def test_rules_that_are_added_changed_and_retired_midway(spark: SparkSession, tmp_path: Path, lateness_ms: int) -> None:
+    given = rules()
+    initial = [rule for name, rule in given.items() if name != "small_then_large"]
+    lines = payments(22)
+    parts = split(lines, 6)
+    job = make_job(given.values(), lateness_ms, 2)
+    added = given["small_then_large"].model_copy(update={"effective_at": utc_text(time_ms(parts[3][0]))})
+    stricter = given["card_testing"].model_copy(
+        update={"version": 2, "params": {"tries": 4}, "effective_at": utc_text(time_ms(parts[4][0]))}
+    )
+    retired = RetireRecord(id="rising_amounts", version=2, effective_at=utc_text(time_ms(parts[4][300])))
+    live = LiveRun(spark, tmp_path, job, as_records(*initial))
+    live.phase([disordered(part, lateness_ms, 1) for part in parts[:2]])
+    live.phase([], [added.to_json(), retired.to_json()])
+    live.phase(parts[2:3], [stricter.to_json()])
+    live.phase(parts[3:])
+    live.phase([], [END])
+    found = replayed(spark, tmp_path / "events", job, [*initial, added, retired, stricter])
+    assert live.alerts() == rows(found.alerts)
+    by_rule = {(a["rule_id"], a["version"]) for a in found.alerts.to_pylist()}
+    assert {("small_then_large", 1), ("card_testing", 1), ("card_testing", 2), ("rising_amounts", 1)} <= by_rule
+    assert (live.totals["control_applied"], live.totals["control_heartbeat"]) == (3, 1)
+    assert live.totals["rule_late_ms"] == 0
+
+
+def test_bad_records_are_set_aside_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    given = rules("card_testing", "small_then_large")
+    lines = payments(23)
+    job = make_job(given.values())
+    good = orjson.loads(lines[len(lines) // 2])
+    bad = [
+        b"{broken",
+        orjson.dumps({**good, "event_type": "refund"}),
+        orjson.dumps({name: value for name, value in good.items() if name != "amount"}),
+        orjson.dumps({**good, "amount": "much"}),
+    ]
+    middle = len(lines) // 2
+    broken_rule = given["card_testing"].model_copy(update={"version": 2, "source": "pattern card_testing {"})
+    live = LiveRun(spark, tmp_path, job, as_records(*given.values()))
+    live.phase(split([*lines[:middle], *bad, *lines[middle:]], 3), [b'{"kind": "nonsense"}', broken_rule.to_json()])
+    early = orjson.dumps({**good, "tx_id": "EARLY"})
+    live.phase([[early]])
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    (clean / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.totals["events"] == len(lines) + 1
+    assert live.totals["records"] == len(lines) + 1 + len(bad)
+    assert sum(count for name, count in live.totals.items() if name.startswith("poison[")) == len(bad)
+    assert live.totals["late_events"] == 1
+    assert (live.totals["control_unreadable"], live.totals["control_refused"]) == (1, 1)
+    reasons = {str(letter["code"]): str(letter.get("reason", letter.get("event_id"))) for letter in live.letters}
+    assert len(live.letters) == len(bad) + 3
+    assert "amount" in reasons["missing_field"]
+    assert "CEP" in reasons["control_refused"]
+    assert reasons["late"] == "EARLY"
+    assert {"control_unreadable", "unreadable"} <= reasons.keys()
+
+
+def test_partial_matches_expire_when_their_key_never_comes_back(spark: SparkSession, tmp_path: Path) -> None:
+    given = rules("card_testing", "small_then_large", "impossible_travel")
+    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    live.phase([payments(24)])
+
+    def pages() -> int:
+        reader = spark.read.format("statestore").option("stateVarName", "pages")
+        return reader.load(str(live.checkpoint)).count()
+
+    assert pages() == 8, "one for each key group"
+    live.phase([], [END])
+    assert pages() == 0
+
+
+def test_a_rulebook_that_loses_all_rules_of_a_key_drops_their_runs(spark: SparkSession, tmp_path: Path) -> None:
+    given = rules("card_testing", "dormant_then_large")
+    live = LiveRun(spark, tmp_path, make_job(given.values()), as_records(*given.values()))
+    lines = split(payments(25), 2)
+    live.phase(lines[:1])
+    gone = RetireRecord(id="dormant_then_large", version=2, effective_at=None)
+    live.phase([], [gone.to_json()])
+    live.phase(lines[1:])
+    assert live.totals["alerts[card_testing@1]"] == 12
+    assert live.totals["runs_orphaned"] > 0
+    assert live.totals["events_without_rule"] > 0
