@@ -1,11 +1,12 @@
 """One column of whatever a source gives → the Arrow type of its field, with the values that do not fit marked.
 
     id, string   text; whole numbers become their digits
-    time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms
+    time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms, also
+                 as text of nine digits or more
     duration     whole numbers as ms
     int          whole numbers, text of digits
-    decimal(n)   decimals and text with at most n digits behind the point; floats, and JSON numbers with more digits, if
-                 they are a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
+    decimal(n)   decimals and text with at most n digits behind the point; floats, and text with more digits, if they are
+                 a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
     float, bool  as they are; text that spells one
     enum         text that is one of the symbols
 
@@ -30,10 +31,9 @@ _FLOAT_UNITS_MAX = 2.0**53
 _SLACK_UNITS = 1e-6
 _SLACK_SPACINGS = 8
 _SLACK_UNITS_MAX = 0.01
-# JSON numbers with more digits than the field has: the 17 significant ones of a double fit from 0.001 on. One digit
-# less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
+# Numbers as text (JSON, CSV) with more digits than the field has: the 17 significant ones of a double fit from 0.001
+# on. One digit less than 38 in all, because Arrow's subtraction wants one more than its arguments have.
 WIDE_DECIMAL = pa.decimal128(37, 19)
-_TIMESTAMP_MS = pa.timestamp("ms", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,9 @@ def _time_text(source: pa.Array) -> pa.Array:
         nothing = pa.scalar(None, source.type)
         first = _cast(pc.if_else(with_zone, source, nothing), zoned)
         second = _cast(pc.if_else(with_zone, nothing, source), naive)
-        return _floor_to_ms(pc.coalesce(first, second.cast(zoned)))
+        moments = _floor_to_ms(pc.coalesce(first, second.cast(zoned)))
+        is_number = pc.match_substring_regex(source, r"^-?\d{9,}$")
+        return pc.coalesce(moments, _cast(pc.if_else(is_number, source, nothing), pa.int64()))
 
 
 def _floor_to_ms(source: pa.Array) -> pa.Array:
@@ -148,9 +150,20 @@ def _bool(source: pa.Array, _type: Type) -> pa.Array:
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
+    target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)
+    is_text = pa.types.is_string(source.type) or pa.types.is_large_string(source.type)
     if source.type == WIDE_DECIMAL:
-        source = _without_noise(source, type_.scale)
-    return _units(_cast(source, pa.decimal128(min(19 + type_.scale, 38), type_.scale)))
+        return _units(_cast(_without_noise(source, type_.scale), target))
+    try:
+        return _units(source.cast(target))
+    except pa.ArrowInvalid:
+        exact = _cast(source, target)
+        if is_text:
+            left = pc.if_else(pc.is_null(exact), source, pa.scalar(None, source.type))
+            exact = pc.coalesce(exact, _cast(_without_noise(_cast(left, WIDE_DECIMAL), type_.scale), target))
+        return _units(exact)
+    except pa.ArrowNotImplementedError:
+        return pa.nulls(len(source), pa.int64())
 
 
 def _units(exact: pa.Array) -> pa.Array:

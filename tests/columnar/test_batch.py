@@ -27,7 +27,7 @@ def test_slots_and_back(kind: Kind, values: list[Any]) -> None:
     type_ = Type(kind, nullable=True)
     column = pa.array(values, arrow_type(type_))
     content, nulls = slots(column)
-    assert (content.dtype, nulls.dtype) == (np.int64, np.uint8)
+    assert [content.dtype, nulls.dtype] == [np.dtype(np.int64), np.dtype(np.uint8)]
     assert nulls.tolist() == [v is None for v in values]
     assert not content[nulls.astype(bool)].any()
     assert from_slots(content, nulls, type_).equals(column)

@@ -49,6 +49,12 @@ def test_digits_behind_the_last_are_no_noise(parts: list[tuple[int, int]]) -> No
         assert given_as(values, arrow, AMOUNT).bad.all()
 
 
+def test_text_of_doubles_is_what_was_meant() -> None:
+    converted = given_as(["251.20000000000002", "1.005", "7", None, "x", "0.30000000000000004"], pa.string(), AMOUNT)
+    assert converted.values.to_pylist() == [25120, None, 700, None, None, 30]
+    assert converted.bad.tolist() == [False, True, False, False, True, False]
+
+
 @pytest.mark.parametrize("value", [0.005, 1.001, 10_000.005, 1e15, float("nan"), float("inf"), -float("inf")])
 def test_a_double_that_is_no_number_of_cents_is_bad(value: float) -> None:
     converted = given_as([1.0, value, 2.5], pa.float64(), AMOUNT)
@@ -94,6 +100,7 @@ def test_a_time_is_the_same_however_it_is_written(moments: list[datetime], zone_
         ([date(2026, 3, 1)], pa.date32(), Type(Kind.TIME), [1_772_323_200_000]),
         ([datetime(2026, 3, 1)], pa.timestamp("s"), Type(Kind.TIME), [1_772_323_200_000]),  # noqa: DTZ001
         ([1.5], pa.float64(), Type(Kind.TIME), [None]),
+        (["1772323200000", "17", None], pa.string(), Type(Kind.TIME), [1_772_323_200_000, None, None]),
         ([7, -7], pa.int32(), AMOUNT, [700, -700]),
         ([True], pa.bool_(), AMOUNT, [None]),
         (["1.234", "1.20", "9" * 40], pa.string(), AMOUNT, [None, 120, None]),

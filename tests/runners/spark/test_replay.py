@@ -1,0 +1,155 @@
+"""Replay on Spark: what the oracle finds, whatever the kind of file and however the work is divided."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from cep.base.errors import SourceError, UsageError
+from cep.model.rule import ControlRecord, RetireRecord, utc_text
+from cep.rulebook.deploy import deploy
+from cep.runners.job import Job
+from cep.runners.spark.progress import with_progress
+from cep.runners.spark.replay import Replayed, kind_of, read_events, replay
+from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass(frozen=True)
+class History:
+    """The same transactions as a table and in three kinds of files."""
+
+    table: pa.Table
+    folder: Path
+
+    def path(self, kind: str) -> Path:
+        return self.folder / f"transactions.{kind}"
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    made = History(transactions(), tmp_path_factory.mktemp("history"))
+    pq.write_table(made.table, made.path("parquet"), row_group_size=4_000)
+    pc_csv.write_csv(made.table, made.path("csv"))
+    with made.path("jsonl").open("wb") as file:
+        for row in made.table.to_pylist():
+            file.write(orjson.dumps(row) + b"\n")
+    return made
+
+
+def run(spark: SparkSession, path: Path, given: list[Any], partitions: int = 2, key_groups: int = 32) -> Replayed:
+    """Replay the events at a path with these control records."""
+    deployment = deploy(given)
+    assert deployment.set_aside == ()
+    job = Job(deployment.schema, deployment.key_domains, key_groups)
+    return replay(job, deployment.rulebook, *read_events(spark, path), partitions)
+
+
+def found(replayed: Replayed) -> set[tuple[str, str, tuple[str, ...], int]]:
+    """The alerts in the oracle's words."""
+    return {
+        (
+            alert["rule_id"],
+            alert["key"],
+            tuple(event["event_id"] for event in alert["events"]),
+            round(alert["detected_at"].timestamp() * 1000),
+        )
+        for alert in replayed.alerts.to_pylist()
+    }
+
+
+@pytest.mark.parametrize("names", [BY_CUSTOMER, BY_TERMINAL])
+def test_replay_finds_what_the_oracle_finds(spark: SparkSession, history: History, names: tuple[str, ...]) -> None:
+    replayed = run(spark, history.path("parquet"), records(*names))
+    assert found(replayed) == oracle_alerts(history.table, *names)
+    assert replayed.alerts.num_rows == len(found(replayed)) == len(set(replayed.alerts["alert_id"].to_pylist()))
+    assert replayed.counters["events"] == replayed.counters["records"] == len(history.table)
+    for name in names:
+        assert replayed.counters[f"alerts[{name}@1]"] == sum(rule_id == name for rule_id, *_ in found(replayed)) > 0
+
+
+def test_files_partitions_and_key_groups_do_not_matter(spark: SparkSession, history: History) -> None:
+    given = records(*BY_CUSTOMER, *BY_TERMINAL)
+    expected = run(spark, history.path("parquet"), given, partitions=1).alerts
+    assert expected.num_rows > 1_000
+    for kind, partitions, key_groups in (("parquet", 4, 7), ("csv", 2, 128), ("jsonl", 3, 1)):
+        replayed = run(spark, history.path(kind), given, partitions, key_groups)
+        assert replayed.dead_letters == ()
+        assert replayed.alerts.equals(expected), kind
+
+
+def test_poison_is_counted_and_kept_and_empty_lines_are_not(
+    spark: SparkSession, history: History, tmp_path: Path
+) -> None:
+    lines = history.path("jsonl").read_bytes().splitlines()[:500]
+    bad = [b"{", b"[]", lines[0].replace(b'"amount"', b'"amont"'), lines[0].replace(b'"amount":', b'"amount":"x')]
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join([*lines[:100], *bad, b"", b"  ", *lines[100:]]) + b"\n\n")
+    replayed = run(spark, path, records("rising"))
+    assert replayed.counters["records"] == 504
+    assert replayed.counters["events"] == 500
+    letters = [orjson.loads(letter) for letter in replayed.dead_letters]
+    assert sorted(letter["record"].encode() for letter in letters) == sorted(bad)
+    assert (replayed.counters["poison[unreadable]"], replayed.counters["poison[missing_field]"]) == (3, 1)
+    clean = tmp_path / "clean.jsonl"
+    clean.write_bytes(b"\n".join(lines))
+    assert run(spark, clean, records("rising")).alerts.equals(replayed.alerts)
+
+
+def test_each_version_sees_its_own_span(spark: SparkSession, history: History) -> None:
+    times = sorted(history.table["event_time"].cast(pa.int64()).to_pylist())
+    second_ms, end_ms = times[len(times) // 3], times[2 * len(times) // 3]
+    (first,) = records("small_then_large")
+    second = first.model_copy(update={"version": 2, "effective_at": utc_text(second_ms), "severity": "high"})
+    retire = RetireRecord(id=first.id, version=3, effective_at=utc_text(end_ms))
+    control: list[ControlRecord] = [first, second, retire]
+    replayed = run(spark, history.path("parquet"), control)
+    expected = set()
+    for alert in run(spark, history.path("parquet"), [first]).alerts.to_pylist():
+        ends = alert["match_end"].timestamp() * 1000
+        version = 1 if alert["match_start"].timestamp() * 1000 < second_ms else 2
+        if ends < end_ms:
+            expected.add((version, tuple(event["event_id"] for event in alert["events"])))
+    answers = {(a["version"], tuple(e["event_id"] for e in a["events"])) for a in replayed.alerts.to_pylist()}
+    assert answers == expected
+    assert {version for version, _ in answers} == {1, 2}
+
+
+def test_a_folder_holds_one_kind_of_file(history: History, tmp_path: Path) -> None:
+    assert kind_of(history.path("csv")) == "csv"
+    with pytest.raises(SourceError, match="files of several kinds"):
+        kind_of(history.folder)
+    with pytest.raises(SourceError, match="no Parquet, CSV or JSON lines"):
+        kind_of(tmp_path)
+    with pytest.raises(SourceError, match="there are no events at"):
+        kind_of(tmp_path / "gone.csv")
+
+
+def test_a_terminal_gets_a_bar_and_the_outcome(spark: SparkSession) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True)
+    assert with_progress(spark, "matching", lambda: spark.range(1_000).count(), console) == 1_000
+
+    def fails() -> None:
+        raise UsageError("told")
+
+    with pytest.raises(UsageError, match="told"):
+        with_progress(spark, "matching", fails, console)
+    assert "matching" in screen.getvalue()
+
+
+def test_no_terminal_gets_no_bar(spark: SparkSession) -> None:
+    screen = io.StringIO()
+    assert with_progress(spark, "matching", lambda: 7, Console(file=screen)) == 7
+    assert screen.getvalue() == ""
