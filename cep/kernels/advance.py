@@ -21,20 +21,36 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
-from cep.kernels.matches import choose, emit
+from cep.kernels.matches import choose, emit, settle
 from cep.kernels.runs import accepts, bit, close_due, close_missed, code_holds, gaps_fit, guarded, simple, take
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
+_COMPLETE = np.int64(y.COMPLETE)
+_FREED = np.int64(y.FREED)
+_FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
 
 
 @bare
+def _hold_back(work: Any, i: Any, runs: Any) -> Any:
+    """Write the match that run i has become behind row `runs`; returns the new number of rows."""
+    for c in range(work.shape[1]):
+        work[runs, c] = work[i, c]
+    work[runs, y.RUN_WAITS] = _COMPLETE
+    work[runs, y.RUN_EXPIRY] = _FOREVER
+    return runs + 1
+
+
+@bare
 def _fire(
-    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, nodes: Any, out: Any,
-    matches: Any, machine: Any, counters: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, runs: Any, nodes: Any,
+    out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Close the waits of run i whose time is up; report the match of an absence, or the time-out. Returns matches."""
+    """Close the waits of run i whose time is up; report the match of an absence, or the time-out.
+
+    `skip … in order` puts the match behind row `runs` instead. Returns (runs, matches).
+    """
     reported = work[i, y.RUN_WAITS] & _TIMED_OUT != 0
     absent, ran_out = close_due(image, rule, columns, work, i, nodes, until)
     if work[i, y.RUN_WAITS] == 0:
@@ -42,12 +58,28 @@ def _fire(
     fresh = ran_out and rule[y.R_TIMEOUTS] != 0 and not reported
     if fresh and work[i, y.RUN_WAITS] != 0:
         work[i, y.RUN_WAITS] |= _TIMED_OUT
+    if absent and rule[y.R_IN_ORDER] != 0:
+        runs = _hold_back(work, i, runs)
+        absent = False
     if absent or fresh:
         kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
         last = nodes[work[i, y.RUN_NODE], y.NODE_ROW]
         emit(image, rule, columns, nulls, last, work, i, nodes, kind, detected, out, matches, machine, counters)
         matches += 1
-    return matches
+    return runs, matches
+
+
+@bare
+def _release(
+    image: Any, rule: Any, columns: Any, nulls: Any, detected: Any, work: Any, runs: Any, nodes: Any, out: Any,
+    before: Any, matches: Any, machine: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Apply the rule's skip strategy after one event or deadline. Returns (matches, full)."""
+    if rule[y.R_IN_ORDER] != 0:
+        return settle(image, rule, columns, nulls, work, runs, nodes, detected, out, matches, machine, counters)
+    if rule[y.R_SKIP] != y.SKIP_NONE and matches > before:
+        matches = choose(image, rule, nodes, out, before, matches, work, runs)
+    return matches, False
 
 
 @bare
@@ -57,7 +89,7 @@ def _expire(
 ) -> Any:  # fmt: skip
     """Close what is over by `until`, deadline after deadline: absences match, other waits time out.
 
-    The key's stream has had `seen` events by then. Returns (matches, full). Runs that are closed have no waits left.
+    The key's stream has had `seen` events by then. Returns (runs, matches, FULL_*). Closed runs have no waits left.
     """
     while True:
         due_ms = _FOREVER
@@ -65,20 +97,25 @@ def _expire(
             if work[i, y.RUN_WAITS] != 0:
                 due_ms = min(due_ms, work[i, y.RUN_EXPIRY])
         if due_ms > until or due_ms >= _FOREVER:
-            return matches, False
-        before = matches
-        for i in range(1, runs):
+            return runs, matches, y.FULL_NOT
+        before, live = matches, runs
+        for i in range(1, live):
             if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_EXPIRY] > due_ms:
                 continue
             if matches >= out.shape[0]:
-                return matches, True
+                return runs, matches, y.FULL_MATCHES
+            if runs >= work.shape[0]:
+                return runs, matches, y.FULL_WORK
             close_missed(image, work, i, seen)
             if work[i, y.RUN_WAITS] != 0:
-                matches = _fire(
-                    image, rule, columns, nulls, due_ms, due_ms, i, work, nodes, out, matches, machine, counters
-                )
-        if rule[y.R_SKIP] != y.SKIP_NONE:
-            matches = choose(image, rule, nodes, out, before, matches, work, runs)
+                runs, matches = _fire(
+                    image, rule, columns, nulls, due_ms, due_ms, i, work, runs, nodes, out, matches, machine, counters
+                )  # fmt: skip
+        matches, stuck = _release(
+            image, rule, columns, nulls, due_ms, work, runs, nodes, out, before, matches, machine, counters
+        )
+        if stuck:
+            return runs, matches, y.FULL_MATCHES
 
 
 @bare
@@ -86,23 +123,26 @@ def _expire_events(
     image: Any, rule: Any, columns: Any, nulls: Any, row: Any, work: Any, runs: Any, nodes: Any, out: Any, matches: Any,
     machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Close the runs whose window in events ends with the event in `row`. Returns (matches, full)."""
-    before = matches
-    ordinal = columns[y.COLUMN_ORDINAL, row]
-    for i in range(1, runs):
-        if work[i, y.RUN_WAITS] == 0 or ordinal - work[i, y.RUN_START_ORDINAL] < rule[y.R_WITHIN_EVENTS]:
+    """Close the runs whose window in events ends with the event in `row`. Returns (runs, matches, FULL_*)."""
+    before, live = matches, runs
+    ordinal, detected = columns[y.COLUMN_ORDINAL, row], columns[y.COLUMN_TIME, row]
+    for i in range(1, live):
+        over = ordinal - work[i, y.RUN_START_ORDINAL] >= rule[y.R_WITHIN_EVENTS]
+        if not over or work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:
             continue
         if matches >= out.shape[0]:
-            return matches, True
+            return runs, matches, y.FULL_MATCHES
+        if runs >= work.shape[0]:
+            return runs, matches, y.FULL_WORK
         close_missed(image, work, i, ordinal)
         if work[i, y.RUN_WAITS] != 0:
-            detected = columns[y.COLUMN_TIME, row]
-            matches = _fire(
-                image, rule, columns, nulls, _FOREVER, detected, i, work, nodes, out, matches, machine, counters
-            )
-    if rule[y.R_SKIP] != y.SKIP_NONE and matches > before:
-        matches = choose(image, rule, nodes, out, before, matches, work, runs)
-    return matches, False
+            runs, matches = _fire(
+                image, rule, columns, nulls, _FOREVER, detected, i, work, runs, nodes, out, matches, machine, counters
+            )  # fmt: skip
+    matches, stuck = _release(
+        image, rule, columns, nulls, detected, work, runs, nodes, out, before, matches, machine, counters
+    )
+    return runs, matches, y.FULL_MATCHES if stuck else y.FULL_NOT
 
 
 @inlined
@@ -146,39 +186,47 @@ def _offer(
                 elif image[wait + y.W_CODE] >= 0:
                     takes = code_holds(image, wait + y.W_CODE, columns, nulls, row, work, i, nodes, machine, counters)
         if takes:
-            if runs >= work.shape[0] or node_count >= nodes.shape[0] or matches >= out.shape[0]:
-                full = y.FULL_WORK if runs >= work.shape[0] else y.FULL_MATCHES
+            if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0] or matches >= out.shape[0]:
+                full = y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_MATCHES
                 full = y.FULL_NODES if node_count >= nodes.shape[0] else full
                 break
             take(image, rule, wait, columns, nulls, row, work, i, runs, nodes, node_count, counters)
             node_count += 1
-            if accepts(image, work, runs):
+            accepted = accepts(image, work, runs)
+            if accepted and rule[y.R_IN_ORDER] == 0:
                 emit(
                     image, rule, columns, nulls, row, work, runs, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
                     matches, machine, counters,
                 )  # fmt: skip
                 matches += 1
+            child = runs
             if work[runs, y.RUN_WAITS] != 0:
                 runs += 1
+            if accepted and rule[y.R_IN_ORDER] != 0:
+                runs = _hold_back(work, child, runs)
             if kind != y.WAIT_ANY:
                 waits &= ~current
         elif kind == y.WAIT_STRICT:
             waits &= ~current
         elif kind == y.WAIT_ABSENCE_NEXT:
-            if matches >= out.shape[0]:
-                full = y.FULL_MATCHES
+            if matches >= out.shape[0] or runs >= work.shape[0]:
+                full = y.FULL_MATCHES if matches >= out.shape[0] else y.FULL_WORK
                 break
-            emit(
-                image, rule, columns, nulls, row, work, i, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out, matches,
-                machine, counters,
-            )  # fmt: skip
-            matches += 1
+            if rule[y.R_IN_ORDER] != 0:
+                runs = _hold_back(work, i, runs)
+            else:
+                emit(
+                    image, rule, columns, nulls, row, work, i, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
+                    matches, machine, counters,
+                )  # fmt: skip
+                matches += 1
             waits &= ~current
         if guards and waits & current != 0:
             if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 waits &= ~current
     if i > 0:
-        work[i, y.RUN_WAITS] = 0 if waits == _TIMED_OUT else waits
+        waits |= work[i, y.RUN_WAITS] & _FREED
+        work[i, y.RUN_WAITS] = 0 if waits & ~_FLAGS == 0 else waits
     return runs, node_count, matches, full
 
 
@@ -214,21 +262,21 @@ def _on_event(
     time = columns[y.COLUMN_TIME, row]
     if rule[y.R_FIRES] != 0:
         seen = columns[y.COLUMN_ORDINAL, row]
-        matches, stuck = _expire(
+        runs, matches, full = _expire(
             image, rule, columns, nulls, time, seen, work, runs, nodes, out, matches, machine, counters
         )
-        if not stuck and rule[y.R_WITHIN_EVENTS] < _FOREVER:
-            matches, stuck = _expire_events(
+        if full == y.FULL_NOT and rule[y.R_WITHIN_EVENTS] < _FOREVER:
+            runs, matches, full = _expire_events(
                 image, rule, columns, nulls, row, work, runs, nodes, out, matches, machine, counters
             )
-        if stuck:
-            return runs, node_count, matches, y.FULL_MATCHES
+        if full != y.FULL_NOT:
+            return runs, node_count, matches, full
     before, live = matches, runs
     first = 0 if time >= rule[y.R_FROM_MS] and time < rule[y.R_STARTS_UNTIL_MS] else 1
     closed = rule[y.R_FIRES] != 0 or runs - 1 >= rule[y.R_RUNS_MAX]
     earliest_ordinal = columns[y.COLUMN_ORDINAL, row] - rule[y.R_WITHIN_EVENTS]
     for i in range(first, live):
-        if work[i, y.RUN_WAITS] == 0:
+        if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:
             continue
         if i > 0 and (work[i, y.RUN_EXPIRY] <= time or work[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
             work[i, y.RUN_WAITS] = 0
@@ -242,10 +290,13 @@ def _on_event(
         if full != y.FULL_NOT:
             return runs, node_count, matches, full
         closed = closed or work[i, y.RUN_WAITS] == 0
-    if matches > before:
-        if rule[y.R_SKIP] != y.SKIP_NONE:
-            matches = choose(image, rule, nodes, out, before, matches, work, runs)
-            closed = True
+    if matches > before or rule[y.R_IN_ORDER] != 0:
+        closed = closed or rule[y.R_SKIP] != y.SKIP_NONE
+        matches, stuck = _release(
+            image, rule, columns, nulls, time, work, runs, nodes, out, before, matches, machine, counters
+        )
+        if stuck:
+            return runs, node_count, matches, y.FULL_MATCHES
         if matches - before > rule[y.R_MATCHES_MAX]:
             counters[y.COUNT_DROPPED] += matches - before - rule[y.R_MATCHES_MAX]
             matches = before + rule[y.R_MATCHES_MAX]
@@ -284,10 +335,10 @@ def _on_end(
     image: Any, rule: Any, columns: Any, nulls: Any, watermark: Any, seen: Any, work: Any, runs: Any, nodes: Any,
     out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Close what is over by the watermark once a key's events are done; returns (runs, matches, full)."""
-    stuck = False
+    """Close what is over by the watermark once a key's events are done; returns (runs, matches, FULL_*)."""
+    full = y.FULL_NOT
     if rule[y.R_FIRES] != 0:
-        matches, stuck = _expire(
+        runs, matches, full = _expire(
             image, rule, columns, nulls, watermark, seen, work, runs, nodes, out, matches, machine, counters
         )
     else:
@@ -295,7 +346,7 @@ def _on_end(
             if work[i, y.RUN_EXPIRY] <= watermark and work[i, y.RUN_WAITS] != 0:
                 work[i, y.RUN_WAITS] = 0
                 counters[y.COUNT_EXPIRED] += 1
-    return _tidy(rule, work, runs, counters), matches, stuck
+    return _tidy(rule, work, runs, counters), matches, full
 
 
 @bare
@@ -346,10 +397,9 @@ def advance_rule(
                     machine, counters,
                 )  # fmt: skip
         if full == y.FULL_NOT and runs > 1:
-            runs, matches, stuck = _on_end(
+            runs, matches, full = _on_end(
                 image, rule, columns, nulls, watermark, stream_count[key], work, runs, nodes, out, matches, machine, counters
             )  # fmt: skip
-            full = y.FULL_MATCHES if stuck else y.FULL_NOT
             if full == y.FULL_NOT:
                 out_count = _save(image, rule, key, stream_count[key], work, runs, out_runs, out_keys, out_count)
                 full = y.FULL_OUT if out_count < 0 else y.FULL_NOT

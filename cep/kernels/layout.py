@@ -10,7 +10,8 @@ of a key domain is one array, the *image*; what one part says of another is an o
     node row   | event row | state | previous node |
 
 `waits` of a run has a bit for each wait of its state that is still open; bit 62 says that a time-out has been
-reported. `ordinal` counts the events of the rule's stream on the key and belongs to the last event taken; between
+reported, bit 61 that the row is a complete match which an earlier start still holds back,
+bit 60 that a stop event has ended the greed of the run's loop. `ordinal` counts the events of the rule's stream on the key and belongs to the last event taken; between
 micro-batches it is relative to the key's next event.
 Tested by: tests/kernels/test_advance.py
 """
@@ -58,8 +59,9 @@ WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 # A guard closes its wait for an event for which its condition holds, while the gap to the last event taken fits.
 G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_GAP_MIN, G_GAP_MAX = range(7)
 GUARD_WIDTH = 7
-# Before the event may be taken; after it; before, and on the very next event of the stream alone.
-GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT = range(3)
+# Before the event may be taken; after it; before, and on the very next event of the stream alone; before, as long as no
+# stop event has ended the loop's greed; and what is such a stop event.
+GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT, GUARD_GREEDY, GUARD_FREES = range(5)
 
 # A bound: the gap to the event in the register (-1: the last event taken) lies in [min, max).
 B_REGISTER, B_MIN, B_MAX = range(3)
@@ -85,14 +87,18 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 (
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
     R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
-) = range(17)  # fmt: skip
-RULE_WIDTH = 17
+    R_IN_ORDER,
+) = range(18)  # fmt: skip
+RULE_WIDTH = 18
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
 # -------------------------------------------------------------------------------------------- runs, nodes, matches
 RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL, RUN_NODE = range(7)
 RUN_HEADER = 7
 TIMED_OUT = 1 << 62
+COMPLETE = 1 << 61
+FREED = 1 << 60
+EVERY_WAIT = FREED - 1
 
 NODE_ROW, NODE_STATE, NODE_PREVIOUS = range(3)
 NODE_WIDTH = 3

@@ -83,7 +83,12 @@ def _preferred(nodes: Any, out: Any, a: Any, b: Any) -> Any:
         return out[a, y.MATCH_START_ROW] < out[b, y.MATCH_START_ROW]
     if out[a, y.MATCH_BOUND] != out[b, y.MATCH_BOUND]:
         return out[a, y.MATCH_BOUND] > out[b, y.MATCH_BOUND]
-    x, z = out[a, y.MATCH_NODE], out[b, y.MATCH_NODE]
+    return _earlier_rows(nodes, out[a, y.MATCH_NODE], out[b, y.MATCH_NODE])
+
+
+@bare
+def _earlier_rows(nodes: Any, x: Any, z: Any) -> Any:
+    """Of two bindings of equal length: whether the one that ends in node x has the earlier events, one by one."""
     before = False
     while x >= 0 and x != z:
         if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
@@ -122,6 +127,66 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
             if runs[i, y.RUN_START_ROW] < cut:
                 runs[i, y.RUN_WAITS] = 0
     return count
+
+
+@bare
+def _completed_before(nodes: Any, runs: Any, a: Any, b: Any) -> Any:
+    """Order of complete matches that are held back: by start, by completing event, then as `_preferred`."""
+    if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
+        return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
+    if runs[a, y.RUN_ORDINAL] != runs[b, y.RUN_ORDINAL]:
+        return runs[a, y.RUN_ORDINAL] < runs[b, y.RUN_ORDINAL]
+    count_a, count_b = bound_count(nodes, runs[a, y.RUN_NODE]), bound_count(nodes, runs[b, y.RUN_NODE])
+    if count_a != count_b:
+        return count_a > count_b
+    return _earlier_rows(nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
+
+
+@bare
+def settle(
+    image: Any, rule: Any, columns: Any, nulls: Any, runs: Any, runs_count: Any, nodes: Any, detected: Any, out: Any,
+    matches: Any, machine: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """`skip … in order`: hand out complete matches, earliest start first, as long as no open run started earlier.
+
+    Returns (matches, full).
+    """
+    while True:
+        best = -1
+        earliest = np.int64(y.FOREVER)
+        for i in range(1, runs_count):
+            if runs[i, y.RUN_WAITS] == np.int64(y.COMPLETE):
+                if best < 0 or _completed_before(nodes, runs, i, best):
+                    best = i
+            elif runs[i, y.RUN_WAITS] != 0:
+                earliest = min(earliest, runs[i, y.RUN_START_ROW])
+        if best < 0 or earliest < runs[best, y.RUN_START_ROW]:
+            return matches, False
+        if matches >= out.shape[0]:
+            return matches, True
+        last = nodes[runs[best, y.RUN_NODE], y.NODE_ROW]
+        emit(
+            image,
+            rule,
+            columns,
+            nulls,
+            last,
+            runs,
+            best,
+            nodes,
+            y.KIND_MATCH,
+            detected,
+            out,
+            matches,
+            machine,
+            counters,
+        )
+        cut = _resume_row(image, rule, nodes, out, matches)
+        matches += 1
+        runs[best, y.RUN_WAITS] = 0
+        for i in range(1, runs_count):
+            if runs[i, y.RUN_START_ROW] < cut:
+                runs[i, y.RUN_WAITS] = 0
 
 
 @bare

@@ -15,6 +15,8 @@ from cep.kernels.jit import bare, inlined
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
+_FREED = np.int64(y.FREED)
+_FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
 
 
@@ -68,7 +70,9 @@ def guarded(
     """Whether a guard of the wait closes it for the event: one of those that speak before a take, or of the others."""
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
-        if (moment == y.GUARD_AFTER) == before:
+        if (moment == y.GUARD_AFTER or moment == y.GUARD_FREES) == before:
+            continue
+        if moment == y.GUARD_GREEDY and runs[run, y.RUN_WAITS] & _FREED != 0:
             continue
         if moment == y.GUARD_NEXT and columns[y.COLUMN_ORDINAL, row] != runs[run, y.RUN_ORDINAL] + 1:
             continue
@@ -83,7 +87,10 @@ def guarded(
         if image[g + y.G_CODE] < 0 or code_holds(
             image, g + y.G_CODE, columns, nulls, row, runs, run, nodes, machine, counters
         ):
-            return True
+            if moment != y.GUARD_FREES:
+                return True
+            if run > 0:
+                runs[run, y.RUN_WAITS] |= _FREED
     return False
 
 
@@ -186,7 +193,7 @@ def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
                 runs[run, y.RUN_WAITS] &= ~mask
             mask <<= _ONE
-        if runs[run, y.RUN_WAITS] & ~_TIMED_OUT == 0:
+        if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
             runs[run, y.RUN_WAITS] = 0
 
 
@@ -208,7 +215,7 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
             else:
                 ran_out = True
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & ~_TIMED_OUT == 0:
+    if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
         runs[run, y.RUN_WAITS] = 0
     else:
         set_expiry(image, state, rule, columns, runs, run, nodes)

@@ -63,8 +63,6 @@ class ColumnMap:
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
     """Why a checked, bound pattern cannot be compiled: limits of the automaton. Empty if it can."""
-    if pattern.skip.in_order:
-        return ["`skip … in order` is not available; leave out `in order`"]
     rule = DeployedRule("check", 1, 0, "", pattern)
     try:
         compile_rules(schema, pattern.key, (rule,))

@@ -41,7 +41,8 @@ class StructureError(Exception):
 class Guard:
     """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
-    `moment` is "before" the wait may take the event, "after" it, or "next" (before, and on the very next event alone).
+    `moment` is "before" the wait may take the event, "after" it, "next" (before, and on the very next event alone), or
+    "greedy" (before, until an event that "frees" it has come).
     It only speaks while the time since the last event taken lies in [gap_min_ms, gap_max_ms).
     """
 
@@ -143,7 +144,7 @@ def build(structure: SequenceNode) -> Automaton:
         replace(
             wait,
             link=Link.FOLLOWED_BY_ANY,
-            guards=tuple(g for g in wait.guards if g.moment == "before"),
+            guards=tuple(g for g in wait.guards if g.moment in ("before", "greedy")),
             bounds=tuple(b for b in wait.bounds if b.mark is not None),
         )
         for wait in fragment.entries
@@ -163,6 +164,13 @@ def build(structure: SequenceNode) -> Automaton:
 def _number(value: int | Param | None) -> int:
     assert isinstance(value, int), "parameters are bound before the automaton is built"
     return value
+
+
+def _greed(variable: str, until: Expr | None) -> tuple[Guard, ...]:
+    """What keeps a run from leaving a greedy loop: an event that fits it and does not stop it. A stop event ends that."""
+    if until is None:
+        return (Guard("greedy", variable),)
+    return (Guard("greedy", variable, unless=(until,)), Guard("frees", condition=until))
 
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
@@ -207,9 +215,7 @@ class _Builder:
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
-        goes_on = (
-            (Guard("before", node.variable, unless=() if until is None else (until,)),) if quantifier.greedy else ()
-        )
+        goes_on = _greed(node.variable, until) if quantifier.greedy else ()
         skip_guards = goes_on if count_min == 0 else ()
         entry = Wait(position, until=until)
         if count_max == 1:
@@ -283,7 +289,7 @@ class _Builder:
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """For a greedy group: an event that begins another round is not for what comes after it."""
         targets = [(self.positions[w.target].variable, w.until) for w in entries if w.target is not None]
-        return tuple(Guard("before", v, unless=() if until is None else (until,)) for v, until in targets)
+        return tuple(guard for variable, until in targets for guard in _greed(variable, until))
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier) -> tuple[Wait, ...]:
@@ -337,7 +343,9 @@ class _Builder:
             start = replace(start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried)
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
-        return _Fragment(tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment == "before"))
+        return _Fragment(
+            tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment in ("greedy", "frees"))
+        )
 
     def _forbid_between_repetitions(self, exits: tuple[Exit, ...], guard: Guard) -> None:
         """What is forbidden right after a loop ends the loop too: so far these positions only wait to go round again.

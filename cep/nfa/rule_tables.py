@@ -38,7 +38,10 @@ class Columns(Protocol):
 
 
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
-_GUARD_KIND = {"before": y.GUARD_BEFORE, "after": y.GUARD_AFTER, "next": y.GUARD_NEXT}
+_GUARD_KIND = {
+    "before": y.GUARD_BEFORE, "after": y.GUARD_AFTER, "next": y.GUARD_NEXT, "greedy": y.GUARD_GREEDY,
+    "frees": y.GUARD_FREES,
+}  # fmt: skip
 _SKIP = {
     SkipKind.NONE: y.SKIP_NONE, SkipKind.TO_NEXT: y.SKIP_TO_NEXT, SkipKind.PAST_LAST: y.SKIP_PAST_LAST,
     SkipKind.TO_FIRST: y.SKIP_TO_FIRST, SkipKind.TO_LAST: y.SKIP_TO_LAST,
@@ -69,6 +72,7 @@ class RuleCompiler:
         self.relevant: set[int] = set()
         self.reacts_to_all = False
         self._has_absence = False
+        self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
         self._never_null = frozenset(
@@ -108,7 +112,9 @@ class RuleCompiler:
             for p in automaton.positions
             for w in p.waits
         )
-        if strict or self.pattern.within_events is not None:
+        if self._in_order and strict:
+            self.reacts_to_all = True  # any event may close the run that holds a match back
+        if strict or self._in_order or self.pattern.within_events is not None:
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may be the one that closes a window in events
@@ -316,7 +322,7 @@ class RuleCompiler:
     def start_run(self, width: int) -> list[int]:
         """The run that has taken nothing: every register at its neutral value, every wait open for ever."""
         run = [0] * width
-        run[y.RUN_STATE], run[y.RUN_WAITS], run[y.RUN_EXPIRY] = self._first_state, -1, TIME_MS_MAX
+        run[y.RUN_STATE], run[y.RUN_WAITS], run[y.RUN_EXPIRY] = self._first_state, y.EVERY_WAIT, TIME_MS_MAX
         run[y.RUN_START_ROW] = run[y.RUN_ORDINAL] = run[y.RUN_START_ORDINAL] = run[y.RUN_NODE] = -1
         for (kind, _, _), register in self._registers.items():
             if kind in _ROW_KINDS:
@@ -333,7 +339,6 @@ class RuleCompiler:
     def row(self, at_measures: int) -> list[int]:
         """The rule's row for the kernels (layout.RULE_WIDTH words)."""
         pattern, rule = self.pattern, self.rule
-        assert not pattern.skip.in_order, "refused by problems()"
         first_measure = at_measures + y.MEASURE_WIDTH * self._first_measure
         values = {
             y.R_NUMBER: self._number,
@@ -347,12 +352,13 @@ class RuleCompiler:
             y.R_SKIP: _SKIP[pattern.skip.kind],
             y.R_SKIP_VARIABLE: self._variables.get(pattern.skip.variable or "", -1),
             y.R_TIMEOUTS: int(pattern.timeout_measures is not None),
-            y.R_FIRES: int(pattern.timeout_measures is not None or self._has_absence),
+            y.R_FIRES: int(pattern.timeout_measures is not None or self._has_absence or self._in_order),
             y.R_MEASURES: first_measure,
             y.R_MEASURES_END: first_measure + y.MEASURE_WIDTH * len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
             y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
             y.R_COUNTS: int(bool(self.stream)),
+            y.R_IN_ORDER: int(self._in_order),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]
 
