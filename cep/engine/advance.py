@@ -42,8 +42,9 @@ class Matches:
     """Completed and timed-out runs of one call, M of them, with B bound events in all.
 
     Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline);
-    completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B]
-    (index in the rule's variables), event_row int64[B] and, by row, event_id text and event_time_ms.
+    completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
+    int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B] (index in the rule's variables),
+    event_id text[B] and event_time_ms int64[B], in binding order.
     """
 
     rule: Int32
@@ -76,16 +77,16 @@ class Advanced:
 class _Outputs:
     """Growing output arrays, shared by the rules of one call."""
 
-    def __init__(self, program: Program, state: KeyedState, events_count: int) -> None:
+    def __init__(self, program: Program, fitted: KeyedState, events_count: int) -> None:
         width = program.width
         self.work = np.empty((_WORK_ROWS, width), np.int64)
-        self.nodes = np.empty((len(state.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
-        self.nodes[: len(state.nodes)] = state.nodes
+        self.nodes = np.empty((len(fitted.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
+        self.nodes[: len(fitted.nodes)] = fitted.nodes
         self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_HEADER + program.measures_max), np.int64)
-        self.runs = np.empty((len(state.runs) + _FIRST_CAPACITY, width), np.int64)
+        self.runs = np.empty((len(fitted.runs) + _FIRST_CAPACITY, width), np.int64)
         self.run_key = np.empty(len(self.runs), np.int32)
         self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
-        self.cursor[y.CURSOR_NODES] = len(state.nodes)
+        self.cursor[y.CURSOR_NODES] = len(fitted.nodes)
         self.counters = np.zeros(y.COUNTERS, np.int64)
 
     def enlarge(self, full: int) -> None:
@@ -113,13 +114,13 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    state, orphans = fit(keyed_state or empty_state(program), program)
-    if len(batch) == 0 and (state.expiry_min is None or state.expiry_min > watermark_ms):
-        nothing = _no_matches(program, state)
-        return Advanced(state, nothing, {"runs_orphaned": orphans} if orphans else {})
-    prepared = prepare(program, state, batch)
-    outputs = _Outputs(program, state, len(batch))
-    bounds = np.searchsorted(state.run_rule, np.arange(len(program.rules) + 1))
+    fitted, orphans = fit(keyed_state or empty_state(program), program)
+    if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
+        nothing = _no_matches(program, fitted)
+        return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
+    prepared = prepare(program, fitted, batch)
+    outputs = _Outputs(program, fitted, len(batch))
+    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.rules) + 1))
     rule_of_run: list[Int32] = []
     machine = np.zeros(2 * program.machine_size, np.int64)
     stream_counts = np.zeros(len(prepared.keys), np.int32)
@@ -130,11 +131,11 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
             numbered = rule.stream
         before = int(outputs.cursor[y.CURSOR_OUT])
         own = slice(int(bounds[number]), int(bounds[number + 1]))
-        _advance_rule(program, rule, prepared, stream_counts, state, own, watermark_ms, outputs, machine)
+        _advance_rule(program, rule, prepared, stream_counts, fitted, own, watermark_ms, outputs, machine)
         rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
     run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
-    matches = _read_matches(program, state, batch, prepared, outputs)
-    kept = _keep(program, state, batch, prepared, outputs, run_rule)
+    matches = _read_matches(program, fitted, batch, prepared, outputs)
+    kept = _keep(program, fitted, batch, prepared, outputs, run_rule)
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
     counters["runs_orphaned"] = orphans
@@ -144,7 +145,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
 
 
 def _advance_rule(
-    program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, state: KeyedState, own: slice,
+    program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, fitted: KeyedState, own: slice,
     watermark_ms: int, outputs: _Outputs, machine: Int64,
 ) -> None:  # fmt: skip
     queue = queue_of(prepared, rule.relevant)
@@ -154,16 +155,17 @@ def _advance_rule(
     held = np.empty(y.COUNTERS, np.int64)
     while True:
         full = advance_rule(
-            prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row, stream_count,
-            queue, program.start_runs[rule.row[y.R_NUMBER]], state.runs[own], state.run_key[own], watermark_ms, outputs.work,
-            outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, machine, outputs.cursor, outputs.counters, held,
+            prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
+            stream_count, queue, program.start_runs[rule.row[y.R_NUMBER]], fitted.runs[own], fitted.run_key[own],
+            watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, machine,
+            outputs.cursor, outputs.counters, held,
         )  # fmt: skip
         if full == y.FULL_NOT:
             return
         outputs.enlarge(full)
 
 
-def _read_matches(program: Program, state: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
                   outputs: _Outputs) -> Matches:  # fmt: skip
     count = int(outputs.cursor[y.CURSOR_MATCHES])
     found = outputs.matches[:count]
@@ -184,24 +186,24 @@ def _read_matches(program: Program, state: KeyedState, batch: EventBatch, prepar
         (flags & 1).astype(np.uint8),
         offsets,
         variables,
-        _ids(state, batch, prepared, rows),
+        _ids(fitted, batch, prepared, rows),
         prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
     )
 
 
-def _ids(state: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
+def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
     """The event ids of rows of the event table."""
     new = rows >= prepared.first_row
     if new.all():
         return batch.event_id.take(pa.array(prepared.batch_rows[rows - prepared.first_row]))
-    at = np.where(new, len(state.events), rows)
+    at = np.where(new, len(fitted.events), rows)
     at[new] += prepared.batch_rows[rows[new] - prepared.first_row]
-    return pa.chunked_array([state.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
+    return pa.chunked_array([fitted.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
 
 
-def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: PreparedEvents, outputs: _Outputs,
+def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, outputs: _Outputs,
           run_rule: Int32) -> KeyedState:  # fmt: skip
     """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
     runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
@@ -230,7 +232,7 @@ def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: Prep
         nodes[:nodes_kept].copy(),
         RetainedEvents(
             new_key[prepared.columns[y.COLUMN_KEY, rows]],
-            _ids(state, batch, prepared, rows),
+            _ids(fitted, batch, prepared, rows),
             prepared.columns[y.COLUMN_TYPE, rows],
             prepared.columns[y.COLUMN_TIME, rows],
             columns,
@@ -238,12 +240,12 @@ def _keep(program: Program, state: KeyedState, batch: EventBatch, prepared: Prep
     )
 
 
-def _no_matches(program: Program, state: KeyedState) -> Matches:
+def _no_matches(program: Program, fitted: KeyedState) -> Matches:
     nothing = np.empty(0, np.int64)
     return Matches(
         nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
-        np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, state.keys,
+        np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, fitted.keys,
         pa.array([], pa.large_string()),
     )  # fmt: skip

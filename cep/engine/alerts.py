@@ -1,6 +1,6 @@
 """Matches → the alert table that every sink receives.
 
-    alert_id = first 128 bits of SHA-256 over rule, version, key and the ids of the bound events, as hex
+    alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
 Everything but the id's digest is done column by column: an alert never becomes a Python object here.
 Tested by: tests/engine/test_alerts.py
@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cep.base.schema import Kind, Type
-from cep.columnar.batch import TEXT, from_slots
+from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program, RuleProgram
@@ -74,8 +75,9 @@ def sort_alerts(table: pa.Table) -> pa.Table:
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
 
 
-def _of_rule(matches: Matches, number: int) -> np.ndarray:
-    return (matches.rule == number) & matches.completed
+def _of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
+    mask: NDArray[np.bool_] = (matches.rule == number) & matches.completed
+    return mask
 
 
 def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
@@ -122,11 +124,16 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
 
 
 def _alert_ids(rule_id: str, version: int, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
-    """Parts are joined by a byte that no JSON text can hold unescaped, so that no two lists of parts look alike."""
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), event_id), "\x1f")
-    head = f"{rule_id}\x1f{version}\x1f"
-    texts = pc.binary_join_element_wise(pa.scalar(head), key, pa.scalar("\x1f"), joined, "")
+    """Key and ids stand behind their lengths: whatever they hold, no two lists of parts look alike."""
+    measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
+    head = pa.scalar(f"{rule_id} {version} ")
+    texts = pc.binary_join_element_wise(head, _with_length(key), pc.binary_join(measured, ""), "")
     return pa.array([hashlib.sha256(t).hexdigest()[:32] for t in texts.cast(pa.binary()).to_pylist()], pa.string())
+
+
+def _with_length(texts: pa.Array) -> pa.Array:
+    """`5:abcde` for `abcde`, bytes counted."""
+    return pc.binary_join_element_wise(pc.binary_length(texts).cast(pa.string()), texts, ":")
 
 
 def _measure(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:

@@ -85,39 +85,39 @@ def empty_state(program: Program) -> KeyedState:
     )
 
 
-def fit(state: KeyedState, program: Program) -> tuple[KeyedState, int]:
+def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """The same runs in the numbers of another program; returns (state, runs dropped because their rule is gone).
 
     Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
     """
-    if state.layout.fingerprint == program.fingerprint:
-        return state, 0
+    if keyed_state.layout.fingerprint == program.fingerprint:
+        return keyed_state, 0
     target = Layout.of(program)
     places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(target.rules)}
-    slots = np.full(len(state.layout.rules) + 1, -1, np.int32)
-    shifts = np.zeros(sum(count for _, _, count in state.layout.rules) + 1, np.int64)
-    for old, (identity, first, count) in enumerate(state.layout.rules):
+    slots = np.full(len(keyed_state.layout.rules) + 1, -1, np.int32)
+    shifts = np.zeros(sum(count for _, _, count in keyed_state.layout.rules) + 1, np.int64)
+    for old, (identity, first, count) in enumerate(keyed_state.layout.rules):
         if identity in places:
             slots[old] = places[identity][0]
             shifts[first : first + count] = places[identity][1] - first
-    run_rule = slots[state.run_rule]
+    run_rule = slots[keyed_state.run_rule]
     kept = run_rule >= 0
     runs = np.zeros((int(kept.sum()), program.width), np.int64)
-    shared = min(program.width, state.runs.shape[1])
-    runs[:, :shared] = state.runs[kept, :shared]
+    shared = min(program.width, keyed_state.runs.shape[1])
+    runs[:, :shared] = keyed_state.runs[kept, :shared]
     runs[:, y.RUN_STATE] += shifts[runs[:, y.RUN_STATE]]
-    nodes = state.nodes.copy()
+    nodes = keyed_state.nodes.copy()
     nodes[:, y.NODE_STATE] += shifts[nodes[:, y.NODE_STATE]]
-    run_rule, run_key = run_rule[kept], state.run_key[kept]
+    run_rule, run_key = run_rule[kept], keyed_state.run_key[kept]
     order = np.lexsort((np.arange(len(runs)), run_key, run_rule))
     columns = {
-        c.name: state.events.columns.get(c.name, pa.nulls(len(state.events), arrow_type(c.type)))
+        c.name: keyed_state.events.columns.get(c.name, pa.nulls(len(keyed_state.events), arrow_type(c.type)))
         for c in program.columns
         if c.retained
     }
-    events = replace(state.events, columns=columns)
-    fitted = KeyedState(target, state.keys, runs[order], run_rule[order], run_key[order], nodes, events)
-    return fitted, len(state.runs) - len(runs)
+    events = replace(keyed_state.events, columns=columns)
+    fitted = KeyedState(target, keyed_state.keys, runs[order], run_rule[order], run_key[order], nodes, events)
+    return fitted, len(keyed_state.runs) - len(runs)
 
 
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
@@ -126,15 +126,15 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
         return states[0]
     runs, nodes, events = [], [], []
     keys_before = nodes_before = rows_before = 0
-    for state in states:
-        runs.append(_shifted_runs(state, nodes_before, rows_before, row_registers))
-        moved = state.nodes.copy()
+    for keyed_state in states:
+        runs.append(_shifted_runs(keyed_state, nodes_before, rows_before, row_registers))
+        moved = keyed_state.nodes.copy()
         moved[:, y.NODE_ROW] += rows_before
         moved[:, y.NODE_PREVIOUS] += np.where(moved[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
         nodes.append(moved)
-        events.append(replace(state.events, key=state.events.key + np.int32(keys_before)))
+        events.append(replace(keyed_state.events, key=keyed_state.events.key + np.int32(keys_before)))
         keys_before, nodes_before, rows_before = (
-            keys_before + len(state.keys), nodes_before + len(moved), rows_before + len(state.events),
+            keys_before + len(keyed_state.keys), nodes_before + len(moved), rows_before + len(keyed_state.events),
         )  # fmt: skip
     offsets = np.cumsum([0, *(len(s.keys) for s in states)])
     run_key = np.concatenate([s.run_key + np.int32(at) for s, at in zip(states, offsets[:-1], strict=True)])
@@ -157,44 +157,44 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     )
 
 
-def _shifted_runs(state: KeyedState, nodes_before: int, rows_before: int, row_registers: np.ndarray) -> Int64:
-    runs = state.runs.copy()
+def _shifted_runs(keyed_state: KeyedState, nodes_before: int, rows_before: int, row_registers: np.ndarray) -> Int64:
+    runs = keyed_state.runs.copy()
     runs[:, y.RUN_NODE] += nodes_before
     runs[:, y.RUN_START_ROW] += rows_before
     if row_registers.shape[1]:
         registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
-        holds_row = row_registers[state.run_rule].astype(bool) & (registers >= 0)
+        holds_row = row_registers[keyed_state.run_rule].astype(bool) & (registers >= 0)
         registers += np.where(holds_row, rows_before, 0)
     return runs
 
 
-def select_keys(state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
+def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
     """The part of the state that belongs to the keys where the mask bool[K] is true. Order is unchanged."""
-    in_runs = wanted[state.run_key]
-    in_events = wanted[state.events.key]
-    in_nodes = in_events[state.nodes[:, y.NODE_ROW]]
+    in_runs = wanted[keyed_state.run_key]
+    in_events = wanted[keyed_state.events.key]
+    in_nodes = in_events[keyed_state.nodes[:, y.NODE_ROW]]
     new_key = np.cumsum(wanted, dtype=np.int64) - 1
     new_row = np.cumsum(in_events, dtype=np.int64) - 1
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
-    runs = state.runs[in_runs]
+    runs = keyed_state.runs[in_runs]
     runs[:, y.RUN_NODE] = new_node[runs[:, y.RUN_NODE]]
     runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
-    run_rule = state.run_rule[in_runs]
+    run_rule = keyed_state.run_rule[in_runs]
     if row_registers.shape[1]:
         registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
         holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
         registers[holds_row] = new_row[registers[holds_row]]
-    nodes = state.nodes[in_nodes]
+    nodes = keyed_state.nodes[in_nodes]
     nodes[:, y.NODE_ROW] = new_row[nodes[:, y.NODE_ROW]]
     has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
     nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
-    rows, events = pa.array(np.flatnonzero(in_events)), state.events
+    rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events
     return KeyedState(
-        state.layout,
-        state.keys.filter(pa.array(wanted)),
+        keyed_state.layout,
+        keyed_state.keys.filter(pa.array(wanted)),
         runs,
         run_rule,
-        new_key[state.run_key[in_runs]].astype(np.int32),
+        new_key[keyed_state.run_key[in_runs]].astype(np.int32),
         nodes,
         RetainedEvents(
             new_key[events.key[in_events]].astype(np.int32),

@@ -13,12 +13,11 @@ import pyarrow.compute as pc
 
 from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
 from cep.engine.keyed_state import KeyedState
+from cep.kernels import layout as y
 from cep.kernels.arrange import count_ordinals, group_by_key, queue_rows
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
-from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.nfa.program import Program
-
 
 _TEXT_TESTS = {
     "contains": pc.match_substring,
@@ -31,7 +30,8 @@ _TEXT_TESTS = {
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
     """Everything about the events of one call, as the kernels want it. `image` is the program's, with the numbers of
-    this call's texts in it; `first_row` is the first new row of the columns. `batch_rows` says which event of the batch a new row is.
+    this call's texts in it; `first_row` is the first new row of the columns. `batch_rows` says which event of the
+    batch a new row is.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null.
     """
@@ -48,28 +48,28 @@ class PreparedEvents:
 
     @property
     def rows_count(self) -> int:
-        return self.columns.shape[1]
+        return int(self.columns.shape[1])
 
 
-def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedEvents:
+def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> PreparedEvents:
     """Sort the batch by (key, time, event id) behind the retained events, and evaluate what needs one event alone.
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
-    encoded = pa.concat_arrays([state.keys, batch.key]).dictionary_encode()
+    encoded = pa.concat_arrays([keyed_state.keys, batch.key]).dictionary_encode()
     codes = np.asarray(encoded.indices)
-    batch_key = codes[len(state.keys) :]
+    batch_key = codes[len(keyed_state.keys) :]
     batch_rows = _order(batch, batch_key, len(encoded.dictionary))
-    first_row = len(state.events)
+    first_row = len(keyed_state.events)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
-    columns[y.COLUMN_TYPE, :first_row] = state.events.event_type
+    columns[y.COLUMN_TYPE, :first_row] = keyed_state.events.event_type
     columns[y.COLUMN_TYPE, first_row:] = batch.event_type[batch_rows]
-    columns[y.COLUMN_TIME, :first_row] = state.events.time_ms
+    columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
     columns[y.COLUMN_TIME, first_row:] = batch.time_ms[batch_rows]
-    columns[y.COLUMN_KEY, :first_row] = state.events.key
+    columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
-    texts = _fill_texts(program, state, batch, batch_rows, columns, nulls)
+    texts = _fill_texts(program, keyed_state, batch, batch_rows, columns, nulls)
     for number, column in enumerate(program.columns):
         if number < y.COLUMNS_FIXED or column.derived or column.type.is_text:
             continue
@@ -82,7 +82,7 @@ def prepare(program: Program, state: KeyedState, batch: EventBatch) -> PreparedE
             nulls[number, first_row:] = nulls[source, first_row:]
             continue
         if column.retained:
-            columns[number, :first_row], nulls[number, :first_row] = slots(state.events.columns[column.name])
+            columns[number, :first_row], nulls[number, :first_row] = slots(keyed_state.events.columns[column.name])
         new = batch.columns[column.name]
         values, flags = slots(new)
         np.take(values, batch_rows, out=columns[number, first_row:])
@@ -118,7 +118,7 @@ def _order(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
 
 
 def _fill_texts(
-    program: Program, state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
+    program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
 ) -> pa.Array:
     """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary."""
     numbers = [n for n, c in enumerate(program.columns) if c.type.is_text]
@@ -127,13 +127,13 @@ def _fill_texts(
     parts: list[pa.Array] = []
     for number in numbers:
         column = program.columns[number]
-        parts.append(state.events.columns[column.name] if column.retained else pa.array([], TEXT))
+        parts.append(keyed_state.events.columns[column.name] if column.retained else pa.array([], TEXT))
         parts.append(batch.columns[column.name])
     encoded = pa.concat_arrays(parts).dictionary_encode()
     indices = encoded.indices
     missing = np.asarray(pc.is_null(indices)).astype(np.uint8) if indices.null_count else None
     codes = np.asarray(indices.fill_null(0) if missing is not None else indices)
-    first_row, at = len(state.events), 0
+    first_row, at = len(keyed_state.events), 0
     for number, old in zip(numbers, parts[::2], strict=True):
         before, after = at + len(old), at + len(old) + len(batch)
         if len(old):

@@ -22,7 +22,7 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.matches import choose, emit, settle
-from cep.kernels.runs import accepts, bit, close_due, close_missed, code_holds, gaps_fit, guarded, simple, take
+from cep.kernels.runs import accepts, close_due, close_missed, gaps_fit, guarded, suits, take
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
@@ -44,8 +44,8 @@ def _hold_back(work: Any, i: Any, runs: Any) -> Any:
 
 @bare
 def _fire(
-    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, runs: Any, nodes: Any,
-    out: Any, matches: Any, machine: Any, counters: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, runs: Any,
+    nodes: Any, out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Close the waits of run i whose time is up; report the match of an absence, or the time-out.
 
@@ -155,10 +155,10 @@ def _offer(
     Returns (runs, node count, matches, FULL_*).
     """
     waits = work[i, y.RUN_WAITS]
-    state = image[y.HEADER_STATES] + work[i, y.RUN_STATE] * y.STATE_WIDTH
+    nfa_state = image[y.HEADER_STATES] + work[i, y.RUN_STATE] * y.STATE_WIDTH
     full = y.FULL_NOT
     mask = _ONE
-    for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         current, mask = mask, mask << _ONE
         if waits & current == 0:
             continue
@@ -178,13 +178,12 @@ def _offer(
             continue
         takes = False
         if fits > 0 and kind < y.WAIT_ABSENCE:
-            predicate = image[wait + y.W_PREDICATE]
-            takes = predicate < 0 or bit(bitmaps, predicate, new)
-            if takes:
-                if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
-                    takes = simple(image, wait, columns, nulls, row, work, i)
-                elif image[wait + y.W_CODE] >= 0:
-                    takes = code_holds(image, wait + y.W_CODE, columns, nulls, row, work, i, nodes, machine, counters)
+            takes = suits(image, wait, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters)
+        if takes:
+            if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
+                takes = simple(image, wait, columns, nulls, row, work, i)
+            elif image[wait + y.W_CODE] >= 0:
+                takes = code_holds(image, wait + y.W_CODE, columns, nulls, row, work, i, nodes, machine, counters)
         if takes:
             if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0] or matches >= out.shape[0]:
                 full = y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_MATCHES
@@ -285,7 +284,8 @@ def _on_event(
             continue
         counters[y.COUNT_STEPS] += 1
         runs, node_count, matches, full = _offer(
-            image, rule, columns, nulls, bitmaps, row, new, i, work, runs, nodes, node_count, out, matches, machine, counters
+            image, rule, columns, nulls, bitmaps, row, new, i, work, runs, nodes, node_count, out, matches, machine,
+            counters,
         )  # fmt: skip
         if full != y.FULL_NOT:
             return runs, node_count, matches, full
@@ -393,12 +393,13 @@ def advance_rule(
             outside = rule[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
             if time < rule[y.R_UNTIL_MS] and (starts or runs > 1) and not outside:
                 runs, node_count, matches, full = _on_event(
-                    image, rule, columns, nulls, bitmaps, row, row - first_row, work, runs, nodes, node_count, out, matches,
-                    machine, counters,
+                    image, rule, columns, nulls, bitmaps, row, row - first_row, work, runs, nodes, node_count, out,
+                    matches, machine, counters,
                 )  # fmt: skip
         if full == y.FULL_NOT and runs > 1:
             runs, matches, full = _on_end(
-                image, rule, columns, nulls, watermark, stream_count[key], work, runs, nodes, out, matches, machine, counters
+                image, rule, columns, nulls, watermark, stream_count[key], work, runs, nodes, out, matches, machine,
+                counters,
             )  # fmt: skip
             if full == y.FULL_NOT:
                 out_count = _save(image, rule, key, stream_count[key], work, runs, out_runs, out_keys, out_count)

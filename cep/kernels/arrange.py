@@ -15,7 +15,7 @@ from cep.kernels.jit import kernel
 
 @kernel
 def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
-    """out uint64[N] = a stable 64-bit hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes).
+    """Fill out uint64[N] with a stable hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes).
 
     FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
     It never changes: key groups of stored state depend on it.

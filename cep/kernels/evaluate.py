@@ -262,8 +262,8 @@ def evaluate_blocks(
 ) -> None:
     """Run `code` over the events [first_row, N); fill bitmaps (bit 0 = first_row) and derived columns.
 
-    Shapes: columns int64[C, N] (derived ones are rows derived_first…, filled here), bitmaps uint64[P, >= (N-first_row)/64],
-    machine_size registers. A derived column may be read by `advance`, not by this code.
+    Shapes: columns int64[C, N] (derived ones are rows derived_first…, filled here), machine_size registers,
+    bitmaps uint64[P, words] with a bit for each new event. A derived column may be read by `advance`, not by this code.
     Returns: nothing. errors[0] counts overflows.
     """
     rows = columns.shape[1]

@@ -13,7 +13,7 @@ import platform
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numba
 
@@ -33,14 +33,18 @@ def _cache_folder() -> Path:
     return base / "cep" / f"kernels-{digest.hexdigest()[:16]}"
 
 
-numba.config.CACHE_DIR = str(_cache_folder())
+# The module-level attribute is how numba documents it; its type hints do not know it.
+numba.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
 
 F = TypeVar("F", bound=Callable[..., Any])
+# Untyped, because the type hints of njit leave out _nrt.
+_NJIT: Any = numba.njit
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": False}
 
 
 def kernel(function: F) -> F:
     """Compile a function for bare arrays: cached on disk, without the GIL, division by zero as in IEEE."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False)(function)  # type: ignore[no-any-return]
+    return cast("F", _NJIT(**_OPTIONS)(function))
 
 
 def bare(function: F) -> F:
@@ -48,11 +52,9 @@ def bare(function: F) -> F:
 
     A matcher step passes many small functions a dozen arrays; counting references to them cost 50 times the matching.
     """
-    return numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=False, _nrt=False)(function)  # type: ignore[no-any-return]
+    return cast("F", _NJIT(**_OPTIONS, _nrt=False)(function))
 
 
 def inlined(function: F) -> F:
     """Like `bare`, copied into its callers: for the few steps that are taken for every run and event."""
-    return numba.njit(  # type: ignore[no-any-return]
-        cache=True, nogil=True, error_model="numpy", fastmath=False, _nrt=False, inline="always"
-    )(function)
+    return cast("F", _NJIT(**_OPTIONS, _nrt=False, inline="always")(function))

@@ -16,8 +16,8 @@ from cep.kernels.jit import bare
 
 @bare
 def emit(
-    image: Any, rule: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, nodes: Any, kind: Any, detected: Any,
-    out: Any, at: Any, machine: Any, counters: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, nodes: Any, kind: Any,
+    detected: Any, out: Any, at: Any, machine: Any, counters: Any,
 ) -> None:  # fmt: skip
     """Write match number `at`. Measures speak of bound events only, so `row` may be any row of the key."""
     out[at, y.MATCH_RULE] = rule[y.R_NUMBER]

@@ -62,6 +62,22 @@ def code_holds(
     return machine[result] != 0 and machine[result + 1] == 0
 
 
+@inlined
+def suits(
+    image: Any, wait: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, runs: Any, run: Any, nodes: Any,
+    machine: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Whether the condition of the wait holds for the event and the run."""
+    predicate = image[wait + y.W_PREDICATE]
+    holds = predicate < 0 or bit(bitmaps, predicate, new)
+    if holds:
+        if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
+            holds = simple(image, wait, columns, nulls, row, runs, run)
+        elif image[wait + y.W_CODE] >= 0:
+            holds = code_holds(image, wait + y.W_CODE, columns, nulls, row, runs, run, nodes, machine, counters)
+    return holds
+
+
 @bare
 def guarded(
     image: Any, wait: Any, before: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, runs: Any, run: Any,
@@ -135,9 +151,9 @@ def _aggregate(kind: Any, old: Any, value: Any, seen: Any, counters: Any) -> Any
 
 
 @inlined
-def act(image: Any, state: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, counters: Any) -> None:
+def act(image: Any, nfa_state: Any, columns: Any, nulls: Any, row: Any, runs: Any, run: Any, counters: Any) -> None:
     """Bring the registers of the run up to the event it has taken; `state` is the offset of its state row."""
-    for k in range(image[state + y.S_ACTIONS], image[state + y.S_ACTIONS_END], y.ACTION_WIDTH):
+    for k in range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH):
         kind = image[k + y.A_KIND]
         register = y.RUN_HEADER + image[k + y.A_REGISTER]
         if kind == y.ACT_COUNT:
@@ -167,12 +183,12 @@ def _deadline(image: Any, wait: Any, within_ms: Any, columns: Any, runs: Any, ru
 
 
 @bare
-def set_expiry(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any) -> None:
+def set_expiry(image: Any, nfa_state: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any) -> None:
     """When the run has to be looked at next: a deadline that fires something, else the last of all."""
     earliest, latest = _FOREVER, -_FOREVER
-    wait = image[state + y.S_WAITS]
+    wait = image[nfa_state + y.S_WAITS]
     waits = runs[run, y.RUN_WAITS]
-    while wait < image[state + y.S_WAITS_END]:
+    while wait < image[nfa_state + y.S_WAITS_END]:
         if waits & 1 != 0:
             ends = _deadline(image, wait, rule[y.R_WITHIN_MS], columns, runs, run, nodes)
             latest = max(latest, ends)
@@ -187,9 +203,9 @@ def set_expiry(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: 
 def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
     """Close the strict waits of the run that have missed their event: the stream has had `seen` events by now."""
     if seen > runs[run, y.RUN_ORDINAL] + 1:
-        state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+        nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
         mask = _ONE
-        for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
                 runs[run, y.RUN_WAITS] &= ~mask
             mask <<= _ONE
@@ -203,10 +219,10 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
 
     Returns (an absence was certain, another wait ran out).
     """
-    state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+    nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
     absent, ran_out = False, False
     mask = _ONE
-    for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         open_ = runs[run, y.RUN_WAITS] & mask != 0
         if open_ and _deadline(image, wait, rule[y.R_WITHIN_MS], columns, runs, run, nodes) <= until:
             runs[run, y.RUN_WAITS] &= ~mask
@@ -218,17 +234,17 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
     if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
         runs[run, y.RUN_WAITS] = 0
     else:
-        set_expiry(image, state, rule, columns, runs, run, nodes)
+        set_expiry(image, nfa_state, rule, columns, runs, run, nodes)
     return absent, ran_out
 
 
 @inlined
-def open_waits(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any) -> None:
+def open_waits(image: Any, nfa_state: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any) -> None:
     """Set the waits of a run that has just entered the state at offset `state`, and its expiry."""
     waits = np.int64(0)
     mask = _ONE
     bounded = False
-    for wait in range(image[state + y.S_WAITS], image[state + y.S_WAITS_END], y.WAIT_WIDTH):
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         register = image[wait + y.W_COUNT_REGISTER]
         fits = register < 0
         if not fits:
@@ -240,7 +256,7 @@ def open_waits(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: 
         mask <<= _ONE
     runs[run, y.RUN_WAITS] = waits
     if bounded:
-        set_expiry(image, state, rule, columns, runs, run, nodes)
+        set_expiry(image, nfa_state, rule, columns, runs, run, nodes)
     else:
         started = columns[y.COLUMN_TIME, runs[run, y.RUN_START_ROW]]
         runs[run, y.RUN_EXPIRY] = min(_FOREVER, started + rule[y.R_WITHIN_MS])
@@ -248,12 +264,12 @@ def open_waits(image: Any, state: Any, rule: Any, columns: Any, runs: Any, run: 
 
 @inlined
 def take(
-    image: Any, rule: Any, wait: Any, columns: Any, nulls: Any, row: Any, runs: Any, parent: Any, child: Any, nodes: Any,
-    node: Any, counters: Any,
+    image: Any, rule: Any, wait: Any, columns: Any, nulls: Any, row: Any, runs: Any, parent: Any, child: Any,
+    nodes: Any, node: Any, counters: Any,
 ) -> None:  # fmt: skip
     """Make row `child` the run that row `parent` becomes by taking the event; its node gets number `node`."""
     target = image[wait + y.W_TARGET]
-    state = image[y.HEADER_STATES] + target * y.STATE_WIDTH
+    nfa_state = image[y.HEADER_STATES] + target * y.STATE_WIDTH
     for c in range(runs.shape[1]):
         runs[child, c] = runs[parent, c]
     if parent == 0:
@@ -270,16 +286,16 @@ def take(
         runs[child, y.RUN_HEADER + image[wait + y.W_RESET]] = 0
     for k in range(image[wait + y.W_MARKS], image[wait + y.W_MARKS_END]):
         runs[child, y.RUN_HEADER + image[k]] = row
-    act(image, state, columns, nulls, row, runs, child, counters)
-    open_waits(image, state, rule, columns, runs, child, nodes)
+    act(image, nfa_state, columns, nulls, row, runs, child, counters)
+    open_waits(image, nfa_state, rule, columns, runs, child, nodes)
 
 
 @inlined
 def accepts(image: Any, runs: Any, run: Any) -> Any:
     """Whether the run has just become a match."""
-    state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
-    register = image[state + y.S_ACCEPT_REGISTER]
+    nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+    register = image[nfa_state + y.S_ACCEPT_REGISTER]
     enough = register < 0
     if not enough:
-        enough = runs[run, y.RUN_HEADER + register] >= image[state + y.S_ACCEPT_MIN]
-    return image[state + y.S_ACCEPT] != 0 and enough
+        enough = runs[run, y.RUN_HEADER + register] >= image[nfa_state + y.S_ACCEPT_MIN]
+    return image[nfa_state + y.S_ACCEPT] != 0 and enough

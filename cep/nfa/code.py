@@ -34,7 +34,7 @@ class Constants:
         self.texts: list[tuple[int, str]] = []
         self._known: dict[tuple[str, object], int] = {}
 
-    def add(self, value: int | float | bool | str, is_float: bool) -> int:
+    def add(self, value: float | bool | str, is_float: bool) -> int:
         """The index of a constant's slot."""
         key = ("text" if isinstance(value, str) else "float" if is_float else "int", value)
         if key not in self._known:
@@ -80,7 +80,7 @@ class Lowering(ABC):
     def lower(self, expr: Expr) -> int:
         """The register that holds the expression's value."""
 
-    def constant(self, value: int | float | bool | str | None, is_float: bool = False) -> int:
+    def constant(self, value: float | bool | str | None, is_float: bool = False) -> int:
         if value is None:
             return self.emit(o.CONST, self.constants.add(0, False), 1)
         return self.emit(o.CONST, self.constants.add(value, is_float), 0)
@@ -154,7 +154,8 @@ class Lowering(ABC):
     def _call(self, expr: Call) -> int:
         if expr.fn in TEXT_TESTS:
             subject, text = expr.arguments
-            assert isinstance(subject, CurrentField) and isinstance(text, Const), "checked before"
+            assert isinstance(subject, CurrentField), "checked before"
+            assert isinstance(text, Const), "checked before"
             return self.emit(o.COLUMN, self.columns.text_test(expr.fn, subject.field, str(text.value)))
         arguments = [self.lower(a) for a in expr.arguments]
         if expr.fn in ("least", "greatest"):
@@ -355,7 +356,8 @@ class ScalarCode(Lowering):
             return self.emit(o.REGISTER, self._run_register("count", expr.variable))
         assert argument is not None, "only count has no argument"
         if expr.fn == "distinct":
-            assert isinstance(argument, CurrentField) and self._variable is not None, "checked by compile"
+            assert isinstance(argument, CurrentField), "checked before"
+            assert self._variable is not None, "compile sets it"
             return self.emit(o.DISTINCT, self._variable(expr.variable), self.columns.number(argument.field))
         present = self.emit(o.REGISTER, self._run_register("present", expr.variable, argument))
         if expr.fn == "count":

@@ -73,12 +73,12 @@ class Tables:
         state_words: list[int] = []
         action_words: list[int] = []
         wait_at, action_at = at_waits, at_actions
-        for state in self.states:
-            wait_end = wait_at + y.WAIT_WIDTH * len(state.waits)
-            action_end = action_at + y.ACTION_WIDTH * len(state.actions)
-            state_words += [wait_at, wait_end, *state.accept, action_at, action_end, state.variable]
+        for nfa_state in self.states:
+            wait_end = wait_at + y.WAIT_WIDTH * len(nfa_state.waits)
+            action_end = action_at + y.ACTION_WIDTH * len(nfa_state.actions)
+            state_words += [wait_at, wait_end, *nfa_state.accept, action_at, action_end, nfa_state.variable]
             wait_at, action_at = wait_end, action_end
-            for kind, register, column, other in state.actions:
+            for kind, register, column, other in nfa_state.actions:
                 action_words += [
                     kind,
                     register,

@@ -69,7 +69,7 @@ class Wait:
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
     which the loop counter of the position waited at must lie. A wait without target is an absence: the match is
-    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come. `greedy` closes every wait listed after this one.
+    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come.
     """
 
     target: int | None
@@ -122,7 +122,7 @@ class Automaton:
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """A node, composed. `skip_guards` hold for what is waited for in place of it (a greedy loop that may be left out)."""
+    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out)."""
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
@@ -167,7 +167,7 @@ def _number(value: int | Param | None) -> int:
 
 
 def _greed(variable: str, until: Expr | None) -> tuple[Guard, ...]:
-    """What keeps a run from leaving a greedy loop: an event that fits it and does not stop it. A stop event ends that."""
+    """What keeps a run from leaving a greedy loop: an event that fits and does not stop it. A stop event ends that."""
     if until is None:
         return (Guard("greedy", variable),)
     return (Guard("greedy", variable, unless=(until,)), Guard("frees", condition=until))
@@ -177,7 +177,8 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
     """The wait at `exit_` for what `entry` takes."""
     if exit_.window is not None:
         raise StructureError(
-            "after a group that ends in an absence with its own window nothing can follow; put what follows into a pattern of its own"
+            "after a group that ends in an absence with its own window nothing can follow; "
+            "put what follows into a pattern of its own"
         )
     return replace(
         entry,

@@ -33,8 +33,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class RuleProgram:
-    """One rule's share of a program. `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event types) or -1 if no
-    condition of it asks for positions in the stream; `relevant` are the predicates it reacts to, None for all events.
+    """One rule's share of a program.
+
+    `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event
+    types) or -1 if nothing of it asks for positions in the stream; `relevant` are the predicates that it reacts to,
+    None for all events.
     """
 
     deployed: DeployedRule

@@ -219,7 +219,7 @@ class RuleCompiler:
         return self._split(parts, event_type, known, allow_simple=True)
 
     def _fits(self, variable: str, known: Known) -> tuple[list[Expr], int | None]:
-        """The conjuncts of a variable's condition, and the event type that has to be checked (None: there is but one)."""
+        """The conjuncts of a variable's condition, and the event type to check (None: there is but one)."""
         declared = self.pattern.variable(variable)
         single = len(self.schema.event_types) == 1
         return conjuncts(declared.where, known), None if single else self.schema.code(declared.event_type)

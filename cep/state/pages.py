@@ -25,15 +25,15 @@ PAGE_FORMAT = 1
 _FIELD = "field:"
 
 
-def encode_page(state: KeyedState) -> bytes:
+def encode_page(keyed_state: KeyedState) -> bytes:
     """The page's bytes."""
-    events = state.events
+    events = keyed_state.events
     columns: dict[str, pa.Array] = {
-        "runs": pa.array(state.runs.reshape(-1)),
-        "run_rule": pa.array(state.run_rule),
-        "run_key": pa.array(state.run_key),
-        "nodes": pa.array(state.nodes.reshape(-1)),
-        "keys": state.keys,
+        "runs": pa.array(keyed_state.runs.reshape(-1)),
+        "run_rule": pa.array(keyed_state.run_rule),
+        "run_key": pa.array(keyed_state.run_key),
+        "nodes": pa.array(keyed_state.nodes.reshape(-1)),
+        "keys": keyed_state.keys,
         "event_key": pa.array(events.key),
         "event_id": events.event_id,
         "event_type": pa.array(events.event_type),
@@ -43,9 +43,9 @@ def encode_page(state: KeyedState) -> bytes:
     arrays = [pa.LargeListArray.from_arrays(pa.array([0, len(c)], pa.int64()), c) for c in columns.values()]
     meta = {
         "format": PAGE_FORMAT,
-        "width": state.runs.shape[1],
-        "fingerprint": state.layout.fingerprint,
-        "rules": state.layout.rules,
+        "width": keyed_state.runs.shape[1],
+        "fingerprint": keyed_state.layout.fingerprint,
+        "rules": keyed_state.layout.rules,
     }
     schema = pa.schema(
         [pa.field(n, a.type) for n, a in zip(columns, arrays, strict=True)], metadata={"page": json.dumps(meta)}
