@@ -180,11 +180,6 @@ def _offer(
         if fits > 0 and kind < y.WAIT_ABSENCE:
             takes = suits(image, wait, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters)
         if takes:
-            if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
-                takes = simple(image, wait, columns, nulls, row, work, i)
-            elif image[wait + y.W_CODE] >= 0:
-                takes = code_holds(image, wait + y.W_CODE, columns, nulls, row, work, i, nodes, machine, counters)
-        if takes:
             if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0] or matches >= out.shape[0]:
                 full = y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_MATCHES
                 full = y.FULL_NODES if node_count >= nodes.shape[0] else full
