@@ -6,6 +6,10 @@ Tested by: tests/base/test_limits.py and the test of whoever hits the bound
 # Times are int64 ms, UTC. The ends stand for "since ever" and "for ever"; sums with a window must not wrap.
 TIME_MS_MIN = -(2**61)
 TIME_MS_MAX = 2**61
+# Event times from 0001-01-01 to 9000-01-01. Outside, an alert's times could not be written as dates (a window may end
+# after the event, so the end is far from 9999); the record is set aside.
+EVENT_TIME_MS_MIN = -62_135_596_800_000
+EVENT_TIME_MS_MAX = 221_845_392_000_000
 
 # A pattern file larger than this is refused before it is read: nobody writes one, a wrong path gives one.
 SOURCE_BYTES_MAX = 1_048_576
@@ -62,3 +66,6 @@ KAFKA_IDLE_CONSUMERS_MAX = 4
 # Nodes of one expression after definitions are written out: definitions that use each other double fast.
 EXPRESSION_NODES_MAX = 20_000
 IMPORTS_MAX = 256  # files that one file draws in
+
+# Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
+TEST_EVENTS_MAX = 10_000

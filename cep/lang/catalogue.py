@@ -1,7 +1,7 @@
 """Every code that a diagnostic can have: its title and the long form that `cep explain CODE` prints.
 
-CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure, CEP5xx parameters and their arguments. A code keeps its
-meaning for ever; one that is no longer given is not used again.
+CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure, CEP5xx parameters and their arguments, CEP6xx tests. A code
+keeps its meaning for ever; one that is no longer given is not used again.
 Tested by: tests/lang/test_diagnostics.py
 """
 
@@ -316,6 +316,46 @@ CATALOGUE: dict[str, Entry] = {
         "parameter hides a field",
         "A bare name is a field or a parameter; with one name for both the reader could not tell which.",
     ),
+    # -------------------------------------------------------------------------------------------------- tests
+    "CEP601": Entry(
+        "test of an unknown pattern",
+        'A test names the pattern that it runs: `test "three declines" of card_testing { … }`. The pattern is in the '
+        "file or in one that is checked with it.",
+    ),
+    "CEP602": Entry(
+        "test that expects nothing, or what cannot be",
+        "A test says what comes out: `expect match …`, `expect matches 3`, `expect timeout …`, or `expect none`. "
+        "`none` and a match on one key exclude each other.",
+    ),
+    "CEP603": Entry(
+        "field that a test does not set",
+        "The time of an event stands before its type, and the fields of the key come from the label before the colon. "
+        "The other fields are set with `field=value`.",
+    ),
+    "CEP604": Entry(
+        "value of another type",
+        "Values in tests are constants of the field's type: decimals with at most its digits, texts in quotes, symbols "
+        "without, durations with a unit. A time is written as the time since the start of the test.",
+    ),
+    "CEP605": Entry(
+        "key of a test",
+        'The label of a key is its value: `c1:` is the card "c1", `4711:` the account 4711. A key of several fields is '
+        'given field by field where it is first named, `p1(payer = "a", payee = "b"):`; its text fields may be '
+        "left out and are then `p1.payer`.",
+    ),
+    "CEP606": Entry(
+        "expectation of an unknown key or value",
+        "`on c1` names a key of the test, and the names in braces are those that the pattern emits.",
+    ),
+    "CEP607": Entry(
+        "time-out that is never emitted",
+        "Partial matches whose time ran out are emitted by patterns with `on timeout emit`. For others, `expect none`.",
+    ),
+    "CEP608": Entry(
+        "events with one id",
+        "An id tells a repeated delivery from a new event, so each event of a test has its own.",
+    ),
+    "CEP609": Entry("too many events", "A test has a limited number of events, repetitions counted."),
 }
 
 

@@ -19,6 +19,7 @@ from cep.lang.lexer import Token, TokenKind
 RESERVED = frozenset(
     "and or not in between is like null true false if then else seq where skip emit within by".split()  # noqa: SIM905
 )
+CLAUSE_WORDS = ("seq", "where", "skip", "emit")  # reserved; `over all` and `on timeout emit` are not
 # The word of each declaration, and what may stand after its name: how a declaration is recognised after a mistake.
 DECLARATIONS = {
     "event": ("{",),
@@ -26,6 +27,7 @@ DECLARATIONS = {
     "list": ("=",),
     "define": ("(", "="),
     "pattern": ("(", "by", "{"),
+    "test": (),
 }
 
 
@@ -80,6 +82,8 @@ class Cursor:
             return False
         if token.text == "import":
             return name.kind is TokenKind.STRING
+        if token.text == "test":
+            return name.kind is TokenKind.STRING and after.text == "of"
         return name.kind is TokenKind.NAME and after.text in DECLARATIONS.get(token.text, ())
 
     def accept(self, *texts: str) -> Token | None:

@@ -14,12 +14,14 @@ from cep.base.errors import UsageError
 from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.base.schema import Schema
 from cep.lang.check import check
+from cep.lang.check_tests import check_tests
 from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
 from cep.lang.ir import PatternIR
 from cep.lang.parser import parse
 from cep.lang.render import render_text
 from cep.lang.resolve import ListValue, resolve
-from cep.lang.syntax import FileSyntax, ImportSyntax
+from cep.lang.syntax import FileSyntax, ImportSyntax, PatternTestSyntax
+from cep.lang.test_ir import PatternTest, RefusedTest
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
 Resolver = Callable[[str, str], tuple[str, str] | str]
@@ -27,7 +29,8 @@ Resolver = Callable[[str, str], tuple[str, str] | str]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a set of files says. Only patterns without errors are in `patterns`; `sources` has every text read."""
+    """What a set of files says. Only patterns and tests without errors are in `patterns` and `tests`, the other tests
+    in `refused_tests`; `sources` has every text read."""
 
     schema: Schema
     patterns: dict[str, PatternIR]
@@ -35,6 +38,8 @@ class Checked:
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, str] = field(default_factory=dict)
     dropped: int = 0  # diagnostics past the limit
+    tests: tuple[PatternTest, ...] = ()
+    refused_tests: tuple[RefusedTest, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -64,7 +69,7 @@ def load_files(paths: Iterable[str | Path]) -> Checked:
 
 
 def bundle_source(path: str | Path) -> str:
-    """One text with the imports of a file in their place, each once: what a control record carries.
+    """One text with the imports of a file in their place, each once, without tests: what a control record carries.
 
     Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
     """
@@ -139,6 +144,7 @@ class _Loader:
         self.sources: dict[str, str] = {}
         self.files: list[FileSyntax] = []
         self.imports: dict[str, list[tuple[ImportSyntax, str]]] = {}
+        self.tests: dict[str, list[PatternTestSyntax]] = {}
         self.open: list[tuple[str, Span | None]] = []
 
     def add(self, name: str, text: str, imported: Span | None = None) -> None:
@@ -153,6 +159,7 @@ class _Loader:
         file = parse(text, name, self.collector)
         self.open.append((name, imported))
         self.imports[name] = []
+        self.tests[name] = [d for d in file.declarations if isinstance(d, PatternTestSyntax)]
         for declaration in file.declarations:
             if isinstance(declaration, ImportSyntax):
                 self._import(name, declaration)
@@ -182,8 +189,10 @@ class _Loader:
         """Resolve and check all that was read."""
         resolved = resolve(self.files, self.collector)
         patterns = check(resolved, self.collector)
+        tests, refused = check_tests(resolved, patterns, self.collector)
         found = tuple(sorted(self.collector.found, key=self._place))
-        return Checked(resolved.schema, patterns, resolved.list_values(), found, self.sources, self.collector.dropped)
+        lists, dropped = resolved.list_values(), self.collector.dropped
+        return Checked(resolved.schema, patterns, lists, found, self.sources, dropped, tests, refused)
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:
         if diagnostic.span is None:
@@ -191,15 +200,18 @@ class _Loader:
         return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
     def bundled(self, name: str, done: set[str]) -> str:
-        """The text of a file with its imports in their place, without those in `done`; adds to `done`."""
+        """The text of a file with its imports in their place, without those in `done` and without tests: a rule
+        stays the same rule when a test is added. Adds to `done`."""
         done.add(name)
         text = self.sources[name]
+        cuts: list[tuple[Span, str | None]] = [(test.whole, None) for test in self.tests[name]]
+        cuts += [(declaration.span, imported) for declaration, imported in self.imports[name]]
         parts: list[str] = []
         at = 0
-        for declaration, imported in self.imports[name]:
-            parts.append(text[at : declaration.span.start])
-            if imported not in done:
+        for span, imported in sorted(cuts, key=lambda cut: cut[0].start):
+            parts.append(text[at : span.start])
+            if imported is not None and imported not in done:
                 parts.append(self.bundled(imported, done).strip())
-            at = declaration.span.end
+            at = span.end
         parts.append(text[at:])
         return "".join(parts)

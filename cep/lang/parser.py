@@ -13,6 +13,7 @@ from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.lexer import TokenKind, lex
 from cep.lang.parse_expressions import parse_expression, parse_list
 from cep.lang.parse_pattern import parse_pattern, parse_type
+from cep.lang.parse_tests import parse_test
 from cep.lang.syntax import (
     Declaration,
     DefineSyntax,
@@ -35,6 +36,7 @@ class _Parser:
             "list": self._list,
             "define": self._define,
             "pattern": lambda: parse_pattern(self.cursor),
+            "test": lambda: parse_test(self.cursor),
         }
 
     def file(self) -> FileSyntax:
@@ -129,4 +131,9 @@ class _Parser:
 
 def parse(text: str, name: str, collector: Collector) -> FileSyntax:
     """Parse the text of one file; what cannot be read is reported and left out."""
-    return _Parser(Cursor(lex(text, name, collector).tokens, collector), name).file()
+    return parse_tokens(Cursor(lex(text, name, collector).tokens, collector), name)
+
+
+def parse_tokens(cursor: Cursor, name: str) -> FileSyntax:
+    """Parse the tokens of one file from where the cursor is."""
+    return _Parser(cursor, name).file()

@@ -25,6 +25,7 @@ from cep.lang.syntax import (
     Literal,
     NameRef,
     PatternSyntax,
+    PatternTestSyntax,
     UnarySyntax,
 )
 from cep.lang.types import resolve_type, same
@@ -43,6 +44,7 @@ class Resolved:
     lists: dict[str, ListSyntax] = field(default_factory=dict)
     defines: dict[str, DefineSyntax] = field(default_factory=dict)
     patterns: dict[str, PatternSyntax] = field(default_factory=dict)
+    tests: list[PatternTestSyntax] = field(default_factory=list)
 
     @property
     def schema(self) -> Schema:
@@ -82,6 +84,8 @@ def resolve(files: Iterable[FileSyntax], collector: Collector) -> Resolved:
                 _define(resolved, declaration, collector)
             elif isinstance(declaration, PatternSyntax):
                 _once(resolved.patterns, declaration, "pattern", collector)
+            elif isinstance(declaration, PatternTestSyntax):
+                resolved.tests.append(declaration)
     first: dict[str, tuple[Type, Span]] = {}
     for event in events.values():
         _event(resolved, event, first, collector)

@@ -362,7 +362,64 @@ class PatternSyntax:
     doc: str
 
 
-Declaration = EventSyntax | ImportSyntax | ListSyntax | DefineSyntax | PatternSyntax
+@dataclass(frozen=True, slots=True)
+class AssignSyntax:
+    """`name = value` of an event, a key or the arguments of a test; `name: value` in what is expected."""
+
+    name: str
+    span: Span
+    value: ExprSyntax
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedEventSyntax:
+    """`20s transaction amount=1.10 x5 every 20s` of a test; `every` is None for an event that comes once."""
+
+    time: DurationLiteral
+    event_type: NameRef
+    fields: tuple[AssignSyntax, ...]
+    count: int
+    every: DurationLiteral | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedKeySyntax:
+    """`c1:` or `c1(payer = "a", payee = "b"):` with its events. `label` is a name, text or integer as written."""
+
+    label: Literal | NameRef
+    fields: tuple[AssignSyntax, ...]
+    events: tuple[ScriptedEventSyntax, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectSyntax:
+    """`expect match on c1 at 5m { amount: 900.00 }`; kind is match, none, timeout or matches (with `count`)."""
+
+    kind: str
+    key: Literal | NameRef | None
+    at: DurationLiteral | None
+    count: int
+    measures: tuple[AssignSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class PatternTestSyntax:
+    """`test "name" of pattern { … }`; `span` is that of the name, `whole` of all of it."""
+
+    name: str
+    span: Span
+    pattern: NameRef
+    arguments: tuple[AssignSyntax, ...]
+    keys: tuple[ScriptedKeySyntax, ...]
+    expects: tuple[ExpectSyntax, ...]
+    todo: str | None
+    broken: bool
+    whole: Span
+
+
+Declaration = EventSyntax | ImportSyntax | ListSyntax | DefineSyntax | PatternSyntax | PatternTestSyntax
 
 
 @dataclass(frozen=True, slots=True)
