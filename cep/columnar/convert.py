@@ -2,11 +2,11 @@
 
     id, string   text; whole numbers become their digits
     time         timestamps of any unit and zone, ISO 8601 text (UTC if it names no zone), whole numbers as ms, also
-                 as text of nine digits or more
+                 as text of nine digits or more; between the years 1 and 9000
     duration     whole numbers as ms
     int          whole numbers, text of digits
-    decimal(n)   decimals and text with at most n digits behind the point; floats, and text with more digits, if they are
-                 a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
+    decimal(n)   decimals and text with at most n digits behind the point; floats, and text with more digits, if they
+                 are a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
     float, bool  as they are; text that spells one
     enum         text that is one of the symbols
 
@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type
 
@@ -96,6 +97,13 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _time(source: pa.Array, _type: Type) -> pa.Array:
+    found = _time_ms(source)
+    values = np.asarray(found.fill_null(0))
+    outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
+    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), found) if outside.any() else found
+
+
+def _time_ms(source: pa.Array) -> pa.Array:
     if pa.types.is_integer(source.type):
         return _cast(source, pa.int64())
     if pa.types.is_date(source.type):

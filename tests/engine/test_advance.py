@@ -1,0 +1,128 @@
+"""advance: pure, bounded, and every loss counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cep.engine.advance import advance
+from cep.nfa.deployed import DeployedRule
+from cep.state.pages import encode_page
+from tests.engine.rules import batch, program, rule
+
+END_MS = 2**61 - 1
+PAIR = "seq a -> b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
+
+
+def bound(rules: list[DeployedRule], *rows: str, watermark_ms: int = END_MS) -> list[list[str]]:
+    """The ids bound by each match, in a fixed order."""
+    matches = advance(program(*rules), None, batch(*rows), watermark_ms).matches
+    ids = matches.event_id.to_pylist()
+    return sorted(ids[matches.offsets[i] : matches.offsets[i + 1]] for i in range(len(matches)))
+
+
+def test_arguments_are_left_unchanged() -> None:
+    compiled = program(rule(PAIR))
+    before = advance(compiled, None, batch("x a@1", "y a@2"), 2).keyed_state
+    content, events = encode_page(before), batch("x b@3", "y a@4")
+    first = advance(compiled, before, events, 4)
+    assert encode_page(before) == content
+    again = advance(compiled, before, events, 4)
+    assert encode_page(again.keyed_state) == encode_page(first.keyed_state)
+    assert len(first.matches) == len(again.matches) == 1
+
+
+def test_events_of_equal_time_are_in_the_order_of_their_ids() -> None:
+    assert bound([rule(PAIR)], "x a@1", "x b@1") == [["e0", "e1"]]
+    assert bound([rule(PAIR)], "x b@1", "x a@1") == []
+
+
+@pytest.mark.parametrize(("gap_ms", "matches"), [(9, 1), (10, 0)])
+def test_a_window_is_half_open(gap_ms: int, matches: int) -> None:
+    assert len(bound([rule(PAIR)], "x a@1", f"x b@{1 + gap_ms}")) == matches
+
+
+@pytest.mark.parametrize(("watermark_ms", "matches"), [(10, 0), (11, 1)])
+def test_an_absence_is_certain_when_the_watermark_says_so(watermark_ms: int, matches: int) -> None:
+    text = "seq a -> !b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
+    assert len(bound([rule(text)], "x a@1", watermark_ms=watermark_ms)) == matches
+
+
+def test_the_watermark_frees_runs_of_keys_that_never_come_back() -> None:
+    compiled = program(rule(PAIR))
+    kept = advance(compiled, None, batch("x a@1", "y a@5"), 5).keyed_state
+    assert (len(kept), kept.expiry_min) == (2, 11)
+    later = advance(compiled, kept, batch(), 11)
+    assert (len(later.keyed_state), later.counters["runs_expired"]) == (1, 1)
+    assert later.keyed_state.keys.to_pylist() == ["y"]
+    assert len(advance(compiled, later.keyed_state, batch(), END_MS).keyed_state.events) == 0
+
+
+def test_a_version_sees_its_own_span() -> None:
+    early, late = ["x a@1", "x b@2"], ["x a@21", "x b@22"]
+    assert bound([rule(PAIR, from_ms=20)], *early, *late) == [["e2", "e3"]]
+    assert bound([rule(PAIR, starts_until_ms=20)], *early, *late) == [["e0", "e1"]]
+    across = ["x a@19", "x b@21"]
+    assert bound([rule(PAIR, starts_until_ms=20)], *across) == [["e0", "e1"]]
+    assert bound([rule(PAIR, starts_until_ms=20, until_ms=20)], *across) == []
+
+
+def test_runs_of_a_rule_that_is_gone_are_counted() -> None:
+    kept = advance(program(rule(PAIR, "r1"), rule(PAIR, "r2")), None, batch("x a@1"), 1).keyed_state
+    left = advance(program(rule(PAIR, "r2")), kept, batch("x b@2"), 2)
+    assert (left.counters["runs_orphaned"], len(left.matches)) == (1, 1)
+
+
+def test_another_content_is_another_rule() -> None:
+    kept = advance(program(rule(PAIR)), None, batch("x a@1"), 1).keyed_state
+    changed = replace(rule(PAIR), content_hash="another")
+    assert advance(program(changed), kept, batch("x b@2"), 2).counters["runs_orphaned"] == 1
+
+
+def test_runs_go_on_among_new_neighbours() -> None:
+    kept = advance(program(rule(PAIR + "emit m = a.amount")), None, batch("x a@1 5.00"), 1).keyed_state
+    others = [
+        rule("seq a{2} -> c\nwhere a: e kind == a\n c: e\nemit t = sum(a.amount), n = c.note", f"s{i}")
+        for i in range(3)
+    ]
+    joined = program(*others, rule(PAIR + "emit m = a.amount"))
+    found = advance(joined, kept, batch("x b@2 7.00"), 2).matches
+    assert found.measures[0, 0] == 500
+
+
+def test_overflow_is_null_and_counted() -> None:
+    text = "seq a\nwhere a: e amount * amount * amount * amount > 0"
+    large = "9" * 15 + ".00"
+    advanced = advance(program(rule(text)), None, batch(f"x a@1 {large}", "x a@2 1.00"), END_MS)
+    assert (advanced.counters["arithmetic_overflows"] > 0, len(advanced.matches)) == (True, 1)
+
+
+def test_too_many_runs_of_a_key_are_evicted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 5)
+    compiled = program(rule(PAIR + "skip none"))
+    kept = advance(compiled, None, batch(*(f"x a@{i}" for i in range(9)), "y a@1"), 8)
+    assert (kept.counters["runs_evicted"], len(kept.keyed_state)) == (4, 6)
+    # The oldest are gone: they are nearest to their end.
+    assert kept.keyed_state.events.event_id.to_pylist() == [f"e{i}" for i in range(4, 10)]
+
+
+def test_too_many_matches_of_an_event_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 3)
+    compiled = program(rule(PAIR + "skip none"))
+    done = advance(compiled, None, batch(*(f"x a@{i}" for i in range(5)), "x b@6"), END_MS)
+    assert (done.counters["matches_dropped"], len(done.matches)) == (2, 3)
+
+
+def test_many_runs_and_matches_enlarge_what_holds_them() -> None:
+    rows = [f"k{i % 3} a@{i}" for i in range(3_000)] + [f"k{i} b@3001" for i in range(3)]
+    text = "seq a -> b within 1 h\nwhere a: e kind == a\n b: e kind == b\nskip none"
+    done = advance(program(rule(text)), None, batch(*rows), END_MS)
+    assert len(done.matches) == 3_000
+    assert np.bincount(done.matches.key).tolist() == [1_000] * 3
+
+
+def test_no_rule_reads_nothing() -> None:
+    done = advance(program(), None, batch("x a@1"), END_MS)
+    assert (len(done.matches), len(done.keyed_state)) == (0, 0)

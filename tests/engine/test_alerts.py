@@ -1,0 +1,124 @@
+"""Matches to alerts: ids, messages, measures, order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cep.engine.advance import advance
+from cep.engine.alerts import ALERT_SCHEMA, alert_table
+from cep.nfa.deployed import DeployedRule
+from tests.engine.rules import batch, program, rule
+
+END_MS = 2**61 - 1
+PAIR = "seq a -> b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
+
+
+def alerts(rows: list[str], *rules: DeployedRule) -> pa.Table:
+    compiled = program(*rules)
+    return alert_table(compiled, advance(compiled, None, batch(*rows), END_MS).matches)
+
+
+def one(text: str, rows: list[str], **changes: Any) -> dict[str, Any]:
+    (found,) = alerts(rows, rule(text, **changes)).to_pylist()
+    return dict(found)
+
+
+def test_an_alert_says_everything() -> None:
+    found = one(
+        PAIR + "emit amount = b.amount, total = a.amount + b.amount",
+        ["card c@0", "card a@1 10.00", "card b@5 0.05"],
+        message="{amount} of {total} on {key}, {unknown}",
+        severity="high", priority=3, score=7, epoch=9, status="shadow",
+    )  # fmt: skip
+    moment = datetime(1970, 1, 1, tzinfo=UTC)
+    digest = hashlib.sha256(b"r 1 4:card2:e12:e2").hexdigest()[:32]
+    assert found == {
+        "alert_id": digest,
+        "rule_id": "r",
+        "version": 1,
+        "epoch": 9,
+        "status": "shadow",
+        "severity": "high",
+        "priority": 3,
+        "score": 7,
+        "key": "card",
+        "message": "0.05 of 10.05 on card, {unknown}",
+        "measures": '{"amount":0.05,"total":10.05}',
+        "events": [
+            {"variable": "a", "event_id": "e1", "event_time": moment.replace(microsecond=1_000)},
+            {"variable": "b", "event_id": "e2", "event_time": moment.replace(microsecond=5_000)},
+        ],
+        "match_start": moment.replace(microsecond=1_000),
+        "match_end": moment.replace(microsecond=5_000),
+        "detected_at": moment.replace(microsecond=5_000),
+        "content_hash": found["content_hash"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected", "in_message"),
+    [
+        ("a.amount", 12.3, "12.30"),
+        ("a.note", 'say "é"', 'say "é"'),
+        ("b.note", None, "null"),
+        ("b.amount", None, "null"),
+        ("a.kind", "a", "a"),
+        ("a.event_time", "1970-01-01T00:00:00.001Z", "1970-01-01T00:00:00.001Z"),
+        ("b.event_time - a.event_time", "4 ms", "4 ms"),
+        ("count(a)", 1, "1"),
+        ("a.amount / 3.0", 4.1, "4.1"),
+        ("a.amount > 1", True, "true"),
+        ("a.amount * a.amount", 151.29, "151.2900"),
+    ],
+)  # fmt: skip
+def test_measures_of_every_kind(measure: str, expected: Any, in_message: str) -> None:
+    events = batch("x a@1 12.30", "x b@5 - -")
+    note = pa.array(['say "é"', None], pa.large_string())
+    events = type(events)(
+        events.key, events.event_id, events.event_type, events.time_ms, {**events.columns, "note": note}
+    )
+    compiled = program(rule(PAIR + f"emit m = {measure}", message="<{m}>"))
+    (found,) = alert_table(compiled, advance(compiled, None, events, END_MS).matches).to_pylist()
+    measured = json.loads(found["measures"])["m"]
+    assert measured == (pytest.approx(expected) if isinstance(expected, float) else expected)
+    assert found["message"] == f"<{in_message}>"
+
+
+def test_a_pattern_without_measures_and_a_rule_without_message() -> None:
+    found = one(PAIR, ["x a@1", "x b@2"])
+    assert (found["measures"], found["message"]) == ("{}", "")
+
+
+def test_ids_cannot_be_made_to_collide() -> None:
+    pattern = rule("seq a{2,3} -> b within 10 ms\nwhere a: e kind == a\n b: e kind == b\nskip none")
+    compiled = program(pattern)
+    events = batch("x a@1", "x a@2", "x a@3", "x b@4")
+    ids = pa.array(["1:a", "1:b", "1:a1:b", "c"], pa.large_string())
+    events = type(events)(events.key, ids, events.event_type, events.time_ms, events.columns)
+    found = alert_table(compiled, advance(compiled, None, events, END_MS).matches)
+    assert found.num_rows == len(set(found["alert_id"].to_pylist())) == 3
+
+
+def test_alerts_come_in_the_order_of_detection_then_id() -> None:
+    rows = [f"k{i % 5} {'ab'[i // 5 % 2]}@{i}" for i in range(60)]
+    found = alerts(rows, rule(PAIR, "r1"), rule(PAIR, "r2"))
+    keys = list(zip(found["detected_at"].to_pylist(), found["alert_id"].to_pylist(), strict=True))
+    assert keys == sorted(keys)
+    assert set(found["rule_id"].to_pylist()) == {"r1", "r2"}
+
+
+def test_no_match_gives_an_empty_table_of_the_same_shape() -> None:
+    found = alerts(["x a@1"], rule(PAIR))
+    assert found.num_rows == 0
+    assert found.schema == ALERT_SCHEMA
+
+
+def test_a_time_out_is_no_alert() -> None:
+    text = PAIR + "on timeout emit waited = a.amount"
+    assert alerts(["x a@1", "x c@50"], rule(text)).num_rows == 0
