@@ -43,6 +43,8 @@ from cep.runners.spark.session import create_session
 
 _OUTPUT_SCHEMA = "kind string, payload binary"
 _OUTPUT_ARROW = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
+# Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
+_EVENTS_AT_ONCE = 65_536
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 
 
@@ -131,23 +133,24 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
     """The function for mapInArrow that matches all packed rows of one task."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        parts: dict[int, list[EventBatch]] = {}
+        shares: dict[tuple[int, int], list[EventBatch]] = {}
         passed: list[tuple[str, bytes]] = []
         for batch in batches:
-            domains, payloads = batch.column("domain").to_pylist(), batch.column("payload")
+            groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
+            payloads = batch.column("payload")
             for row, kind in enumerate(batch.column("kind").to_pylist()):
                 if kind == EVENTS:
-                    parts.setdefault(domains[row], []).append(decode_batch(payloads[row].as_py()))
+                    shares.setdefault((domains[row], groups[row]), []).append(decode_batch(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
                     passed.append((kind, payloads[row].as_py()))
         output = StepOutput()
         programs = Programs().of(Rulebook.from_bytes(saved, job.schema, job.domains), job.schema)
-        for number, share in sorted(parts.items()):
+        for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                match_step(programs[domain], None, concat_batches(share), TIME_MS_MAX - 1, output)
+                match_step(programs[domain], None, events, TIME_MS_MAX - 1, output)
             else:
-                output.counters["events_without_rule"] += sum(len(b) for b in share)
+                output.counters["events_without_rule"] += len(events)
         passed += [(ALERTS, encode_alerts(alerts)) for alerts in output.alerts]
         passed.append((COUNTERS, json.dumps(output.counters).encode()))
         kinds, found = zip(*passed, strict=True)
@@ -155,3 +158,14 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
         yield pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT_ARROW)
 
     return match
+
+
+def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
+    """(domain, events) of several key groups at a time, so that what the matcher works on stays in the cache."""
+    held: list[EventBatch] = []
+    for at, (number, group) in enumerate(ordered := sorted(shares)):
+        held += shares.pop((number, group))
+        last_of_domain = at + 1 == len(ordered) or ordered[at + 1][0] != number
+        if last_of_domain or sum(len(b) for b in held) >= _EVENTS_AT_ONCE:
+            yield number, concat_batches(held)
+            held = []
