@@ -1,0 +1,57 @@
+"""The demo ends well: live and replay agree, and find what its file of expected alerts says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from demo.stream import StreamSize, build
+
+ROOT = Path(__file__).parents[2]
+EXPECTED = ROOT / "demo" / "expected_alerts.json"
+
+
+def run_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The demo as a person starts it, but for the virtual environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "demo", *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+@pytest.mark.spark
+def test_the_small_demo() -> None:
+    done = run_demo("--size", "small", "--seconds", "4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "All 39 alerts are equal" in done.stdout
+    assert "impossible_travel is published" in done.stdout
+    assert done.stderr == ""
+
+
+def test_the_expected_alerts_are_what_is_planted() -> None:
+    expected = json.loads(EXPECTED.read_text(encoding="utf-8"))
+    assert expected.keys() == {"default", "small"}
+    planted = Counter(case.rule_id for case in build(7, StreamSize()).planted if case.fires)
+    for ids in expected.values():
+        for rule_id, count in planted.items():
+            found = len(set(ids[rule_id]))
+            # This one is published at noon and sees half a day.
+            assert (0 < found < count) if rule_id == "impossible_travel" else found == count
+
+
+def test_without_java_it_says_so_in_one_line(tmp_path: Path) -> None:
+    done = run_demo("--size", "small", JAVA_HOME=str(tmp_path))
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "no Java found" in line
