@@ -29,7 +29,7 @@ class TokenKind(StrEnum):
     END = "end of file"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and freezing doubles the cost of one
 class Token:
     """`value` is the content: int for INT, Decimal for DECIMAL, float for FLOAT, ms for DURATION, str else."""
 

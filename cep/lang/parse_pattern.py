@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cep.lang.cursor import DECLARATIONS, Cursor, Panic
+from cep.lang.cursor import CLAUSE_WORDS, DECLARATIONS, Cursor, Panic
 from cep.lang.diagnostics import Label, Span, did_you_mean
 from cep.lang.ir import SkipKind
 from cep.lang.lexer import TokenKind
@@ -27,7 +27,6 @@ from cep.lang.syntax import (
     WhereSyntax,
 )
 
-_CLAUSES = ("seq", "where", "skip", "emit")
 # What follows a field and never an event type: a `where` that forgot the event type. (`-` may begin a condition.)
 _AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
 _SKIPS = {
@@ -182,7 +181,7 @@ def _body(cursor: Cursor) -> _Clauses:
 
 
 def _at_clause(cursor: Cursor) -> bool:
-    return cursor.at(*_CLAUSES) or cursor.at_words("over", "all") or cursor.at_words("on", "timeout")
+    return cursor.at(*CLAUSE_WORDS) or cursor.at_words("over", "all") or cursor.at_words("on", "timeout")
 
 
 def _at_entry(cursor: Cursor) -> bool:
@@ -213,7 +212,7 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
     if cursor.accept(";"):
         return
     if not _at_clause(cursor):
-        names = (*_CLAUSES, "over all", "on timeout emit")
+        names = (*CLAUSE_WORDS, "over all", "on timeout emit")
         cursor.fail(f"expected a clause, found {cursor.shown()}", did_you_mean(cursor.token.text, names, "clauses"))
     word = cursor.take().text
     if word in clauses.seen:

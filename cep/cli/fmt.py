@@ -1,0 +1,78 @@
+"""`cep fmt`: pattern files to the canonical layout, in place.
+
+Tested by: tests/cli/test_fmt.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from cep.cli.paths import pattern_files, printed
+from cep.lang.format import format_text
+from cep.lang.load import read_source
+from cep.lang.render import render_text
+
+HELP = """\
+Bring pattern files into the canonical layout, in place. Comments stay, formatting twice changes nothing, and a file
+with mistakes of syntax is left alone. `-` reads standard input and writes standard output.
+
+examples:
+  cep fmt patterns
+  cep fmt --check patterns      (for a build: names the files that would change)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, a folder of them (*.cep), or -")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something would change")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Format; returns 1 if a file cannot be formatted or, with --check, would change."""
+    if options.paths == ["-"]:
+        return _stream(options.check)
+    failed = 0
+    changed = 0
+    files = pattern_files(options.paths)
+    for path in files:
+        text = read_source(path)
+        if not isinstance(text, str):
+            printed(f"{path}: cannot be read: {text.reason if text is not None else 'there is no such file'}")
+            failed += 1
+            continue
+        formatted, mistakes = format_text(text, str(path))
+        if formatted is None:
+            printed(render_text(mistakes, {str(path): text}))
+            failed += 1
+        elif formatted != text:
+            changed += 1
+            printed(f"{'would format' if options.check else 'formatted'} {path}")
+            if not options.check:
+                _replace(path, formatted)
+    verb = "would change" if options.check else "changed"
+    printed(f"{len(files)} file{'' if len(files) == 1 else 's'}, {changed} {verb}, {failed} left alone")
+    return int(bool(failed or (options.check and changed)))
+
+
+def _stream(check: bool) -> int:
+    text = sys.stdin.read()
+    formatted, mistakes = format_text(text, "<stdin>")
+    if formatted is None:
+        print(render_text(mistakes, {"<stdin>": text}), file=sys.stderr)
+        return 1
+    if check:
+        return int(formatted != text)
+    sys.stdout.write(formatted)
+    return 0
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write beside the file and rename over it: a crash leaves the old or the new text, never half of one."""
+    target = path.resolve()  # a link stays a link
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(target.stat().st_mode)
+    fresh.replace(target)

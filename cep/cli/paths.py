@@ -1,0 +1,34 @@
+"""What verbs that work on pattern files share: which files are meant, and printing what the terminal can show.
+
+Tested by: tests/cli/test_fmt.py
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from cep.base.errors import UsageError
+
+
+def pattern_files(paths: list[str]) -> list[Path]:
+    """The files behind the arguments: a folder stands for all `*.cep` below it. Each file once.
+
+    Raises: UsageError for a path that is not there or a folder without pattern files.
+    """
+    found: dict[Path, None] = {}
+    for name in paths:
+        path = Path(name)
+        files = sorted(path.rglob("*.cep")) if path.is_dir() else [path]
+        if not files:
+            raise UsageError(f"{name} holds no pattern files (*.cep)")
+        if not path.exists():
+            raise UsageError(f"there is no file or folder {name}")
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def printed(text: str) -> None:
+    """Print what the terminal's encoding can say; a file name may hold what it cannot."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "backslashreplace").decode(encoding))

@@ -1,0 +1,339 @@
+"""Tokens with their comments → lines of at most a width: spacing, and where a line may be broken.
+
+Nothing is added or lost: the tokens of the lines are the tokens that came in. Breaks of the author are kept where a
+line may be broken; a line that is too long gets more of them, at the weakest place that leaves a line which fits.
+Tested by: tests/lang/test_format.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from cep.lang.lexer import Lexed, Token, TokenKind
+
+WIDTH = 120
+INDENT_MORE = 4  # of a line that goes on in the middle of something
+
+_OPEN, _CLOSE = ("(", "[", "{"), (")", "]", "}")
+# Words after which a value is still to come, so that a `-` is a sign and a `(` opens a group.
+_BEFORE_A_VALUE = frozenset(
+    (
+        "and",
+        "or",
+        "not",
+        "in",
+        "between",
+        "like",
+        "matches",
+        "is",
+        "if",
+        "then",
+        "else",
+        "by",
+        "until",
+        "over",
+        "where",
+        "with",
+    )
+)
+
+
+class Style(Enum):
+    """What the tokens are, which decides on spaces and breaks."""
+
+    EXPRESSION = "expression"
+    STRUCTURE = "structure"
+
+
+_NO_SPACE_BEFORE = frozenset((",", ")", "]", ".", ":", "?", ".."))
+_NO_SPACE_AFTER = frozenset(("(", "[", ".", ".."))
+# How strongly an operator binds: lines are broken at the weakest. Beside it, what it is for the indentation.
+_RANKS = {
+    **dict.fromkeys(("and", "or"), (1, "and")),
+    **dict.fromkeys(("then", "else"), (2, "")),
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in", "between", "like", "matches", "is"), (3, "")),
+    **dict.fromkeys(("+", "-"), (4, "")),
+    **dict.fromkeys(("*", "/", "%"), (5, "")),
+}
+_COMMA = (0, "comma")
+_LINK_RANKS = {**dict.fromkeys(("->", "->>", "|", "&"), (1, "link")), "within": (0, "link")}
+
+
+@dataclass(slots=True)
+class Piece:
+    """A token, the lines before it that hold comments alone ("" is a blank line), and the comment behind it."""
+
+    token: Token
+    lead: tuple[str, ...] = ()
+    trail: str = ""
+    # Copies of what the token says: they are read ten times for each token.
+    text: str = field(init=False)
+    is_symbol: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = self.token.text
+        self.is_symbol = self.token.kind is TokenKind.SYMBOL
+
+    @property
+    def has_comment(self) -> bool:
+        return any(self.lead)
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of the output. `text` has no indentation; a comment or a blank line has no `trail`."""
+
+    column: int
+    text: str
+    trail: str = ""
+
+
+def pieces(lexed: Lexed, text: str) -> list[Piece]:
+    """The tokens of a file with the comments and blank lines around them; the last one is END."""
+    found: list[Piece] = []
+    comments = list(lexed.comments)
+    at = 0
+    end = 0
+    for token in lexed.tokens:
+        piece = Piece(token)
+        while at < len(comments) and comments[at].span.start < token.span.start:
+            comment = comments[at]
+            between = text[end : comment.span.start]
+            if found and "\n" not in between and not piece.lead and not found[-1].trail:
+                found[-1].trail = _comment(comment.text)
+            else:
+                _blank(piece, between)
+                piece.lead += (_comment(comment.text),)
+            end = comment.span.end
+            at += 1
+        if token.first_on_line:
+            _blank(piece, text[end : token.span.start])
+        end = token.span.end
+        if found and found[-1].text == "," and piece.text in ("]", ")"):
+            _absorb(found, piece)
+        found.append(piece)
+    return found
+
+
+def _absorb(found: list[Piece], piece: Piece) -> None:
+    """Leave out a comma before a closing bracket; its comments stay."""
+    comma = found.pop()
+    trail = comma.trail
+    if trail and not found[-1].trail and not comma.has_comment:
+        found[-1].trail = trail
+        trail = ""
+    piece.lead = (*(c for c in comma.lead if c), *((_no_doc(trail),) if trail else ()), *piece.lead)
+
+
+def _comment(text: str) -> str:
+    return text.rstrip()
+
+
+def _blank(piece: Piece, between: str) -> None:
+    if between.count("\n") > 1 and piece.lead[-1:] != ("",):
+        piece.lead += ("",)
+
+
+def without(group: Sequence[Piece], texts: tuple[str, ...]) -> list[Piece]:
+    """The pieces without these separators; their comments go to the neighbours."""
+    kept: list[Piece] = []
+    carried: list[str] = []
+    for piece in group:
+        if piece.is_symbol and piece.text in texts:
+            carried += [c for c in piece.lead if c]
+            if piece.trail and kept and not kept[-1].trail and not carried:
+                kept[-1].trail = piece.trail
+            elif piece.trail:
+                carried.append(_no_doc(piece.trail))
+            continue
+        if carried:
+            piece = Piece(piece.token, (*carried, *piece.lead), piece.trail)  # noqa: PLW2901
+            carried = []
+        kept.append(piece)
+    if carried and kept:
+        kept[-1].trail = " ".join([c for c in (kept[-1].trail,) if c] + carried)
+    return kept
+
+
+def _no_doc(comment: str) -> str:
+    """A comment that stood behind something, for a line of its own: there `##` would be documentation."""
+    return "# " + comment.lstrip("#").strip()
+
+
+# ----------------------------------------------------------------------------------------------------- spacing
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """The place before a token: its space, how deep in brackets it is, and whether a line may begin here."""
+
+    space: str
+    depth: int
+    rank: tuple[int, str] | None
+
+
+def joined(group: Sequence[Piece], style: Style = Style.EXPRESSION) -> str:
+    """The pieces on one line, without their comments."""
+    return "".join(spot.space + piece.text for spot, piece in zip(_spots(group, style), group, strict=True))
+
+
+def _spots(group: Sequence[Piece], style: Style) -> list[_Spot]:
+    spots: list[_Spot] = []
+    open_brackets: list[str] = []
+    between = 0  # `between` still waits for its `and`
+    has_structure = style is Style.STRUCTURE
+    for at, piece in enumerate(group):
+        left = group[at - 1] if at else None
+        if piece.is_symbol and open_brackets and piece.text in _CLOSE:
+            open_brackets.pop()
+        in_structure = has_structure and "until" not in open_brackets
+        around = open_brackets[-1] if open_brackets else ""
+        if left is None:
+            space = ""
+        elif in_structure:
+            space = _structure_space(left, piece, around)
+            if piece.text == "within" and not around and not _goes_on(group, at):
+                space = "  "
+        else:
+            space = _expression_space(group[at - 2] if at > 1 else None, left, piece)
+        rank = _rank(group, at, in_structure=in_structure)
+        if rank is not None and piece.text == "and" and between:
+            rank = (3, "")
+            between -= 1
+        between += piece.text == "between"
+        spots.append(_Spot(space, len(open_brackets), rank if left is not None else None))
+        if piece.is_symbol and piece.text in _OPEN:
+            is_until = left is not None and left.text == "until" and has_structure
+            open_brackets.append("until" if is_until or "until" in open_brackets else piece.text)
+    return spots
+
+
+def _expression_space(before: Piece | None, left: Piece, right: Piece) -> str:
+    one, other = left.text, right.text
+    if right.is_symbol and other in _NO_SPACE_BEFORE:
+        return ""
+    if other == "(" and right.is_symbol and left.token.kind is TokenKind.NAME and one not in _BEFORE_A_VALUE:
+        return ""
+    if left.is_symbol and (one in _NO_SPACE_AFTER or (one == "-" and not _is_operand(before))):
+        return ""
+    return " "
+
+
+def _structure_space(left: Piece, right: Piece, around: str) -> str:
+    if around == "{" or _is(right, ",", ")", "]", "?", "*", "+", "{", "}", "["):
+        return ""
+    if _is(left, "(", "[", "!", "{"):
+        return ""
+    return " "
+
+
+def _goes_on(group: Sequence[Piece], at: int) -> bool:
+    """Is the window here that of a group, with something after it?"""
+    return any(_is(piece, "->", "->>", ",", "|", "&") for piece in group[at : at + 4])
+
+
+def _is(piece: Piece, *symbols: str) -> bool:
+    return piece.is_symbol and piece.text in symbols
+
+
+def _is_operand(piece: Piece | None) -> bool:
+    """Does a value end here, so that a `-` after it is no sign?"""
+    if piece is None or (piece.is_symbol and piece.text not in (")", "]")):
+        return False
+    return piece.token.kind is not TokenKind.NAME or piece.text not in _BEFORE_A_VALUE
+
+
+def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, str] | None:
+    """How strongly what stands here binds, None if no line may begin here."""
+    if at == 0:
+        return None
+    left, piece = group[at - 1], group[at]
+    if left.text == "," and left.is_symbol:
+        return (1, "link") if in_structure else _COMMA
+    if in_structure:
+        return _LINK_RANKS.get(piece.text)
+    if piece.text not in _RANKS and piece.text != "not":
+        return None
+    if piece.text == "not":
+        follows = group[at + 1].text if at + 1 < len(group) else ""
+        return _RANKS["in"] if follows in ("in", "between", "like") and _is_operand(left) else None
+    if piece.token.kind is TokenKind.STRING or left.text == "not" or not _is_operand(left):
+        return None
+    return _RANKS.get(piece.text)
+
+
+# ------------------------------------------------------------------------------------------------------- lines
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a flow begins and what begins a line at this very column; anything else is indented more.
+
+    `taken` is what already stands on the first line. Without `keep_breaks` only lines that are too long are broken.
+    """
+
+    column: int
+    style: Style = Style.EXPRESSION
+    aligned: str = "and"
+    taken: str = ""
+    keep_breaks: bool = True
+
+
+def flow(group: Sequence[Piece], layout: Layout) -> list[Line]:
+    """The pieces as lines. `taken` is part of the first one, whose tokens begin at `column`."""
+    if not group:
+        return [Line(layout.column - len(layout.taken), layout.taken.rstrip())] if layout.taken else []
+    spots = _spots(group, layout.style)
+    starts = [0]
+    for at in range(1, len(group)):
+        rank = spots[at].rank
+        kept = layout.keep_breaks and group[at].token.first_on_line and rank is not None
+        if kept or group[at].has_comment or group[at - 1].trail:
+            starts.append(at)
+    lines: list[Line] = []
+    for begin, end in zip(starts, [*starts[1:], len(group)], strict=True):
+        column = _column(spots, begin, layout)
+        if begin:
+            lines += [Line(column, comment) for comment in group[begin].lead if comment]
+        for first, last in _fitting(group, spots, begin, end, layout):
+            text = _text(group, spots, first, last)
+            lines.append(Line(_column(spots, first, layout), text, group[last - 1].trail))
+    lines[0] = Line(layout.column - len(layout.taken), layout.taken + lines[0].text, lines[0].trail)
+    return lines
+
+
+def _column(spots: Sequence[_Spot], at: int, layout: Layout) -> int:
+    spot = spots[at]
+    is_aligned = spot.depth == 0 and spot.rank is not None and spot.rank[1] == layout.aligned
+    return layout.column if at == 0 or is_aligned else layout.column + INDENT_MORE
+
+
+def _text(group: Sequence[Piece], spots: Sequence[_Spot], first: int, last: int) -> str:
+    return (group[first].text + "".join(spots[i].space + group[i].text for i in range(first + 1, last))).rstrip()
+
+
+def _fitting(
+    group: Sequence[Piece], spots: Sequence[_Spot], begin: int, end: int, layout: Layout
+) -> list[tuple[int, int]]:
+    """Cut [begin, end) so that every part fits, as far as that is possible."""
+    found: list[tuple[int, int]] = []
+    waiting = [(begin, end)]
+    while waiting:
+        first, last = waiting.pop()
+        width = _column(spots, first, layout)
+        cuts: list[tuple[int, int, bool, int]] = []
+        for at in range(first, last):
+            spot = spots[at]
+            if at > first and spot.rank is not None:
+                fits = width <= WIDTH
+                cuts.append((spot.depth, spot.rank[0], not fits, -at if fits else at))
+            width += (len(spot.space) if at > first else 0) + len(group[at].text)
+        if width <= WIDTH or not cuts:
+            found.append((first, last))
+            continue
+        # The weakest operator; of several the last one before which everything fits.
+        cut = abs(min(cuts)[3])
+        waiting += [(cut, last), (first, cut)]
+    return found

@@ -1,0 +1,132 @@
+"""Formatting: nothing but the layout changes, and the second time nothing at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cep.lang.format import format_text
+from cep.lang.load import load_text
+from tests.lang.common import shown
+from tests.lang.generate import random_file
+from tests.lang.plain import tree
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted([*(ROOT / "patterns").rglob("*.cep"), *(Path(__file__).parent / "golden").glob("ir/*.cep")])
+
+
+def formatted(text: str) -> str:
+    found, mistakes = format_text(text)
+    assert found is not None, mistakes
+    return found
+
+
+def only_the_layout_changes(text: str, name: str) -> None:
+    once = formatted(text)
+    assert tree(once) == tree(text), name
+    assert formatted(once) == once, name
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name)
+def test_files(path: Path) -> None:
+    only_the_layout_changes(path.read_text(encoding="utf-8"), path.name)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "patterns").rglob("*.cep")), ids=lambda p: p.name)
+def test_the_patterns_of_the_project_are_formatted(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert formatted(text) == text
+
+
+def random_files_keep_their_meaning(seeds: range) -> None:
+    for seed in seeds:
+        text = random_file(seed)
+        only_the_layout_changes(text, f"seed {seed}")
+
+
+def test_random_files_are_valid() -> None:
+    for seed in range(60):
+        checked = load_text(random_file(seed))
+        assert checked.ok, f"seed {seed}\n{shown(checked)}"
+
+
+def test_random_files() -> None:
+    random_files_keep_their_meaning(range(500))
+
+
+@pytest.mark.slow
+def test_ten_thousand_random_files() -> None:
+    random_files_keep_their_meaning(range(500, 10_500))
+
+
+def test_every_comment_stays() -> None:
+    for seed in range(100):
+        text = random_file(seed)
+        for comment in ("# money", "# why", "# a line", "not a doc", "behind", "# no", "# the end"):
+            assert formatted(text).count(comment) == text.count(comment), f"seed {seed}: {comment}"
+
+
+def test_the_layout() -> None:
+    text = """
+list l=["A",
+"B",]
+define f ( x )=x==1 and(a<2)
+# why
+##  doc
+pattern p ( n :int=3 in 1..4 , w:duration= 10 min)by k{seq a{ n , } greedy->!b ,c[ 5 min ]
+ -> ( d|e )?  within   w ; where a:t x>-1,
+ long:t  not(a.x in l)or - x <2 # behind
+ emit a=1 , b = sum ( c.x )}"""
+    assert (
+        formatted(text)
+        == """\
+list l = ["A", "B"]
+define f(x) = x == 1 and (a < 2)
+
+# why
+##  doc
+pattern p(n: int = 3 in 1..4, w: duration = 10 min)
+  by k
+{
+  seq    a{n,} greedy -> !b, c[5 min]
+         -> (d | e)?  within w
+  where  a:    t  x > -1
+         long: t  not (a.x in l) or -x < 2  # behind
+  emit   a = 1, b = sum(c.x)
+}
+"""
+    )
+
+
+def test_a_line_that_is_too_long_is_broken_at_its_weakest_operator() -> None:
+    condition = " and ".join(f"amount + {i}00000 > 1234 * amount" for i in range(6))
+    lines = formatted(f"pattern p by k {{ seq a where a: t {condition} }}").splitlines()
+    assert max(len(line) for line in lines) <= 120
+    assert [line.split()[0] for line in lines[4:6]] == ["where", "and"]
+
+
+def test_a_long_list_is_broken_between_items() -> None:
+    items = ", ".join(f'"country {i}"' for i in range(30))
+    lines = formatted(f"list many = [{items}]").splitlines()
+    assert lines[0] == "list many = ["
+    assert lines[-1] == "]"
+    assert max(len(line) for line in lines) <= 120
+
+
+def test_one_blank_line_between_declarations_and_none_at_the_ends() -> None:
+    text = '\n\n\nimport "a.cep"\n\n\n\nimport "b.cep"\nevent e { id id event_time time }\n# x\n\n\n# y\n\n\n'
+    found = formatted(text)
+    assert found.startswith('import "a.cep"\n\nimport "b.cep"\n\nevent e {\n')
+    assert found.endswith("}\n# x\n\n# y\n")
+
+
+def test_mistakes_of_syntax_stand_in_the_way() -> None:
+    found, mistakes = format_text("pattern p by {")
+    assert found is None
+    assert [d.code for d in mistakes] == ["CEP105"]
+
+
+def test_an_empty_file_stays_empty() -> None:
+    assert formatted("") == ""
+    assert formatted("\n \n# only this") == "# only this\n"
