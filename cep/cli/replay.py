@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
@@ -154,7 +155,7 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
     figures.add_column()
     figures.add_column(justify="right")
     for name, value in _figures(replayed):
-        figures.add_row(name, value)
+        figures.add_row(Text(name), value)  # `poison[…]` is no markup
     console.print()
     console.print(figures)
     for path in paths:

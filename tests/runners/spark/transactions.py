@@ -134,7 +134,7 @@ def oracle_alerts(table: pa.Table, *names: str) -> set[tuple[str, str, tuple[str
 def _events_by_key(table: pa.Table, pattern: PatternIR) -> dict[str, list[Event]]:
     (field,) = pattern.key
     stamped = table.set_column(1, "event_time", table["event_time"].cast(pa.int64()))
-    rows = sorted(stamped.to_pylist(), key=lambda row: (row["event_time"], str(row["tx_id"]).encode()))
+    rows = sorted(stamped.to_pylist(), key=lambda row: (row["event_time"], row["tx_id"]))
     found: dict[str, list[Event]] = {}
     for order, row in enumerate(rows):
         fields = {

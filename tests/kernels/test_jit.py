@@ -1,0 +1,57 @@
+"""Kernels give the same answers as plain Python, and their cache notices every change."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cep.kernels import jit
+
+ROOT = Path(__file__).parents[2]
+# Few cases: without JIT a kernel is a thousand times slower.
+PLAIN = """
+from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, whole
+from tests.oracle.random_cases import SCHEMA, random_case
+from cep.nfa.compile import problems
+import numba
+
+assert numba.config.DISABLE_JIT
+for level in (1, 2, 3):
+    for seed in range(20):
+        case = random_case(seed, level)
+        if not problems(case.pattern, SCHEMA):
+            found = engine_answers(program_of(SCHEMA, case.pattern), whole(batch_of(SCHEMA, case.events)))
+            assert found == oracle_answers(case.pattern, case.events), (level, seed)
+"""
+
+
+def test_without_jit_the_answers_are_the_same() -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_cache_is_where_the_user_wants_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path))
+    assert jit._cache_folder().parent == tmp_path / "cep"
+
+
+def test_the_cache_changes_with_any_kernel_source(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    sources = tmp_path / "kernels"
+    sources.mkdir()
+    (sources / "one.py").write_text("a = 1")
+    monkeypatch.setattr(jit, "__file__", str(sources / "jit.py"))
+    before = jit._cache_folder()
+    assert jit._cache_folder() == before
+    (sources / "one.py").write_text("a = 2")
+    assert jit._cache_folder() != before
+
+
+def test_a_folder_that_cannot_be_made_is_replaced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("CEP_KERNEL_CACHE", str(tmp_path / "file" / "below"))
+    assert not jit._cache_folder().is_relative_to(tmp_path)
