@@ -69,3 +69,5 @@ IMPORTS_MAX = 256  # files that one file draws in
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
 TEST_EVENTS_MAX = 10_000
+# Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python; nobody reads more.
+TRACE_STEPS_MAX = 500_000

@@ -1,0 +1,400 @@
+"""The events of one key walked over a pattern's automaton in plain Python, with a journal of what happened to each run.
+
+The steps are those of kernels/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. It
+is what `cep test` and `cep why` explain from, never what decides; that the two agree is tested on random patterns.
+Tested by: tests/testing/test_trace.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cep.base.errors import LimitError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
+from cep.lang.ir import Link, PatternIR, SkipKind
+from cep.nfa.positions import Automaton, Guard, Wait, build
+from cep.testing.conditions import Conditions
+from cep.testing.journal import Closing, Miss, Run, Trace, TracedEvent, TracedMatch, Why
+
+_FOREVER = TIME_MS_MAX
+_WHY = {"after": Why.ABSENCE, "next": Why.ABSENCE, "greedy": Why.GREEDY, "before": Why.STOP}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """When the rule holds, as in DeployedRule; by default always."""
+
+    from_ms: int = TIME_MS_MIN
+    starts_until_ms: int = TIME_MS_MAX
+    until_ms: int = TIME_MS_MAX
+
+
+ALWAYS = Interval()
+
+
+def trace_key(pattern: PatternIR, events: Sequence[TracedEvent], interval: Interval = ALWAYS) -> Trace:
+    """Walk the events of one key, in their order, to the end of time.
+
+    `pattern` is bound, and compiles. Raises: LimitError when it takes more steps than one can want to read about.
+    """
+    return _Tracer(pattern, tuple(events), interval).run()
+
+
+class _Tracer:
+    def __init__(self, pattern: PatternIR, events: tuple[TracedEvent, ...], interval: Interval) -> None:
+        self.pattern, self.events, self.interval = pattern, events, interval
+        self.automaton: Automaton = build(pattern.structure)
+        self.positions = self.automaton.positions
+        names = tuple(p.variable for p in self.positions)
+        self.conditions = Conditions(pattern, names, events)
+        self.start = Run(0, None, 0)
+        self.runs: list[Run] = []
+        self.matches: list[TracedMatch] = []
+        self.misses: dict[int, list[tuple[Run, Miss]]] = {}
+        self.steps = self.numbers = 0
+        every = [w for p in self.positions for w in p.waits]
+        self.in_order = pattern.skip.in_order and pattern.skip.kind is not SkipKind.NONE
+        self.times_out = pattern.timeout_measures is not None
+        self.fires = self.times_out or self.in_order or any(w.target is None for w in every)
+        is_strict = any(w.link is Link.NEXT or any(g.moment == "next" for g in w.guards) for w in every)
+        self.counts = is_strict or self.in_order or pattern.within_events is not None
+        self.within_ms = _whole(pattern.within_ms)
+        self.within_events = _whole(pattern.within_events)
+
+    def run(self) -> Trace:
+        for event in self.events:
+            outside = self.counts and event.ordinal < 0
+            if event.time_ms < self.interval.until_ms and not outside:
+                self._on_event(event)
+        seen = sum(e.ordinal >= 0 for e in self.events)
+        self._finish(seen)
+        return Trace(
+            self.pattern, self.automaton, self.events, self.start, self.matches, self.conditions.covered, self.misses
+        )
+
+    # ------------------------------------------------------------------------------------------------ events
+
+    def _on_event(self, event: TracedEvent) -> None:
+        if self.fires:
+            self._expire(event.time_ms, event.ordinal)
+            if self.within_events < _FOREVER:
+                self._expire_events(event)
+        before, live = len(self.matches), list(self.runs)
+        if self.interval.from_ms <= event.time_ms < self.interval.starts_until_ms:
+            self._offer(self.start, event)
+        for run in live:
+            if not run.open or run.is_held_back:
+                continue
+            if run.expiry_ms <= event.time_ms:
+                self._close_all(run, Why.WITHIN, run.expiry_ms)
+            elif run.start_ordinal <= event.ordinal - self.within_events:
+                self._close_all(run, Why.EVENTS, event.time_ms, event.row)
+            else:
+                self._offer(run, event)
+        self._release(before, event.time_ms)
+        self._tidy()
+
+    def _tidy(self) -> None:
+        self.runs = [run for run in self.runs if run.open or run.is_held_back]
+
+    def _offer(self, run: Run, event: TracedEvent) -> None:
+        self.steps += 1
+        if self.steps > TRACE_STEPS_MAX:
+            raise LimitError("steps of a trace", self.steps, TRACE_STEPS_MAX, "take fewer events, or a shorter time")
+        waits = self.positions[run.position].waits
+        is_start = run is self.start
+        for index in list(range(len(waits)) if is_start else run.open):
+            wait = waits[index]
+            if wait.link is Link.NEXT and wait.target is not None and event.ordinal != run.ordinal + 1:
+                self._close(run, Closing(index, Why.BETWEEN, event.time_ms, event.row))
+                continue
+            fits = 1 if is_start else self._gaps_fit(run, wait, event)
+            if fits < 0:
+                self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
+                continue
+            guard = self._guarded(run, wait, event, before=True)
+            if guard is not None:
+                self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
+                continue
+            self._go_on(run, index, event, may_take=fits > 0)
+            if index in run.open:
+                guard = self._guarded(run, wait, event, before=False)
+                if guard is not None:
+                    self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
+
+    def _go_on(self, run: Run, index: int, event: TracedEvent, *, may_take: bool) -> None:
+        """Take the event if the wait does; else a wait for the very next event is over."""
+        wait = self.positions[run.position].waits[index]
+        if may_take and wait.target is not None and self._suits(run, index, event):
+            self._take(run, index, event)
+            if wait.link is not Link.FOLLOWED_BY_ANY:
+                self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
+        elif wait.link is Link.NEXT and wait.target is not None:
+            self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
+        elif wait.link is Link.NEXT:
+            self._complete(run, event.time_ms, index)
+            self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
+
+    def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
+        """Whether the event fits what is waited for; notes what it lacks."""
+        wait = self.positions[run.position].waits[index]
+        assert wait.target is not None, "only asked of a wait that takes"
+        variable = self.positions[wait.target].variable
+        if not self.conditions.is_of_type(variable, event):
+            return False
+        failed = self.conditions.failed(variable, event, run)
+        stopped = wait.until is not None and self.conditions.holds(wait.until, f"until {variable}", event, run)
+        if not failed and not stopped:
+            return True
+        miss = Miss(index, event.row, failed, stopped)
+        known = run.misses.get(index)
+        if known is None or len(failed) <= len(known.failed):
+            run.misses[index] = miss
+        self.misses.setdefault(event.row, []).append((run, miss))
+        return False
+
+    def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
+        """The guard that closes the wait, of those that speak before an event is taken or of the others."""
+        guards = wait.guards
+        if wait.until is not None and wait.link is Link.FOLLOWED_BY and wait.target is not None:
+            guards = (*guards, Guard("before", self.positions[wait.target].variable, wait.until))
+        for guard in guards:
+            if (guard.moment in ("after", "frees")) == before:
+                continue
+            if guard.moment == "greedy" and run.is_freed:
+                continue
+            if guard.moment == "next" and event.ordinal != run.ordinal + 1:
+                continue
+            if run is not self.start:
+                gap = event.time_ms - self.events[run.row].time_ms
+                latest = _FOREVER if guard.gap_max_ms is None else guard.gap_max_ms
+                if not guard.gap_min_ms <= gap < latest:
+                    continue
+            if self.conditions.closes(guard, event, run):
+                if guard.moment != "frees":
+                    return guard
+                run.is_freed = run is not self.start
+        return None
+
+    def _gaps_fit(self, run: Run, wait: Wait, event: TracedEvent) -> int:
+        """1: the gaps fit, 0: too early for the wait, -1: too late for ever."""
+        verdict = 1
+        for bound in wait.bounds:
+            gap = event.time_ms - self._base_ms(run, bound.mark)
+            if bound.max_ms is not None and gap >= bound.max_ms:
+                return -1
+            if gap < bound.min_ms:
+                verdict = 0
+        return verdict
+
+    def _base_ms(self, run: Run, mark: int | None) -> int:
+        return self.events[run.row if mark is None else run.marks[mark]].time_ms
+
+    # -------------------------------------------------------------------------------------------------- runs
+
+    def _take(self, parent: Run, index: int, event: TracedEvent) -> None:
+        """Make the run that `parent` becomes by taking the event; it may be a match."""
+        wait = self.positions[parent.position].waits[index]
+        target = wait.target
+        assert target is not None, "only a wait with a target takes"
+        self.numbers += 1
+        is_first = parent is self.start
+        child = Run(
+            number=self.numbers,
+            parent=parent,
+            position=target,
+            row=event.row,
+            start_row=event.row if is_first else parent.start_row,
+            ordinal=event.ordinal,
+            start_ordinal=event.ordinal if is_first else parent.start_ordinal,
+            length=parent.length + 1,
+            counts={**parent.counts, target: 1 + (0 if wait.enters_loop else parent.counts.get(target, 0))},
+            marks={**parent.marks, **dict.fromkeys(wait.marks, event.row)},
+        )
+        position = self.positions[target]
+        count = child.counts[target]
+        child.open = [i for i, w in enumerate(position.waits) if not position.loops or _opens(w, count)]
+        child.opened = tuple(child.open)
+        child.expiry_ms = self._expiry_ms(child)
+        parent.children.append(child)
+        self.conditions.covered.positions.add(target)
+        self.conditions.covered.waits.add((parent.position, index))
+        if child.open:
+            self.runs.append(child)
+        if position.accepts and (position.accept_min <= 1 or count >= position.accept_min):
+            self._complete(child, event.time_ms, None)
+
+    def _complete(self, run: Run, at_ms: int, absence: int | None) -> None:
+        """The run is a match: at once, or held back until no run with an earlier start is left."""
+        if absence is not None:
+            self.conditions.covered.waits.add((run.position, absence))
+        if not self.in_order:
+            self._emit(run, at_ms, is_match=True, is_timeout=False)
+            return
+        held = Run(
+            run.number, run.parent, run.position, run.row, run.start_row, run.ordinal, run.start_ordinal, run.length
+        )
+        held.is_held_back, held.expiry_ms, held.matches = True, _FOREVER, run.matches
+        self.runs.append(held)
+
+    def _emit(self, run: Run, at_ms: int, *, is_match: bool, is_timeout: bool) -> TracedMatch:
+        match = TracedMatch(len(self.matches), run, at_ms, is_match, is_timeout)
+        run.matches.append(match.number)
+        self.matches.append(match)
+        return match
+
+    def _close(self, run: Run, closing: Closing) -> None:
+        if closing.wait in run.open:
+            run.open.remove(closing.wait)
+            run.closings.append(closing)
+
+    def _close_all(self, run: Run, why: Why, at_ms: int, row: int | None = None, match: int | None = None) -> None:
+        for index in list(run.open):
+            self._close(run, Closing(index, why, at_ms, row, match=match))
+
+    # -------------------------------------------------------------------------------------------------- time
+
+    def _deadline_ms(self, run: Run, wait: Wait) -> int:
+        ends = [_FOREVER, self.events[run.start_row].time_ms + self.within_ms]
+        ends += [self._base_ms(run, b.mark) + b.max_ms for b in wait.bounds if b.max_ms is not None]
+        return min(ends)
+
+    def _expiry_ms(self, run: Run) -> int:
+        """When the run has to be looked at next: a deadline that fires something, else the last of all."""
+        waits = [self.positions[run.position].waits[i] for i in run.open]
+        deadlines = [self._deadline_ms(run, w) for w in waits]
+        firing = [d for d, w in zip(deadlines, waits, strict=True) if w.target is None or self.times_out]
+        return min(firing) if firing else max(deadlines, default=-_FOREVER)
+
+    def _expire(self, until_ms: int, seen: int) -> None:
+        """Close what is over by `until_ms`, deadline after deadline."""
+        while True:
+            due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER)
+            if due_ms > until_ms or due_ms >= _FOREVER:
+                return
+            before = len(self.matches)
+            for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
+                self._close_missed(run, seen)
+                if run.open:
+                    self._fire(run, due_ms, due_ms, Why.WITHIN)
+            self._release(before, due_ms)
+
+    def _expire_events(self, event: TracedEvent) -> None:
+        """Close the runs whose window in events ends with the event."""
+        before = len(self.matches)
+        for run in list(self.runs):
+            if run.open and event.ordinal - run.start_ordinal >= self.within_events:
+                self._close_missed(run, event.ordinal)
+                if run.open:
+                    self._fire(run, _FOREVER, event.time_ms, Why.EVENTS)
+        self._release(before, event.time_ms)
+
+    def _close_missed(self, run: Run, seen: int) -> None:
+        if seen > run.ordinal + 1:
+            waits = self.positions[run.position].waits
+            between = next((e for e in self.events if e.ordinal == run.ordinal + 1), None)
+            for index in list(run.open):
+                if waits[index].link is Link.NEXT and waits[index].target is not None:
+                    at_ms = self.events[run.row].time_ms if between is None else between.time_ms
+                    self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
+
+    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why) -> None:
+        """Close the waits whose time is up: an absence is a match, another wait a time-out."""
+        waits = self.positions[run.position].waits
+        absent = ran_out = False
+        for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
+            is_absence = waits[index].target is None
+            absent, ran_out = absent or is_absence, ran_out or not is_absence
+            if is_absence:
+                self.conditions.covered.waits.add((run.position, index))
+            late = why is Why.WITHIN and at_ms < self.events[run.start_row].time_ms + self.within_ms
+            reason = Why.CERTAIN if is_absence else Why.LATE if late else why
+            self._close(run, Closing(index, reason, at_ms))
+        if run.open:
+            run.expiry_ms = self._expiry_ms(run)
+        fresh = ran_out and self.times_out and not run.is_reported
+        run.is_reported = run.is_reported or fresh
+        if absent and self.in_order:
+            self._complete(run, at_ms, None)
+            absent = False
+        if absent or fresh:
+            self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
+
+    def _finish(self, seen: int) -> None:
+        """The end of the input: every window closes; what has none stays open."""
+        if self.fires:
+            self._expire(_FOREVER - 1, seen)
+        for run in self.runs:
+            self._close_missed(run, seen)
+            if run.open and run.expiry_ms < _FOREVER and not self.fires:
+                self._close_all(run, Why.WITHIN, run.expiry_ms)
+
+    # -------------------------------------------------------------------------------------------------- skip
+
+    def _release(self, before: int, at_ms: int) -> None:
+        """Apply the skip strategy to the matches from `before` on, those of one event or deadline."""
+        if self.in_order:
+            self._settle(at_ms)
+        elif self.pattern.skip.kind is not SkipKind.NONE:
+            self._choose([m for m in self.matches[before:] if m.is_match], at_ms)
+
+    def _choose(self, waiting: list[TracedMatch], at_ms: int) -> None:
+        while waiting:
+            best = waiting[0]
+            for match in waiting[1:]:
+                if _preference(match.run) < _preference(best.run):
+                    best = match
+            waiting.remove(best)
+            cut = self._cut(best.run)
+            for match in waiting:
+                if match.run.start_row < cut:
+                    match.dropped_by = best.number
+            waiting = [m for m in waiting if m.dropped_by is None]
+            self._cover(cut, best, at_ms)
+
+    def _settle(self, at_ms: int) -> None:
+        """`skip … in order`: hand out complete matches, earliest start first, while no open run started earlier."""
+        while True:
+            held = [run for run in self.runs if run.is_held_back]
+            if not held:
+                return
+            best = min(held, key=lambda run: (run.start_row, run.ordinal, *_preference(run)[1:]))
+            if any(run.open and run.start_row < best.start_row for run in self.runs):
+                return
+            match = self._emit(best, at_ms, is_match=True, is_timeout=False)
+            best.is_held_back = False
+            self._cover(self._cut(best), match, at_ms)
+
+    def _cover(self, cut: int, match: TracedMatch, at_ms: int) -> None:
+        for run in self.runs:
+            if run.start_row < cut:
+                run.is_held_back = False
+                self._close_all(run, Why.SKIP, at_ms, match=match.number)
+
+    def _cut(self, run: Run) -> int:
+        """Runs that started before this row are covered by the match of this run."""
+        kind, variable = self.pattern.skip.kind, self.pattern.skip.variable
+        if kind is SkipKind.PAST_LAST:
+            return run.row + 1
+        if kind is SkipKind.TO_NEXT:
+            return run.start_row + 1
+        rows = [step.row for step in run.taken() if self.positions[step.position].variable == variable]
+        if not rows:
+            return -1
+        return rows[0] if kind is SkipKind.TO_FIRST else rows[-1]
+
+
+def _preference(run: Run) -> tuple[int, int, tuple[int, ...]]:
+    """Of two matches the earlier start comes first, then the one with more events, then with the earlier ones."""
+    return run.start_row, -run.length, run.rows()
+
+
+def _opens(wait: Wait, count: int) -> bool:
+    low, high = wait.counted
+    return count >= low and (high is None or count < high)
+
+
+def _whole(value: object) -> int:
+    assert value is None or isinstance(value, int), "parameters are bound"
+    return _FOREVER if value is None else value

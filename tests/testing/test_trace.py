@@ -1,0 +1,68 @@
+"""The trace finds what the engine finds, and says why what it does not find was not found."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.engine.advance import advance
+from cep.nfa.compile import problems
+from cep.testing.conditions import Conditions
+from cep.testing.journal import Trace, TracedEvent
+from cep.testing.trace import trace_key
+from cep.testing.values import value_of
+from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, program_of
+from tests.oracle.matcher import Event
+from tests.oracle.random_cases import SCHEMA, Case, random_case
+
+BLOCK = 50
+BLOCKS = [(level, block) for level, blocks in ((1, 3), (2, 6), (3, 10)) for block in range(blocks)]
+
+
+def traced(case: Case, own: list[Event]) -> Trace:
+    events = [
+        TracedEvent(row, event_id(e.order), e.type, e.time_ms, e.fields, row)
+        for row, e in enumerate(sorted(own, key=lambda e: (e.time_ms, e.order)))
+    ]
+    return trace_key(case.pattern, events)
+
+
+def answers(case: Case) -> Answers:
+    matches: list[Found] = []
+    timeouts: list[Found] = []
+    for key, own in case.events.items():
+        trace = traced(case, own)
+        names = tuple(p.variable for p in trace.automaton.positions)
+        conditions = Conditions(case.pattern, names, trace.events)
+        for match in trace.emitted():
+            bound: dict[str, list[str]] = {}
+            for step in match.run.taken():
+                bound.setdefault(names[step.position], []).append(trace.events[step.row].event_id)
+            one = (key, tuple(sorted((name, tuple(ids)) for name, ids in bound.items())), match.detected_ms)
+            if match.is_match:
+                fields = conditions.bound(match.run)
+                measures = tuple((m.name, value_of(m.value, {}, fields)) for m in case.pattern.measures)
+                matches.append((*one, measures))
+            if match.is_timeout:
+                timeouts.append((*one, ()))
+    return Answers(frozenset(matches), frozenset(timeouts))
+
+
+def engine_answers(case: Case) -> Answers:
+    """As sets: groups and alternatives can bind the same events in two ways, of which an alert is made once."""
+    program = program_of(SCHEMA, case.pattern)
+    advanced = advance(program, None, batch_of(SCHEMA, case.events), END_MS)
+    found = list(_found(program, advanced.matches))
+    return Answers(
+        frozenset(one for timed_out, one in found if not timed_out),
+        frozenset(one for timed_out, one in found if timed_out),
+    )
+
+
+@pytest.mark.parametrize(("level", "block"), BLOCKS)
+def test_the_trace_finds_what_the_engine_finds(level: int, block: int) -> None:
+    found = []
+    cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
+    for case in (c for c in cases if not problems(c.pattern, SCHEMA)):
+        if answers(case) != engine_answers(case):
+            found.append(f"random_case({case.seed}, {case.level})")
+    assert found == []
