@@ -15,7 +15,7 @@ from cep.lang.bind import bind
 from cep.lang.check_expressions import ExpressionChecker
 from cep.lang.check_params import check_params
 from cep.lang.check_structure import StructureChecker
-from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
+from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean, nearest_fix
 from cep.lang.ir import Expr, Measure, ParamDecl, PatternIR, Skip, Variable
 from cep.lang.order import Before, Order, order_of
 from cep.lang.resolve import Resolved, duplicate
@@ -148,7 +148,11 @@ class _PatternChecker:
                 continue
             if where.variable not in names:
                 message = f"`{where.variable}` does not stand in `seq`"
-                self.collector.add("CEP204", message, where.span, did_you_mean(where.variable, names, "variables"))
+                help_line, fix = (
+                    did_you_mean(where.variable, names, "variables"),
+                    nearest_fix(where.variable, names, where.span),
+                )
+                self.collector.add("CEP204", message, where.span, help_line, fix=fix)
                 continue
             typed.wheres[where.variable] = where
             event_type = self._event_type(where)
@@ -162,10 +166,12 @@ class _PatternChecker:
         found = self.resolved.events.get(name)
         if found is None:
             help_line = did_you_mean(name, self.resolved.events, "event types")
+            fix = nearest_fix(name, self.resolved.events, where.event_type.span)
             owner = next((e for e in self.resolved.events.values() if e.field(name)), None)
             if owner is not None:
                 help_line = f"the event type comes first: `{where.variable}: {owner.name} {name} …`"
-            self.collector.add("CEP202", f"`{name}` is not an event type", where.event_type.span, help_line)
+                fix = Fix(where.event_type.span, f"{owner.name}  {name}")
+            self.collector.add("CEP202", f"`{name}` is not an event type", where.event_type.span, help_line, fix=fix)
         return found
 
     def _default_types(self, typed: _Typed) -> None:
@@ -206,7 +212,8 @@ class _PatternChecker:
                     names = [f.name for f in event_type.fields]
                     message = f"the key field `{key.name}` is missing in the event type `{event_type.name}`"
                     labels = (Label(span, "this event type has no such field"),)
-                    self.collector.add("CEP417", message, key.span, did_you_mean(key.name, names, "its fields"), labels)
+                    help_line, fix = did_you_mean(key.name, names, "its fields"), nearest_fix(key.name, names, key.span)
+                    self.collector.add("CEP417", message, key.span, help_line, labels, fix)
                 elif field.type.kind in (Kind.FLOAT, Kind.TIME, Kind.DURATION):
                     message = f"a key cannot be of type {field.type}"
                     self.collector.add("CEP417", message, key.span, "use an id, a text, a number or an enum")
@@ -288,7 +295,8 @@ class _PatternChecker:
         if name not in names:
             absent = name in self.order.negated
             message = f"`{name}` {'stands for an absence' if absent else 'does not stand in `seq`'}"
-            self.collector.add("CEP418", message, skip.variable.span, did_you_mean(name, names, "variables"))
+            help_line, fix = did_you_mean(name, names, "variables"), nearest_fix(name, names, skip.variable.span)
+            self.collector.add("CEP418", message, skip.variable.span, help_line, fix=fix)
         return Skip(skip.kind, name, skip.in_order)
 
     def _defaults(self, checked: PatternIR) -> None:

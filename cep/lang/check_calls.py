@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cep.base.schema import Kind, Type
 from cep.lang.check_operators import is_symbol, like, mismatch, unify
-from cep.lang.diagnostics import Label, did_you_mean
+from cep.lang.diagnostics import Label, did_you_mean, nearest_fix
 from cep.lang.ir import Aggregate, AggregateFn, Call, Expr, Unary
 from cep.lang.scope import AggregateArgument, Checker, Scope
 from cep.lang.syntax import CallSyntax, DefineSyntax, ExprSyntax, NameRef
@@ -55,7 +55,8 @@ def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None
     if node.name != "starts_with":
         known = (*AGGREGATES, *WHICH, *_FUNCTIONS, *scope.definitions.defines)
         message = f"`{node.name}` is neither a function nor a definition"
-        checker.collector.add("CEP205", message, node.name_span, did_you_mean(node.name, known, "functions"))
+        fix = nearest_fix(node.name, known, node.name_span)
+        checker.collector.add("CEP205", message, node.name_span, did_you_mean(node.name, known, "functions"), fix=fix)
     return None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from cep.base.limits import DECIMAL_SCALE_MAX, EXPRESSION_NODES_MAX, NESTING_MAX
 from cep.base.schema import Kind, Type
 from cep.lang import check_calls, check_operators
-from cep.lang.diagnostics import Collector, Label, did_you_mean
+from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fix
 from cep.lang.ir import Const, CurrentField, Expr, Param, VarField, Which
 from cep.lang.scope import Bound, Scope, VariableInScope
 from cep.lang.syntax import (
@@ -135,7 +135,8 @@ class ExpressionChecker:
             return Const(enum.symbols.index(node.name), enum.as_nullable(nullable=False))
         known = (*enum.symbols, *(scope.fields or ()), *scope.params)
         message = f"`{node.name}` is neither a symbol of {enum.as_nullable(nullable=False)} nor a field or parameter"
-        self.collector.add("CEP305", message, node.span, did_you_mean(node.name, known), scope.labels())
+        fix = nearest_fix(node.name, known, node.span)
+        self.collector.add("CEP305", message, node.span, did_you_mean(node.name, known), scope.labels(), fix)
         return None
 
     def _unknown(self, node: NameRef, scope: Scope) -> None:
@@ -149,13 +150,15 @@ class ExpressionChecker:
         elif scope.fields is None and any(v.event_type.field(name) for v in scope.variables.values()):
             owner = next(v for v, s in scope.variables.items() if s.event_type.field(name))
             message = f"there is no current event here that `{name}` could be a field of"
-            self.collector.add("CEP211", message, node.span, f"write `{owner}.{name}`", labels)
+            fix = Fix(node.span, f"{owner}.{name}")
+            self.collector.add("CEP211", message, node.span, f"write `{owner}.{name}`", labels, fix)
         else:
             known = (*(scope.fields or ()), *scope.params, *scope.arguments, *scope.definitions.defines)
             what = "field or parameter" if scope.fields is not None else "parameter"
             place = f" of {scope.fields_of}" if scope.fields_of else ""
             message = f"`{name}` is no {what}{place}"
-            self.collector.add("CEP201", message, node.span, did_you_mean(name, known), labels)
+            fix = nearest_fix(name, known, node.span)
+            self.collector.add("CEP201", message, node.span, did_you_mean(name, known), labels, fix)
 
     def _member(self, node: Member, scope: Scope) -> Expr | None:
         owner, which, inner = node.owner, "last", scope
@@ -178,7 +181,8 @@ class ExpressionChecker:
             names = [f.name for f in variable.event_type.fields]
             message = f"`{variable.event_type.name}` has no field `{node.field}`"
             help_line = did_you_mean(node.field, names, "its fields")
-            self.collector.add("CEP203", message, node.field_span, help_line, scope.labels())
+            fix = nearest_fix(node.field, names, node.field_span)
+            self.collector.add("CEP203", message, node.field_span, help_line, scope.labels(), fix)
             return None
         aggregate = scope.aggregate or inner.aggregate
         if aggregate is not None:
@@ -201,7 +205,8 @@ class ExpressionChecker:
             if scope.expansions and not scope.variables:
                 help_line = "a definition sees no variables; give it as an argument"
             message = f"`{node.name}` is not a variable of the pattern"
-            self.collector.add("CEP204", message, node.span, help_line, scope.labels())
+            fix = nearest_fix(node.name, scope.variables, node.span)
+            self.collector.add("CEP204", message, node.span, help_line, scope.labels(), fix)
             return None
         place = (Label(variable.span, "it stands here"),)
         if variable.bound is Bound.NEGATED:
@@ -220,5 +225,6 @@ class ExpressionChecker:
         found = scope.definitions.lists.get(node.name)
         if found is None:
             help_line = did_you_mean(node.name, scope.definitions.lists, "lists")
-            self.collector.add("CEP206", f"`{node.name}` is not a list", node.span, help_line, scope.labels())
+            fix = nearest_fix(node.name, scope.definitions.lists, node.span)
+            self.collector.add("CEP206", f"`{node.name}` is not a list", node.span, help_line, scope.labels(), fix)
         return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type
-from cep.lang.diagnostics import Label, Span
+from cep.lang.diagnostics import Fix, Label, Span
 from cep.lang.ir import Binary, BinaryOp, Call, Const, Expr, If, In, Param, Unary
 from cep.lang.scope import Checker, Scope
 from cep.lang.syntax import (
@@ -151,14 +151,16 @@ def finer(checker: Checker, const: Const, other: Type, span: Span, scope: Scope)
 def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope) -> None:
     """Report two types that have nothing in common."""
     help_line = ""
-    for one, other in ((left, right), (right, left)):
+    fix: Fix | None = None
+    for one, other, span in ((left, right, spans[1]), (right, left, spans[0])):
         if one.type.kind is Kind.ENUM and isinstance(other, Const) and other.type.is_text:
             help_line = f"symbols stand without quotes: {other.value}"
+            fix = Fix(span, str(other.value)) if other.value in one.type.symbols else None
         if one.type.kind is Kind.DURATION and other.type.is_number:
             help_line = "a duration has a unit, like `10 min`"
     labels = (Label(spans[0], f"this is {left.type}"), Label(spans[1], f"this is {right.type}"))
     message = f"{left.type} and {right.type} do not fit together"
-    checker.collector.add("CEP301", message, spans[0].to(spans[1]), help_line, (*labels, *scope.labels()))
+    checker.collector.add("CEP301", message, spans[0].to(spans[1]), help_line, (*labels, *scope.labels()), fix)
 
 
 # -------------------------------------------------------------------------------------------------- comparison
@@ -170,7 +172,9 @@ def binary(checker: Checker, node: BinarySyntax, scope: Scope) -> Expr | None:
         if node.op in _COMPARISONS and isinstance(side, Literal) and side.value is None:
             instead = "is null" if node.op == "==" else "is not null"
             message = "a comparison with null is never true"
-            checker.collector.add("CEP303", message, node.span, f"write `{instead}`", scope.labels())
+            place = Span(node.span.file, node.op_span.start, node.right.span.end)
+            fix = Fix(place, instead) if side is node.right and node.op in ("==", "!=") else None
+            checker.collector.add("CEP303", message, node.span, f"write `{instead}`", scope.labels(), fix)
             return None
     pair = sides(checker, node.left, node.right, scope)
     if pair is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from cep.base.limits import REPETITIONS_MAX
 from cep.base.schema import Kind, Type
-from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
+from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
 from cep.lang.ir import (
     AlternativeNode,
     AnyOrderNode,
@@ -143,7 +143,8 @@ class StructureChecker:
         found = self.params.get(name)
         if found is None:
             help_line = did_you_mean(name, (n for n, t in self.params.items() if t.kind is kind), "parameters")
-            self.collector.add("CEP201", f"`{name}` is not a parameter of the pattern", span, help_line)
+            fix = nearest_fix(name, self.params, span)
+            self.collector.add("CEP201", f"`{name}` is not a parameter of the pattern", span, help_line, fix=fix)
             return None
         if found.kind is not kind:
             message = f"a parameter of type {kind.value} is needed here, `{name}` is {found}"

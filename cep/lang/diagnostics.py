@@ -44,6 +44,14 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class Fix:
+    """A change of the text that puts a mistake right: these characters become that text."""
+
+    span: Span
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One mistake. `span` is None when it is about an argument of a rule and not about a file."""
 
@@ -53,6 +61,7 @@ class Diagnostic:
     labels: tuple[Label, ...] = ()
     help: str = ""
     severity: Severity = Severity.ERROR
+    fix: Fix | None = None
 
     @property
     def is_error(self) -> bool:
@@ -75,9 +84,10 @@ class Collector:
         span: Span | None = None,
         help_line: str = "",
         labels: Iterable[Label] = (),
+        fix: Fix | None = None,
     ) -> None:
         """Add an error."""
-        self.put(Diagnostic(code, message, span, tuple(labels), help_line))
+        self.put(Diagnostic(code, message, span, tuple(labels), help_line, fix=fix))
 
     def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
         """Add a warning."""
@@ -103,6 +113,12 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         return by_lower[name.lower()]
     close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
     return close[0] if close else None
+
+
+def nearest_fix(name: str, candidates: Iterable[str], span: Span) -> Fix | None:
+    """The change from an unknown name, which is all of `span`, to the nearest valid one."""
+    close = nearest(name, candidates)
+    return None if close is None else Fix(span, close)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> str:

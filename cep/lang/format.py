@@ -69,8 +69,10 @@ def _file(found: list[Piece], declarations: Sequence[Declaration]) -> list[Line]
         if lines and (wanted_blank or had_blank):
             lines.append(Line(0, ""))
         lines += [Line(0, text) for text in lead]
-        is_test = isinstance(declaration, PatternTestSyntax)
-        lines += test_lines(group, declaration) if is_test else _FORMS[word](group)
+        if isinstance(declaration, PatternTestSyntax):
+            lines += test_lines(group, declaration)
+        else:
+            lines += _FORMS[word](group)
         before = word
     last = found[-1]
     lines += _comments(last, 0, blanks=bool(lines))

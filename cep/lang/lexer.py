@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import StrEnum
 
 from cep.base.limits import TIME_MS_MAX
-from cep.lang.diagnostics import Collector, Span, did_you_mean
+from cep.lang.diagnostics import Collector, Fix, Span, did_you_mean
 
 
 class TokenKind(StrEnum):
@@ -125,7 +125,8 @@ class _Lexer:
         elif kind == "string":
             self._push(TokenKind.STRING, text, span, self._unescape(text, span))
         elif kind == "quoted":
-            self.collector.add("CEP102", "text stands in double quotes", span, f'write "{text[1:-1]}"')
+            fix = Fix(span, f'"{text[1:-1]}"') if '"' not in text else None
+            self.collector.add("CEP102", "text stands in double quotes", span, f'write "{text[1:-1]}"', fix=fix)
             self._push(TokenKind.STRING, text, span, text[1:-1])
         elif kind == "open":
             self.collector.add("CEP102", "this text has no closing quote on its line", span)

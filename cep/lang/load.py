@@ -19,7 +19,7 @@ from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
 from cep.lang.ir import PatternIR
 from cep.lang.parser import parse
 from cep.lang.render import render_text
-from cep.lang.resolve import ListValue, resolve
+from cep.lang.resolve import ListValue, Resolved, resolve
 from cep.lang.syntax import FileSyntax, ImportSyntax, PatternTestSyntax
 from cep.lang.test_ir import PatternTest, RefusedTest
 
@@ -40,6 +40,8 @@ class Checked:
     dropped: int = 0  # diagnostics past the limit
     tests: tuple[PatternTest, ...] = ()
     refused_tests: tuple[RefusedTest, ...] = ()
+    files: tuple[FileSyntax, ...] = ()
+    resolved: Resolved = field(default_factory=Resolved)
 
     @property
     def ok(self) -> bool:
@@ -192,7 +194,9 @@ class _Loader:
         tests, refused = check_tests(resolved, patterns, self.collector)
         found = tuple(sorted(self.collector.found, key=self._place))
         lists, dropped = resolved.list_values(), self.collector.dropped
-        return Checked(resolved.schema, patterns, lists, found, self.sources, dropped, tests, refused)
+        files = tuple(self.files)
+        schema = resolved.schema
+        return Checked(schema, patterns, lists, found, self.sources, dropped, tests, refused, files, resolved)
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:
         if diagnostic.span is None:

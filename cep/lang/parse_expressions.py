@@ -9,7 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 
 from cep.lang.cursor import Cursor
-from cep.lang.diagnostics import Span
+from cep.lang.diagnostics import Fix, Span
 from cep.lang.lexer import UNITS_MS, Token, TokenKind, duration_ms
 from cep.lang.syntax import (
     BetweenSyntax,
@@ -72,7 +72,8 @@ def _operator(cursor: Cursor) -> str:
     token = cursor.token
     if token.kind is TokenKind.SYMBOL and token.text in _FOREIGN:
         ours = _FOREIGN[token.text]
-        cursor.collector.add("CEP111", f"`{token.text}` is not an operator here", token.span, f"write `{ours}`")
+        message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
+        cursor.collector.add("CEP111", message, token.span, f"write `{ours}`", fix=fix)
         return ours
     if cursor.at("not") and cursor.ahead().text in ("in", "between", "like"):
         return cursor.ahead().text

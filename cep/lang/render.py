@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from cep.lang.catalogue import CATALOGUE
-from cep.lang.diagnostics import Diagnostic, Severity, Span
+from cep.lang.diagnostics import Diagnostic, Fix, Severity, Span
 
 # Longer lines are cut around the span: a report must stay readable.
 _LINE_WIDTH_MAX = 160
@@ -68,7 +68,12 @@ def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any
         "span": _json_span(diagnostic.span, sources),
         "labels": [{"text": label.text, "span": _json_span(label.span, sources)} for label in diagnostic.labels],
         "help": diagnostic.help,
+        "fix": _json_fix(diagnostic.fix, sources),
     }
+
+
+def _json_fix(fix: Fix | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    return None if fix is None else {"span": _json_span(fix.span, sources), "replacement": fix.replacement}
 
 
 def _json_span(span: Span | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
