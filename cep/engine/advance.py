@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
-from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of
+from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
 from cep.kernels.advance import advance_rule, compact
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -125,7 +125,10 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     machine = np.zeros(2 * program.machine_size, np.int64)
     stream_counts = np.zeros(len(prepared.keys), np.int32)
     numbered = -1
-    for number, rule in enumerate(program.rules):
+    concerned = rules_that_react(program, prepared)
+    has_runs = np.diff(bounds) > 0
+    for number in np.flatnonzero(concerned | has_runs).tolist():
+        rule = program.rules[number]
         if rule.stream not in (-1, numbered):
             stream_counts = number_stream(prepared, program.streams[rule.stream], len(program.schema.event_types))
             numbered = rule.stream

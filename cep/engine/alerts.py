@@ -56,7 +56,8 @@ def alert_table(program: Program, matches: Matches) -> pa.Table:
 
     Cost: columns, plus one digest for each alert.
     """
-    parts = [_rule_alerts(rule, matches, np.flatnonzero(_of_rule(matches, n))) for n, rule in enumerate(program.rules)]
+    numbers = np.unique(matches.rule).tolist()
+    parts = [_rule_alerts(program.rules[n], matches, np.flatnonzero(_of_rule(matches, n))) for n in numbers]
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
     return sort_alerts(_without_repeats(table))
 

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
-from cep.kernels.arrange import count_ordinals, group_by_key, queue_rows
+from cep.kernels.arrange import count_ordinals, find_concerned, group_by_key, queue_rows
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
+from cep.kernels.lookup import FILTER_SIZE, look_up
 from cep.nfa.program import Program
 
 _TEXT_TESTS = {
@@ -91,17 +93,37 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     image = _image(program, texts)
     constants = image[image[y.HEADER_CONSTANTS] :]
     words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)
-    bitmaps = np.zeros((max(len(program.vector.predicate_registers), 1), max(words, 1)), np.uint64)
+    bitmaps = np.zeros((max(program.predicates.count, 1), max(words, 1)), np.uint64)
     errors = np.zeros(1, np.int64)
     vector = program.vector
     if len(batch) and len(vector.code):
         evaluate_blocks(
-            vector.code, columns, nulls, constants, first_row, vector.machine_size, vector.predicate_registers, bitmaps,
-            vector.derived_registers, program.derived_first(), errors,
+            vector.code, columns, nulls, constants, first_row, vector.machine_size, vector.predicate_registers,
+            program.predicates.dense, bitmaps, vector.derived_registers, program.derived_first(), errors,
         )  # fmt: skip
+    if len(batch) and len(program.predicates.groups):
+        errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts, int(errors[0])
     )
+
+
+def _look_up(
+    program: Program, constants: Int64, columns: Int64, nulls: UInt8, image: Int64, bitmaps: UInt64, first_row: int
+) -> int:
+    """Fill the bitmaps of the indexed predicates; returns how many overflows there were."""
+    groups, entries = program.predicates.groups, program.predicates.entries
+    values = constants[entries[:, y.INDEX_CONSTANT]]
+    # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
+    group_of_entry = np.repeat(np.arange(len(groups)), groups[:, y.INDEX_END] - groups[:, y.INDEX_FIRST])
+    order = np.lexsort((values, group_of_entry))
+    machine = np.zeros(2 * program.machine_size, np.int64)
+    counters = np.zeros(y.COUNTERS, np.int64)
+    look_up(
+        image, groups, entries[order], values[order], columns, nulls, first_row, bitmaps,
+        np.zeros(FILTER_SIZE, np.uint8), np.empty((0, 0), np.int64), machine, counters,
+    )  # fmt: skip
+    return int(counters[y.COUNT_OVERFLOW])
 
 
 def _order(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
@@ -156,6 +178,13 @@ def _image(program: Program, texts: pa.Array) -> Int64:
     numbers = pc.index_in(wanted, value_set=texts).fill_null(-1)
     image[[int(image[y.HEADER_CONSTANTS]) + slot for slot, _ in program.text_constants]] = np.asarray(numbers)
     return image
+
+
+def rules_that_react(program: Program, prepared: PreparedEvents) -> NDArray[np.bool_]:
+    """Which rules any of the new events may concern: bool[rules]."""
+    concerned = np.zeros(len(program.rules), np.uint8)
+    find_concerned(prepared.bitmaps, program.relevance_first, program.relevance, concerned)
+    return concerned.astype(bool)
 
 
 def queue_of(prepared: PreparedEvents, relevant: Int32 | None) -> Int32:

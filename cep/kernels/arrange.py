@@ -104,6 +104,25 @@ def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: A
 
 
 @kernel
+def find_concerned(bitmaps: Any, first: Any, predicates: Any, concerned: Any) -> None:
+    """Set concerned[r] = 1 for each rule of which a predicate holds for some event.
+
+    Shapes: the predicates of rule r are predicates[first[r]:first[r + 1]]; one that is -1 always holds.
+    """
+    for r in range(concerned.shape[0]):
+        for k in range(first[r], first[r + 1]):
+            if predicates[k] < 0:
+                concerned[r] = 1
+                break
+            for word in range(bitmaps.shape[1]):
+                if bitmaps[predicates[k], word] != 0:
+                    concerned[r] = 1
+                    break
+            if concerned[r] != 0:
+                break
+
+
+@kernel
 def queue_rows(bitmaps: Any, predicates: Any, first_row: Any, rows_count: Any, out: Any) -> Any:
     """The rows for which one of the predicates holds, ascending; returns how many were written to out int32[N].
 

@@ -255,6 +255,7 @@ def evaluate_blocks(
     first_row: Any,
     machine_size: Any,
     predicate_registers: Any,
+    predicate_numbers: Any,
     bitmaps: Any,
     derived_registers: Any,
     derived_first: Any,
@@ -280,7 +281,7 @@ def evaluate_blocks(
                 for i in range(min(64, n - 64 * w)):
                     bit = np.uint64(ints[r, 64 * w + i] & (1 - np.int64(nulled[r, 64 * w + i])))
                     word |= bit << np.uint64(i)
-                bitmaps[p, (lo - first_row) // 64 + w] = word
+                bitmaps[predicate_numbers[p], (lo - first_row) // 64 + w] = word
         for d in range(derived_registers.shape[0]):
             r = derived_registers[d]
             for i in range(n):

@@ -92,6 +92,15 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 RULE_WIDTH = 18
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
+# ------------------------------------------------------------------------------------------- predicates by index
+# Predicates that compare one column with a constant: entries [first, end), ascending by constant.
+INDEX_KIND, INDEX_COLUMN, INDEX_FIRST, INDEX_END = range(4)
+INDEX_GROUP_WIDTH = 4
+INDEX_EQ, INDEX_LT, INDEX_LE, INDEX_GT, INDEX_GE = range(5)
+# The constant's slot, the predicate's bitmap, its event type (or -1), and code for the rest of it (or -1).
+INDEX_CONSTANT, INDEX_PREDICATE, INDEX_TYPE, INDEX_CODE, INDEX_CODE_END, INDEX_RESULT = range(6)
+INDEX_ENTRY_WIDTH = 6
+
 # -------------------------------------------------------------------------------------------- runs, nodes, matches
 RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL, RUN_NODE = range(7)
 RUN_HEADER = 7

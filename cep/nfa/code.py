@@ -203,7 +203,7 @@ class VectorCode(Lowering):
         self._instructions: list[Instruction] = []
         self._known: dict[tuple[int, int, int, int], int] = {}
         self._of_expr: dict[Expr, int] = {}
-        self._predicates: dict[int, int] = {}
+        self._predicates: list[int] = []
         self._derived: dict[int, int] = {}
 
     def emit(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
@@ -218,8 +218,8 @@ class VectorCode(Lowering):
             self._of_expr[expr] = self._lower_node(expr)
         return self._of_expr[expr]
 
-    def predicate(self, conjuncts: list[Expr], event_type_code: int | None) -> int:
-        """The number of the bitmap for "is of this event type, and all conjuncts are true"."""
+    def predicate(self, conjuncts: list[Expr], event_type_code: int | None) -> None:
+        """Add the predicate "is of this event type, and all conjuncts are true" to the results."""
         result = -1
         if event_type_code is not None:
             type_column = self.emit(o.COLUMN, 0)
@@ -228,15 +228,11 @@ class VectorCode(Lowering):
             register = self.lower(conjunct)
             result = register if result < 0 else self.emit(o.AND, result, register)
         assert result >= 0, "a predicate without any condition needs no bitmap"
-        return self._predicates.setdefault(result, len(self._predicates))
+        self._predicates.append(result)
 
     def derived(self, expr: Expr) -> int:
         """The number of the derived column that holds the expression."""
         return self._derived.setdefault(self.lower(expr), len(self._derived))
-
-    @property
-    def predicates_count(self) -> int:
-        return len(self._predicates)
 
     def finish(self) -> VectorProgram:
         """Assign machine registers: one is free again after the last instruction that reads it."""

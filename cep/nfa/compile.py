@@ -19,6 +19,7 @@ from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import Tables
 from cep.nfa.positions import StructureError, build
+from cep.nfa.predicates import Predicates
 from cep.nfa.program import Column, Program, RuleProgram
 from cep.nfa.rule_tables import RuleCompiler, RuleLimitError
 
@@ -79,14 +80,16 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     constants = Constants()
     columns = ColumnMap(schema)
     vector = VectorCode(constants, columns)
+    predicates = Predicates()
     scalar = ScalarCode(constants, columns)
     tables = Tables()
     compiled: list[RuleCompiler] = []
     for number, rule in enumerate(rules):
         assert rule.pattern.key == key_fields, "rules of one program share their key"
-        compiler = RuleCompiler(number, rule, schema, columns, vector, scalar, tables)
+        compiler = RuleCompiler(number, rule, schema, columns, predicates, vector, scalar, tables)
         compiler.compile(build(rule.pattern.structure))
         compiled.append(compiler)
+    plan = predicates.finish(vector, scalar, columns, constants)
     finished = vector.finish()
     derived = [t for c in compiled for t in c.derived_types]
     derived_types = list(dict(sorted(derived)).values())
@@ -102,6 +105,9 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
         columns=columns.columns(derived_types),
         image=image,
         vector=finished,
+        predicates=plan.placed(at_measures + y.MEASURE_WIDTH * len(tables.measures)),
+        relevance_first=np.cumsum([0, *(len(c.relevance()) for c in compiled)], dtype=np.int32),
+        relevance=np.array([p for c in compiled for p in c.relevance()], np.int32),
         streams=tuple(streams),
         text_constants=tuple(constants.texts),
         start_runs=np.array([c.start_run(width) for c in compiled], np.int64).reshape(-1, width),

@@ -14,6 +14,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.code import VectorProgram
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.predicates import PredicatePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,9 @@ class Program:
     columns: tuple[Column, ...]
     image: Int64
     vector: VectorProgram
+    predicates: PredicatePlan
+    relevance_first: Int32
+    relevance: Int32
     streams: tuple[tuple[int, ...], ...]
     text_constants: tuple[tuple[int, str], ...]
     start_runs: Int64

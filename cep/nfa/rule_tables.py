@@ -22,6 +22,7 @@ from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait
+from cep.nfa.predicates import Predicates
 from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
 
 
@@ -59,10 +60,13 @@ _ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "la
 class RuleCompiler:
     """Writes one rule into the tables and keeps what the program must know of it."""
 
-    def __init__(self, number: int, rule: DeployedRule, schema: Schema, columns: Columns, vector: VectorCode,
-                 scalar: ScalarCode, tables: Tables) -> None:  # fmt: skip
+    def __init__(
+        self, number: int, rule: DeployedRule, schema: Schema, columns: Columns, predicates: Predicates,
+        vector: VectorCode, scalar: ScalarCode, tables: Tables,
+    ) -> None:  # fmt: skip
         self.rule, self.pattern, self.schema = rule, rule.pattern, schema
-        self._number, self._columns, self._vector, self._scalar, self._tables = number, columns, vector, scalar, tables
+        self._number, self._columns, self._predicates, self._tables = number, columns, predicates, tables
+        self._vector, self._scalar = vector, scalar
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[tuple[str, str, Expr | None], int] = {}
         self._first_state = len(tables.states)
@@ -230,7 +234,7 @@ class RuleCompiler:
         """The bitmap for what needs the event alone, and code or the simple form for the rest."""
         alone = [p for p in parts if not needs_run(p)]
         with_run = [p for p in parts if needs_run(p)]
-        predicate = self._vector.predicate(alone, event_type) if alone or event_type is not None else -1
+        predicate = self._predicates.number(alone, event_type) if alone or event_type is not None else -1
         if not with_run:
             return predicate, NO_CODE, _NOT_SIMPLE
         if len(with_run) == 1 and allow_simple:
@@ -318,6 +322,10 @@ class RuleCompiler:
         return code, register, DERIVED + derived, present
 
     # ------------------------------------------------------------------------------------------------- finished
+
+    def relevance(self) -> list[int]:
+        """The predicates that the rule reacts to; [-1] if it has to look at every event."""
+        return [-1] if self.reacts_to_all else sorted(self.relevant)
 
     def start_run(self, width: int) -> list[int]:
         """The run that has taken nothing: every register at its neutral value, every wait open for ever."""
