@@ -156,6 +156,9 @@ def _plain(values: pa.Array, type_: Type) -> pa.Array:
         text = pc.binary_join_element_wise(values.cast(pa.string()), pa.scalar(" ms"), "")
     elif type_.kind is Kind.ENUM:
         text = pa.array(type_.symbols, pa.string()).take(values)
+    elif type_.is_float:
+        # A sentence is read by a person: six digits; the measures beside it have all of them.
+        text = pa.array([None if v is None else f"{v:.6g}" for v in values.to_pylist()], pa.string())
     else:
         text = values.cast(pa.string())
     return text.cast(pa.string()).fill_null("null")
