@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
-from cep.cli.paths import pattern_files, printed
+from cep.cli.paths import pattern_files, printed, replace_file
 from cep.lang.format import format_text
 from cep.lang.load import read_source
 from cep.lang.render import render_text
@@ -51,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
             changed += 1
             printed(f"{'would format' if options.check else 'formatted'} {path}")
             if not options.check:
-                _replace(path, formatted)
+                replace_file(path, formatted)
     verb = "would change" if options.check else "changed"
     printed(f"{len(files)} file{'' if len(files) == 1 else 's'}, {changed} {verb}, {failed} left alone")
     return int(bool(failed or (options.check and changed)))
@@ -67,12 +66,3 @@ def _stream(check: bool) -> int:
         return int(formatted != text)
     sys.stdout.write(formatted)
     return 0
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write beside the file and rename over it: a crash leaves the old or the new text, never half of one."""
-    target = path.resolve()  # a link stays a link
-    fresh = target.with_name(f".{target.name}.new")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.chmod(target.stat().st_mode)
-    fresh.replace(target)

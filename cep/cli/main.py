@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, live, replay
+from cep.cli import check, explain, fmt, lint, live, replay
 
 CLEAN = 0
 FINDINGS = 1
@@ -71,6 +71,12 @@ def _run(options: argparse.Namespace) -> int:
     match options.verb:
         case "check":
             return check.run(options.files, options.json, _is_colored(options.color))
+        case "fmt":
+            return fmt.run(options)
+        case "lint":
+            return lint.run(options, _is_colored("auto"))
+        case "explain":
+            return explain.run(options)
         case "replay":
             return replay.run(options)
         case _:
@@ -100,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         help="auto: when standard output is a terminal and NO_COLOR is not set",
     )
+    fmt.add_arguments(_verb(verbs, "fmt", "bring pattern files into the canonical layout", fmt.HELP))
+    lint.add_arguments(_verb(verbs, "lint", "say what is probably not meant in pattern files", lint.HELP))
+    explain.add_arguments(_verb(verbs, "explain", "explain a diagnostic's code", explain.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser

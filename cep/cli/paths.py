@@ -32,3 +32,12 @@ def printed(text: str) -> None:
     """Print what the terminal's encoding can say; a file name may hold what it cannot."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "backslashreplace").decode(encoding))
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write beside the file and rename over it: a crash leaves the old or the new text, never half of one."""
+    target = path.resolve()  # a link stays a link
+    fresh = target.with_name(f".{target.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.chmod(target.stat().st_mode)
+    fresh.replace(target)

@@ -241,11 +241,12 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "CEP411": Entry(
         "absence that cannot be said",
-        "An absence is of one variable, once: `!b`. It has no repetition, no step time, and no place in `|` and `&`.",
+        "An absence is of one variable, once: `!b`. It has no repetition and no place in `|` and `&`.",
     ),
     "CEP412": Entry(
         "pattern without an event",
-        "At least one element of the pattern has to be required.",
+        "Every element of the pattern may be left out. A match of nothing is never given, so any one event of any of them "
+        "is a match; require the one that matters.",
     ),
     "CEP413": Entry(
         "gap without a repetition",
@@ -356,6 +357,32 @@ CATALOGUE: dict[str, Entry] = {
         "An id tells a repeated delivery from a new event, so each event of a test has its own.",
     ),
     "CEP609": Entry("too many events", "A test has a limited number of events, repetitions counted."),
+    # -------------------------------------------------------------------------------------------------- lints
+    "CEP701": Entry(
+        "condition that is never true",
+        "The parts of the condition contradict each other, like `amount > 500 and amount < 2`, so the pattern can "
+        "never match, and nobody would notice: a rule that never fires looks like a quiet day.",
+    ),
+    "CEP702": Entry(
+        "unused name",
+        "Nothing refers to it. A parameter that is not used is the worst of them: a rule that sets it seems to change "
+        "something. A variable without a condition that nothing speaks of is bound to any event: seldom meant.",
+    ),
+    "CEP703": Entry(
+        "absence that excludes nothing",
+        "`a -> !b -> c` where no event fulfils the condition of b is `a -> c`; the exclusion that somebody relies on "
+        "is not there.",
+    ),
+    "CEP704": Entry(
+        "pattern that is not tested both ways",
+        "A test that expects a match shows that the pattern finds what it is for, one that expects none that it leaves "
+        "alone what looks like it. Most false alarms come from patterns that have only the first.",
+    ),
+    "CEP710": Entry(
+        "silence that says too little",
+        "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. Without a "
+        "reason, with an unknown code, or where nothing is found, it hides more than it tells.",
+    ),
 }
 
 

@@ -150,8 +150,8 @@ class ExpressionChecker:
         elif scope.fields is None and any(v.event_type.field(name) for v in scope.variables.values()):
             owner = next(v for v, s in scope.variables.items() if s.event_type.field(name))
             message = f"there is no current event here that `{name}` could be a field of"
-            fix = Fix(node.span, f"{owner}.{name}")
-            self.collector.add("CEP211", message, node.span, f"write `{owner}.{name}`", labels, fix)
+            qualified = f"{owner}.{name}"
+            self.collector.add("CEP211", message, node.span, f"write `{qualified}`", labels, Fix(node.span, qualified))
         else:
             known = (*(scope.fields or ()), *scope.params, *scope.arguments, *scope.definitions.defines)
             what = "field or parameter" if scope.fields is not None else "parameter"

@@ -74,8 +74,8 @@ class StructureChecker:
         around = Around(window=self.within_ms is not None, last=True)
         steps = self._steps(structure, around, Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
-            help_line = "leave out a `?` or a `*`"
-            self.collector.add("CEP412", "this pattern can match without any event", structure.span, help_line)
+            help_line = "nothing required means that any one of its variables is a match; a match of nothing is never given"
+            self.collector.warn("CEP412", "no element of this pattern is required", structure.span, help_line)
         if self.unbounded is not None and self.within_span is None:
             message = "this repetition has no end and no window bounds it"
             self.collector.warn("CEP420", message, self.unbounded, "add `within` or a maximum")
@@ -185,10 +185,11 @@ class StructureChecker:
         elif element.suffix.first_span is not None:
             message = "an absence has no repetition"
             self.collector.add("CEP411", message, element.suffix.first_span, f"write `!{element.name}`")
-        if step.gap_max is not None:
-            help_line = "write the window around it: `within 5 min`"
-            self.collector.add("CEP411", "an absence has no step time", step.span, help_line)
-        if link is not Link.NEXT and around.last and not around.window and not is_first:
+        if step.gap_max is not None and link is Link.NEXT:
+            help_line = "write `a ->[5 min] !b`, or the window around it: `within 5 min`"
+            self.collector.add("CEP411", "an absence directly after has no step time", step.span, help_line)
+        windowed = around.window or step.gap_max is not None
+        if link is not Link.NEXT and around.last and not windowed and not is_first:
             message = "this absence would never be certain: nothing must follow it, and no window ends the wait"
             self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
 
@@ -262,8 +263,8 @@ class StructureChecker:
         suffix, add = element.suffix, self.collector.add
         loops = is_loop(suffix.repeat)
         if suffix.greedy_span is not None:
-            if isinstance(element, GroupSyntax):
-                add("CEP404", "`greedy` cannot stand on a group", suffix.greedy_span, "put it on a variable")
+            if isinstance(element, GroupSyntax) and loops:
+                add("CEP404", "`greedy` cannot stand on a repeated group", suffix.greedy_span, "put it on a variable")
             elif suffix.inner is Inner.ANY:
                 add("CEP404", "`greedy` and `any` exclude each other", suffix.greedy_span, "leave out one")
             elif suffix.repeat is None:

@@ -60,7 +60,7 @@ def load_files(paths: Iterable[str | Path]) -> Checked:
     """Check files together, as one set of names, with what they import."""
     loader = _Loader(resolve_path)
     for path in paths:
-        name = _file_name(Path(path))
+        name = file_name(Path(path))
         found = read_source(Path(path))
         if found is None or isinstance(found, _Unreadable):
             reason = found.reason if found is not None else "there is no such file"
@@ -76,7 +76,7 @@ def bundle_source(path: str | Path) -> str:
     Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
     """
     loader = _Loader(resolve_path)
-    name = _file_name(Path(path))
+    name = file_name(Path(path))
     found = read_source(Path(path))
     if found is None or isinstance(found, _Unreadable):
         raise UsageError(f"cannot bundle {name}: {found.reason if found is not None else 'there is no such file'}")
@@ -108,7 +108,7 @@ def read_source(path: Path) -> str | _Unreadable | None:
         return _Unreadable(str(error))
 
 
-def _file_name(path: Path) -> str:
+def file_name(path: Path) -> str:
     """One name for one file, however its path was written; relative to here if it can be."""
     try:
         absolute = path.resolve()
@@ -127,7 +127,7 @@ def resolve_path(importing: str, written: str) -> tuple[str, str] | str:
         return str(error)
     if found is None:
         return "there is no such file"
-    return found.reason if isinstance(found, _Unreadable) else (_file_name(path), found)
+    return found.reason if isinstance(found, _Unreadable) else (file_name(path), found)
 
 
 def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:

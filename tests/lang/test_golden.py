@@ -17,6 +17,7 @@ from cep.lang.render import render_text
 
 GOLDEN = Path(__file__).parent / "golden"
 DIAGNOSTICS = sorted((GOLDEN / "diagnostics").glob("CEP*.cep"))
+LINTS = sorted((GOLDEN / "lints").glob("CEP*.cep"))  # test_lint.py compares them
 IR = sorted((GOLDEN / "ir").glob("*.cep"))
 # Given for a file as a whole or for the arguments of a rule; test_load.py and test_bind.py show them.
 WITHOUT_FILE = {"CEP110", "CEP502", "CEP503", "CEP504"}
@@ -57,6 +58,6 @@ def test_ir(path: Path) -> None:
 
 
 def test_every_code_has_a_file() -> None:
-    shown = {path.name.partition("_")[0] for path in DIAGNOSTICS}
+    shown = {path.name.partition("_")[0] for path in (*DIAGNOSTICS, *LINTS)}
     assert set(CATALOGUE) - shown == WITHOUT_FILE
     assert shown <= set(CATALOGUE)

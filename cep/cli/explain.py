@@ -1,0 +1,44 @@
+"""`cep explain`: the code of a diagnostic to its long form.
+
+Tested by: tests/cli/test_explain.py
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from cep.base.errors import UsageError
+from cep.cli.paths import printed
+from cep.lang.catalogue import CATALOGUE, explain
+from cep.lang.diagnostics import did_you_mean
+from cep.lang.examples import examples
+
+HELP = """\
+Explain the code of a mistake or a finding: why it is refused, what to write instead, and an example.
+
+examples:
+  cep explain CEP401
+  cep explain --all
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("code", nargs="?", metavar="CODE", help="like CEP401")
+    which.add_argument("--all", action="store_true", help="list every code with its title")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print one explanation or the list. Raises: UsageError for a code that does not exist."""
+    if options.all:
+        for code, entry in CATALOGUE.items():
+            printed(f"{code}  {entry.title}")
+        return 0
+    text = explain(options.code)
+    if text is None:
+        hint = did_you_mean(options.code.upper(), CATALOGUE)
+        raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
+    printed(text)
+    printed(f"Example:\n\n{examples()[options.code.upper()]}")
+    return 0

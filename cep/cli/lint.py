@@ -1,0 +1,73 @@
+"""`cep lint`: pattern files to what is allowed in them but probably not meant.
+
+Tested by: tests/cli/test_lint.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from cep.cli.paths import pattern_files, printed, replace_file
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.fix import fixed
+from cep.lang.lint import lint
+from cep.lang.load import Checked, file_name, load_files
+from cep.lang.render import render_text, summary, to_json
+
+HELP = """\
+Say what is allowed in pattern files but probably not meant: conditions that are never true, names that nothing uses,
+patterns without tests, windows beyond what is kept, too much state. Silence a finding on its line with
+`# allow(CEP702): reason`. Mistakes that `cep check` reports are reported first.
+
+examples:
+  cep lint patterns
+  cep lint --fix patterns/cards.cep   (applies the changes that a machine can make)
+  cep explain CEP701
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
+    parser.add_argument("--fix", action="store_true", help="apply the fixes of mistakes and findings, then look again")
+    parser.add_argument("--json", action="store_true", help="print findings as JSON")
+
+
+def run(options: argparse.Namespace, color: bool) -> int:
+    """Returns 1 if there are findings."""
+    files = pattern_files(options.paths)
+    checked = load_files(files)
+    if options.fix:
+        for _ in range(_ROUNDS_MAX):
+            if not _fix(checked, files):
+                break
+            checked = load_files(files)
+    found = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
+    if options.json:
+        printed(json.dumps({"ok": not found, "findings": [to_json(d, checked.sources) for d in found]}, indent=2))
+    else:
+        if found:
+            printed(render_text(found, checked.sources, color=color))
+        printed(summary(found, checked.dropped))
+    return int(bool(found))
+
+
+# One fix may bring another one to light; past this something goes in a circle.
+_ROUNDS_MAX = 10
+
+
+def _findings(checked: Checked, files: list[Path]) -> list[Diagnostic]:
+    return lint(checked, [file_name(path) for path in files])
+
+
+def _fix(checked: Checked, files: list[Path]) -> bool:
+    """Apply all fixes to the named files; says whether there were any."""
+    by_name = {file_name(path): path for path in files}
+    wanted = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
+    changed = {name: text for name, text in fixed(wanted, checked.sources).items() if name in by_name}
+    for name, text in changed.items():
+        replace_file(by_name[name], text)
+        printed(f"fixed {by_name[name]}")
+    return bool(changed)

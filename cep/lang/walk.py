@@ -1,0 +1,49 @@
+"""Walks over syntax trees and checked expressions that several readers of them need.
+
+Tested by: tests/lang/test_lint.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+
+from cep.lang.ir import Aggregate, Expr, PatternIR
+from cep.lang.syntax import CallSyntax, InSyntax, NameRef
+
+
+def nodes(tree: object) -> Iterator[object]:
+    """Every dataclass in a tree of dataclasses and tuples, the outermost first. No recursion: trees may be deep."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(reversed(node))
+        elif is_dataclass(node) and not isinstance(node, type):
+            yield node
+            waiting.extend(getattr(node, f.name) for f in reversed(fields(node)))
+
+
+def names_in(tree: object) -> set[str]:
+    """Every name that expressions in the tree use: values, functions and lists."""
+    found: set[str] = set()
+    for node in nodes(tree):
+        if isinstance(node, NameRef | CallSyntax):
+            found.add(node.name)
+        elif isinstance(node, InSyntax) and isinstance(node.items, NameRef):
+            found.add(node.items.name)
+    return found
+
+
+def conditions(pattern: PatternIR) -> Iterator[tuple[str, Expr]]:
+    """The condition of each variable that has one."""
+    for variable in pattern.variables:
+        if variable.where is not None:
+            yield variable.name, variable.where
+
+
+def aggregates(tree: object) -> Iterator[Aggregate]:
+    """Every aggregate over the events of a variable."""
+    for node in nodes(tree):
+        if isinstance(node, Aggregate):
+            yield node
