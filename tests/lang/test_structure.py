@@ -31,6 +31,9 @@ from tests.lang.common import checked_pattern, pattern_codes
         "a ->[0 s .. 1 min] b",
         "a? -> b",
         "(a -> b)? -> c",
+        "a ->[5 min] !b",
+        "a ->[5 min] !b -> c",
+        "(a -> b{2,3} greedy)? greedy -> c",
     ],
 )
 def test_accepted(structure: str) -> None:
@@ -49,7 +52,7 @@ def test_accepted(structure: str) -> None:
         ("a -> !b -> !c", ["CEP401", "CEP401"]),
         ("a -> (!b -> c) within 1 h", ["CEP410"]),
         ("a -> !(b | c) -> d", ["CEP411"]),
-        ("a ->[5 min] !b -> c", ["CEP411"]),
+        ("a -> b,[5 min] !c", ["CEP411"]),
         ("a within 0 s", ["CEP402"]),
         ("a -> b within 0 events", ["CEP402"]),
         ("a ->[0 s] b", ["CEP402"]),
