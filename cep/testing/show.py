@@ -89,9 +89,9 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
             return _unary(expr, owner)
         case Binary():
             own = _PRECEDENCE[expr.op]
-            is_chain = expr.op in ("and", "or", "+", "*")
+            chains = expr.op in ("and", "or", "+", "*") and isinstance(expr.right, Binary) and expr.right.op == expr.op
             left = _within(expr.left, owner, own + (own == _COMPARISON))
-            right = _within(expr.right, owner, own + (not is_chain))
+            right = _within(expr.right, owner, own + (not chains))
             return f"{left} {expr.op} {right}", own
         case Cast():
             return _show(expr.argument, owner)

@@ -10,7 +10,7 @@ from cep.testing.conditions import Conditions
 from cep.testing.journal import Trace, TracedEvent
 from cep.testing.trace import trace_key
 from cep.testing.values import value_of
-from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, program_of
+from tests.engine.bridge import END_MS, Answers, Found, _found, batch_of, event_id, oracle_answers, program_of
 from tests.oracle.matcher import Event
 from tests.oracle.random_cases import SCHEMA, Case, random_case
 
@@ -63,6 +63,7 @@ def test_the_trace_finds_what_the_engine_finds(level: int, block: int) -> None:
     found = []
     cases = [random_case(seed, level) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
     for case in (c for c in cases if not problems(c.pattern, SCHEMA)):
-        if answers(case) != engine_answers(case):
+        # Where several bindings of the same events are one match, any of them may be named.
+        if answers(case) not in (engine_answers(case), oracle_answers(case.pattern, case.events)):
             found.append(f"random_case({case.seed}, {case.level})")
     assert found == []

@@ -1,0 +1,103 @@
+"""Traces of the tests of one pattern → what of its automaton they have been through.
+
+Counted are NFA states, transitions (the waits that a run went on by, or whose absence became certain), and of every
+condition both outcomes, true and not true. Tests with other parameters may have another automaton: what they have in
+common counts once.
+Tested by: tests/testing/test_coverage.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from cep.lang.ir import PatternIR
+from cep.nfa.positions import Automaton, Wait
+from cep.testing.conditions import parts_of
+from cep.testing.journal import Trace
+from cep.testing.show import show_expr
+
+
+@dataclass(slots=True)
+class Share:
+    """Things with their text, in order, and those of them that were reached."""
+
+    every: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+
+    def add(self, name: str, text: str, *, is_reached: bool) -> None:
+        """Count a thing; of several texts the first is kept."""
+        self.every.setdefault(name, text)
+        if is_reached:
+            self.reached.add(name)
+
+    def missing(self) -> list[str]:
+        """The texts of those that no test reached."""
+        return [text for name, text in self.every.items() if name not in self.reached]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """(reached, all)."""
+        return len(self.reached), len(self.every)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What the tests of one pattern have covered."""
+
+    pattern: str
+    states: Share = field(default_factory=Share)
+    transitions: Share = field(default_factory=Share)
+    outcomes: Share = field(default_factory=Share)
+
+
+def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
+    """Coverage of a pattern by the traces of its tests; `pattern` names it."""
+    coverage = Coverage(pattern.name)
+    for trace in traces:
+        automaton, names = trace.automaton, _state_names(trace.automaton)
+        for position, name in enumerate(names[1:], start=1):
+            coverage.states.add(name, name, is_reached=position in trace.covered.positions)
+        for position, state in enumerate(automaton.positions):
+            for index, wait in enumerate(state.waits):
+                name = f"{names[position]} {_arrow(wait)} {_target(names, wait)}"
+                coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
+        _outcomes(coverage.outcomes, trace)
+    return coverage
+
+
+def _outcomes(share: Share, trace: Trace) -> None:
+    parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
+    untils = {
+        trace.automaton.positions[w.target].variable: w.until
+        for state in trace.automaton.positions
+        for w in state.waits
+        if w.target is not None and w.until is not None
+    }
+    parts += [(f"until {name}", 0, until) for name, until in untils.items()]
+    for name, index, part in parts:
+        for holds in (True, False):
+            shown = f"{name}: {show_expr(part)} is {'true' if holds else 'not true'}"
+            # The values of parameters differ between tests, so the place of a condition is its name.
+            share.add(f"{name} {index} {holds}", shown, is_reached=(name, index, holds) in trace.covered.outcomes)
+
+
+def _state_names(automaton: Automaton) -> list[str]:
+    """The variable of each state, numbered where a group's repetition or a choice has several of one variable."""
+    variables = [p.variable for p in automaton.positions]
+    names = ["start"]
+    for position, name in enumerate(variables[1:], start=1):
+        nth = variables[: position + 1].count(name)
+        names.append(name if variables.count(name) == 1 else f"{name}#{nth}")
+    return names
+
+
+def _arrow(wait: Wait) -> str:
+    assert wait.link is not None, "every wait has been joined"
+    return wait.link.value
+
+
+def _target(names: list[str], wait: Wait) -> str:
+    if wait.target is not None:
+        return names[wait.target]
+    return " ".join(f"!{g.variable}" for g in wait.guards if g.variable is not None) + " until the time is up"

@@ -1,0 +1,62 @@
+"""Scripted events → an EventBatch for the engine; an EventBatch → events that a trace can walk.
+
+    test events ──columns──▶ Decoded ──route──▶ EventBatch (the engine's way in) ──▶ TracedEvent, by key
+
+Tested by: tests/testing/test_harness.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.schema import Schema
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
+from cep.columnar.decode import Decoded
+from cep.columnar.route import KeyDomain, route
+from cep.lang.ir import PatternIR
+from cep.lang.test_ir import ScriptedEvent
+from cep.testing.journal import TracedEvent
+
+
+def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
+    """The events of a test that starts at `start_ms`, keyed as the engine's are, in the order given."""
+    rows = [dict(event.fields) for event in events]
+    columns = {
+        name: pa.array([row.get(name) for row in rows], arrow_type(type_))
+        for name, type_ in data_columns(schema).items()
+    }
+    decoded = Decoded(
+        pa.array([event.event_id for event in events], TEXT),
+        np.array([schema.code(event.event_type) for event in events], np.int16),
+        np.array([start_ms + event.time_ms for event in events], np.int64),
+        columns,
+        (),
+    )
+    batch, unkeyed_count = route(decoded, domain, schema.columns())
+    assert unkeyed_count == 0, "the check gives every event of a test its key"
+    return batch
+
+
+def traced_events(schema: Schema, pattern: PatternIR, batch: EventBatch) -> dict[str, tuple[TracedEvent, ...]]:
+    """The events of each key in the engine's order: by time, then by id."""
+    names = list(batch.columns)
+    columns = [batch.columns[name].to_pylist() for name in names]
+    keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
+    order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    found: dict[str, list[TracedEvent]] = {}
+    ordinals: dict[str, int] = {}
+    for row in order:
+        event_type = schema.event_types[int(batch.event_type[row])]
+        own = found.setdefault(keys[row], [])
+        ordinal = -1
+        if event_type.name in pattern.event_types:
+            ordinal = ordinals.get(keys[row], 0)
+            ordinals[keys[row]] = ordinal + 1
+        time_ms = int(batch.time_ms[row])
+        fields = {name: column[row] for name, column in zip(names, columns, strict=True)}
+        fields[event_type.time_field] = time_ms
+        own.append(TracedEvent(len(own), ids[row], event_type.name, time_ms, fields, ordinal))
+    return {key: tuple(events) for key, events in found.items()}

@@ -1,0 +1,196 @@
+"""A checked test → its outcome, by running the real engine on its events.
+
+The events go through `advance` twice: all at once, and one by one with a watermark after each. Both must find the same,
+else the outcome is an error: a rule whose alerts depend on how events are delivered cannot be tested.
+Tested by: tests/testing/test_harness.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from cep.base.errors import LimitError
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch, empty_batch
+from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState
+from cep.lang.test_ir import Expected, PatternTest
+from cep.nfa.compile import compile_rules, problems
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
+from cep.testing.events import batch_of, traced_events
+from cep.testing.found import Found, found_in
+from cep.testing.journal import Trace
+from cep.testing.trace import trace_key
+
+# 2024-01-01T00:00:00Z, a Monday: the time 0 of every test.
+START_MS = 1_704_067_200_000
+_END_MS = TIME_MS_MAX - 1
+
+
+class Outcome(StrEnum):
+    """How a test ended. GAP: it is marked `todo`, so what comes out is reported but not held against it."""
+
+    PASSED = "pass"
+    FAILED = "fail"
+    BROKEN = "error"
+    GAP = "todo"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing that is not as expected: an expectation without a match, or a match without an expectation.
+
+    `nearest` is the match that comes closest to an expectation that was not met.
+    """
+
+    expected: Expected | None
+    got: Found | None
+    nearest: Found | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """A test that has been carried out. `traces` has one per label of a key, in the order of the test."""
+
+    test: PatternTest
+    outcome: Outcome
+    found: tuple[Found, ...]
+    differences: tuple[Difference, ...]
+    labels: dict[str, str]
+    traces: dict[str, Trace]
+    error: str
+    seconds: float
+
+
+def run_test(schema: Schema, test: PatternTest) -> Tested:
+    """Run one test. Raises: nothing that the pattern or the test can cause."""
+    started = time.perf_counter()
+    reasons = problems(test.pattern, schema)
+    if reasons:
+        return Tested(test, Outcome.BROKEN, (), (), {}, {}, "; ".join(reasons), time.perf_counter() - started)
+    program = compile_rules(schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
+    batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
+    found = _found(program, [(batch, _END_MS)])
+    apart = _found(program, _one_by_one(schema, batch))
+    labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
+    traces, error = _traces(schema, test, batch, labels)
+    ordered = tuple(sorted(found, key=lambda f: (f.at_ms, f.key, f.bound)))
+    if found != apart:
+        error = f"the engine finds {len(found)} at once and {len(apart)} event by event; please report this pattern"
+        return Tested(test, Outcome.BROKEN, ordered, (), labels, traces, error, time.perf_counter() - started)
+    differences = tuple(_differences(test, ordered, labels))
+    outcome = Outcome.GAP if test.todo is not None else Outcome.FAILED if differences else Outcome.PASSED
+    return Tested(test, outcome, ordered, differences, labels, traces, error, time.perf_counter() - started)
+
+
+def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int]]:
+    singles = [(batch.take(np.array([row])), int(batch.time_ms[row])) for row in range(len(batch))]
+    return [*singles, (empty_batch(schema), _END_MS)]
+
+
+def _found(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[Found]:
+    keyed_state: KeyedState | None = None
+    found: set[Found] = set()
+    for batch, watermark_ms in deliveries:
+        advanced = advance(program, keyed_state, batch, watermark_ms)
+        keyed_state = advanced.keyed_state
+        found |= found_in(program, advanced.matches)
+    return found
+
+
+def _traces(
+    schema: Schema, test: PatternTest, batch: EventBatch, labels: dict[str, str]
+) -> tuple[dict[str, Trace], str]:
+    """The trace of each key; without those that are too long to read, and then why."""
+    traces: dict[str, Trace] = {}
+    for key, events in traced_events(schema, test.pattern, batch).items():
+        try:
+            traces[labels[key]] = trace_key(test.pattern, events)
+        except LimitError as error:
+            return traces, f"{labels[key]} is not explained: {error}"
+    return {label: traces[label] for label in dict.fromkeys(labels.values())}, ""
+
+
+# -------------------------------------------------------------------------------------------------- comparison
+
+
+def _differences(test: PatternTest, found: tuple[Found, ...], labels: dict[str, str]) -> list[Difference]:
+    differences: list[Difference] = []
+    for is_timeout in (False, True):
+        expected = [e for e in test.expected if e.is_timeout == is_timeout]
+        got = [f for f in found if f.is_timeout == is_timeout]
+        pairs = _assigned(expected, got, labels)
+        left = [f for at, f in enumerate(got) if at not in pairs.values()]
+        for at, one in enumerate(expected):
+            if at not in pairs:
+                differences.append(Difference(one, None, _nearest(one, left, labels)))
+        differences += _unexpected(test, left, labels, is_timeout=is_timeout)
+    for count in test.counts:
+        matches = [f for f in found if not f.is_timeout and count.key in (None, labels[f.key])]
+        if len(matches) != count.count:
+            on = "" if count.key is None else f" on {count.key}"
+            note = f"expected {count.count} match{'' if count.count == 1 else 'es'}{on}, got {len(matches)}"
+            differences.append(Difference(None, None, None, note))
+    return differences
+
+
+def _unexpected(test: PatternTest, left: list[Found], labels: dict[str, str], *, is_timeout: bool) -> list[Difference]:
+    """What came out though nothing of the test allows it."""
+    found: list[Difference] = []
+    wants_timeouts = any(e.is_timeout for e in test.expected)
+    for one in left:
+        label = labels[one.key]
+        forbidden = any(key in (None, label) for key in test.nothing)
+        counted = any(count.key in (None, label) for count in test.counts)
+        if forbidden or (wants_timeouts if is_timeout else not counted):
+            found.append(Difference(None, one))
+    return found
+
+
+def _assigned(expected: list[Expected], got: list[Found], labels: dict[str, str]) -> dict[int, int]:
+    """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
+    fits = [[at for at, one in enumerate(got) if fitting(e, one, labels) == 0] for e in expected]
+    owner: dict[int, int] = {}
+
+    def place(index: int, tried: set[int]) -> bool:
+        for at in fits[index]:
+            if at not in tried:
+                tried.add(at)
+                if at not in owner or place(owner[at], tried):
+                    owner[at] = index
+                    return True
+        return False
+
+    for index in range(len(expected)):
+        place(index, set())
+    return {index: at for at, index in owner.items()}
+
+
+def fitting(expected: Expected, got: Found, labels: dict[str, str]) -> int:
+    """How many things are not as expected; 0 is a fit."""
+    wrong = 2 * (expected.key not in (None, labels[got.key]))
+    wrong += expected.at_ms is not None and START_MS + expected.at_ms != got.at_ms
+    values = {name: (value, type_) for name, value, type_ in got.values}
+    for want in expected.values:
+        value, type_ = values[want.name]
+        target = want.value
+        if type_.kind.value == "time" and isinstance(target, int):
+            target += START_MS
+        if isinstance(value, float) and isinstance(target, float):
+            # Half a unit of the last digit, and what writing it in binary costs.
+            wrong += abs(value - target) > want.tolerance + 1e-12 * abs(target)
+        else:
+            wrong += value != target
+    return wrong
+
+
+def _nearest(expected: Expected, left: list[Found], labels: dict[str, str]) -> Found | None:
+    return min(left, key=lambda one: fitting(expected, one, labels), default=None)

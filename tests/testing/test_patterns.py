@@ -1,0 +1,58 @@
+"""The tests of the project's own patterns pass, and so do those of the language reference."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cep.lang.load import Checked, load_files, load_text
+from cep.lang.test_ir import PatternTest
+from cep.testing.coverage import coverage_of
+from cep.testing.harness import Outcome, run_test
+
+PATTERNS = Path(__file__).parents[2] / "patterns"
+CHECKED = load_files(sorted(PATTERNS.rglob("*.cep")))
+
+
+def readme() -> list[Checked]:
+    blocks = re.findall(r"```\n(event.*?)```", (PATTERNS / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    return [load_text(block) for block in blocks]
+
+
+def test_the_patterns_are_clean() -> None:
+    assert CHECKED.ok
+    assert not CHECKED.refused_tests
+
+
+@pytest.mark.parametrize("test", CHECKED.tests, ids=lambda test: f"{test.pattern.name}: {test.name}")
+def test_a_pattern_test_passes(test: PatternTest) -> None:
+    tested = run_test(CHECKED.schema, test)
+    assert (tested.outcome, tested.differences) == (Outcome.PASSED, ())
+
+
+def test_every_pattern_has_one_that_fires_and_two_that_do_not() -> None:
+    fires = Counter(t.pattern.name for t in CHECKED.tests if t.expected or t.counts)
+    silent = Counter(t.pattern.name for t in CHECKED.tests if t.nothing)
+    for name in CHECKED.patterns:
+        assert fires[name] >= 1
+        assert silent[name] >= 2
+
+
+@pytest.mark.parametrize("name", CHECKED.patterns)
+def test_every_state_transition_and_outcome_is_covered(name: str) -> None:
+    tested = [run_test(CHECKED.schema, t) for t in CHECKED.tests if t.pattern.name == name]
+    coverage = coverage_of(CHECKED.patterns[name], (trace for t in tested for trace in t.traces.values()))
+    assert coverage.states.missing() == []
+    assert coverage.transitions.missing() == []
+    assert coverage.outcomes.missing() == []
+
+
+def test_the_tests_of_the_reference_pass() -> None:
+    checked = readme()
+    assert len(checked) >= 2
+    outcomes = [run_test(c.schema, test).outcome for c in checked for test in c.tests]
+    assert len(outcomes) >= 4
+    assert set(outcomes) == {Outcome.PASSED}
