@@ -63,7 +63,7 @@ def _file(found: list[Piece], declarations: Sequence[Declaration]) -> list[Line]
         group = found[begin:end]
         word = group[0].text
         lead = list(group[0].lead)
-        wanted_blank = word not in _TIGHT or before not in _TIGHT
+        wanted_blank = (word not in _TIGHT or before not in _TIGHT) and not word == before == "test"
         had_blank = bool(lead) and lead[0] == ""
         lead = lead[1:] if had_blank else lead
         if lines and (wanted_blank or had_blank):

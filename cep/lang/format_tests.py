@@ -15,6 +15,7 @@ from cep.lang.syntax import PatternTestSyntax
 _INDENT = 2
 _EVENTS_COLUMN = 6  # of events below a label that is too long to stand beside them
 _LABEL_MAX = 16
+_TIME_LEAST = 3  # `20s` under ` 0s`
 
 
 def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
@@ -27,10 +28,11 @@ def test_lines(group: list[Piece], test: PatternTestSyntax) -> list[Line]:
     events = {offsets[event.span.start] for key in test.keys for event in key.events}
     starts = sorted({*labels, *expects, *_todos(group, brace + 1)})
     last = len(group) - 1
+    times = max([_TIME_LEAST, *(len(_Row(group[at:last]).time) for at in events)])
     for begin, end in pairwise([*starts, last]):
         lines += _lead(group[begin], _INDENT, blanks=len(lines) > 1)
         if begin in labels:
-            lines += _key(group, begin, end, sorted(at for at in events if begin < at < end))
+            lines += _key(group, begin, end, sorted(at for at in events if begin < at < end), times)
         else:
             entry = without(group[begin:end], (";",))
             lines += flow(entry, Layout(_INDENT, aligned="", keep_breaks=False))
@@ -57,7 +59,7 @@ def _lead(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
 # -------------------------------------------------------------------------------------------------------- keys
 
 
-def _key(group: list[Piece], begin: int, end: int, events: list[int]) -> list[Line]:
+def _key(group: list[Piece], begin: int, end: int, events: list[int], times: int) -> list[Line]:
     """A label and its events."""
     head = without(group[begin : events[0] if events else end], (";", ","))
     rows = [_Row(without(group[a:b], (",", ";"))) for a, b in pairwise([*events, end])] if events else []
@@ -70,7 +72,6 @@ def _key(group: list[Piece], begin: int, end: int, events: list[int]) -> list[Li
         lines += flow(head, Layout(_INDENT, aligned="", keep_breaks=False))
         column, taken = _EVENTS_COLUMN, ""
     _align(rows)
-    times = max((len(row.time) for row in rows), default=0)
     for row in rows:
         lines += _lead(row.pieces[0], column, blanks=False)
         text = f"{row.time:>{times}}  {row.text}"
