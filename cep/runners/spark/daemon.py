@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark import daemon, worker
-from pyspark.sql.streaming import stateful_processor_util, transform_with_state_driver_worker
+from pyspark.sql.streaming import stateful_processor_util
 
 from cep.columnar.batch import TEXT
 from cep.columnar.route import key_groups
@@ -30,8 +30,6 @@ _MATCHING_WORKER = "pyspark.worker"
 
 def main() -> None:
     """Load, then serve Spark until it closes standard input."""
-    # Spark's worker that declares the state variables tells of its every step on standard output.
-    vars(transform_with_state_driver_worker)["print"] = lambda *_: None
     if sys.argv[1:2] == [_MATCHING_WORKER]:
         key_groups(pa.array(["a"], TEXT), 1)  # reads the first kernels and, with them, numba's runtime
     daemon.manager()

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from cep.runners.spark.live_output import read_progress
 from cep.sinks.jsonl import read_alerts
-from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, rules, split, write_file
+from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
 WAIT_S = 120
@@ -69,8 +69,6 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     assert end(process, signal.SIGKILL) == -signal.SIGKILL
     killed_at, _ = read_progress(tmp_path / "checkpoint")
     assert killed_at < FILES - 1, "it was not in the middle"
-    # The second life ends when it is asked to, after the third kind of input: a heartbeat.
-    write_file(tmp_path / "control" / "end.jsonl", [END], FILES)
     process = start(tmp_path, "--available-now")
     assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
     given = rules()

@@ -1,0 +1,37 @@
+"""`cep live` refuses what makes no sense before it starts anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cep.cli.main import USAGE, main
+
+RULES = str(Path(__file__).parents[2] / "rules")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ([], "give the events"),
+        (["--events", "x", "--topic", "y", "--bootstrap-servers", "z"], "give the events"),
+        (["--topic", "y"], "needs --bootstrap-servers"),
+        (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
+        (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
+        (["--events", "x", "--pages", "0"], "--pages is 1 or more"),
+        (["--events", "x", "--key", "card_id,planet"], "no field `planet`"),
+        (["--events", "x", "--key-groups", "0"], "key groups are 1 to"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    assert main(["live", "--rules", RULES, "--checkpoint", str(checkpoint), *words]) == USAGE
+    assert reason in capsys.readouterr().err
+    assert not checkpoint.exists()
+
+
+def test_a_time_without_a_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"])
+    assert "'10' is no time such as" in capsys.readouterr().err

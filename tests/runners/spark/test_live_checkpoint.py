@@ -1,0 +1,49 @@
+"""A checkpoint directory belongs to one job and remembers the rules that it began with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.runners.spark.live_checkpoint import open_checkpoint, read_job
+from tests.runners.spark.live_cases import make_job, rules
+
+JOB = make_job(rules("card_testing").values())
+RULES = (b'{"first": 1}', b'{"second": 2}')
+
+
+def test_a_job_goes_on_with_the_rules_it_began_with(tmp_path: Path) -> None:
+    assert open_checkpoint(tmp_path / "new", JOB, RULES) == (RULES, False)
+    assert open_checkpoint(tmp_path / "new", JOB, (b"{}",)) == (RULES, True)
+    assert read_job(tmp_path / "new") == JOB
+    assert read_job(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"lateness_ms": 5}, "lateness"),
+        ({"pages_count": 2, "groups_count": 16}, "key groups, pages"),
+        ({"domains": (("account_id",),)}, "keys"),
+        ({"schema": make_job(rules("card_testing").values()).schema.__class__(())}, "event types"),
+    ],
+)
+def test_another_job_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    open_checkpoint(tmp_path, JOB, RULES)
+    with pytest.raises(UsageError, match=f"belongs to a job with other {words}:"):
+        open_checkpoint(tmp_path, replace(JOB, **changes), RULES)
+
+
+def test_a_folder_that_says_nothing_sensible_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a" / "query").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"keyed state but no job\.json"):
+        open_checkpoint(tmp_path / "a", JOB, RULES)
+    (tmp_path / "job.json").write_text("[")
+    with pytest.raises(StateCorruptError, match="cannot be read"):
+        open_checkpoint(tmp_path, JOB, RULES)
+    (tmp_path / "job.json").write_text('{"format": 7}')
+    with pytest.raises(UsageError, match="format 7"):
+        open_checkpoint(tmp_path, JOB, RULES)
