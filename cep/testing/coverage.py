@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cep.lang.ir import PatternIR
+from cep.lang.show import show_expr
 from cep.nfa.positions import Automaton, Wait
 from cep.testing.conditions import parts_of
 from cep.testing.journal import Trace
-from cep.testing.show import show_expr
 
 
 @dataclass(slots=True)

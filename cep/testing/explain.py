@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from cep.lang.ir import Expr
+from cep.lang.show import show_duration, show_expr, show_value
 from cep.nfa.positions import Guard, Wait
 from cep.testing.conditions import Conditions, parts_of
 from cep.testing.journal import Closing, Miss, Run, Trace, Why
-from cep.testing.show import operands, show_duration, show_expr, show_value
+from cep.testing.show import operands
 from cep.testing.values import value_of
 
 Clock = Callable[[int], str]

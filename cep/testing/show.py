@@ -1,131 +1,15 @@
-"""Checked expressions and slot contents → text as a rule author would write it.
+"""A condition that was tested → what it looked at, with the values that it saw.
 
-Tested by: tests/testing/test_show.py
+Tested by: tests/testing/test_trace.py
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-
-from cep.base.schema import Kind, Type
-from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Param, Unary, VarField
-from cep.lang.test_ir import Slot
+from cep.lang.ir import Binary, Call, Cast, Const, Expr, If, In, Param, Unary
+from cep.lang.show import show_expr, show_value
 from cep.testing.values import BoundFields, Fields, value_of
 
-_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
-_PRECEDENCE = {
-    "or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
-}  # fmt: skip
-_NOT, _COMPARISON, _SIGN, _ATOM = 3, 4, 7, 9
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def show_duration(ms: int) -> str:
-    """`1 h 30 min`; 0 is `0 s`."""
-    if ms == 0:
-        return "0 s"
-    parts: list[str] = []
-    rest = abs(ms)
-    for unit, size in _UNITS:
-        if rest >= size:
-            parts.append(f"{rest // size} {unit}")
-            rest %= size
-    return ("-" if ms < 0 else "") + " ".join(parts)
-
-
-def show_time(ms: int) -> str:
-    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar as its number."""
-    try:
-        moment = _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        return f"{ms} ms"
-    return moment.isoformat(timespec="milliseconds" if ms % 1_000 else "seconds").replace("+00:00", "Z")
-
-
-def show_value(value: Slot, type_: Type) -> str:
-    """A slot content as text."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, float):
-        return f"{value:.10g}"
-    if type_.kind is Kind.DECIMAL:
-        return str(Decimal(value).scaleb(-type_.scale))
-    if type_.kind is Kind.ENUM:
-        return type_.symbols[value]
-    if type_.kind is Kind.BOOL:
-        return "true" if value else "false"
-    if type_.kind is Kind.DURATION:
-        return show_duration(value)
-    return show_time(value) if type_.kind is Kind.TIME else str(value)
-
-
-def show_expr(expr: Expr) -> str:
-    """An expression as it could have been written, parameters and definitions put in."""
-    return _show(expr, "")[0]
-
-
-def _show(expr: Expr, owner: str) -> tuple[str, int]:
-    """Text and precedence. Inside an aggregate `owner` is the variable whose fields are meant."""
-    match expr:
-        case Const():
-            return show_value(expr.value, expr.type), _ATOM
-        case Param():
-            return expr.name, _ATOM
-        case CurrentField():
-            return (f"{owner}.{expr.field}" if owner else expr.field), _ATOM
-        case VarField():
-            name = expr.variable if expr.which == "last" else f"{expr.which}({expr.variable})"
-            return f"{name}.{expr.field}", _ATOM
-        case Aggregate():
-            inner = expr.variable if expr.argument is None else _show(expr.argument, expr.variable)[0]
-            return f"{expr.fn}({inner})", _ATOM
-        case Unary():
-            return _unary(expr, owner)
-        case Binary():
-            own = _PRECEDENCE[expr.op]
-            chains = expr.op in ("and", "or", "+", "*") and isinstance(expr.right, Binary) and expr.right.op == expr.op
-            left = _within(expr.left, owner, own + (own == _COMPARISON))
-            right = _within(expr.right, owner, own + (not chains))
-            return f"{left} {expr.op} {right}", own
-        case Cast():
-            return _show(expr.argument, owner)
-        case In():
-            items = ", ".join(_show(item, owner)[0] for item in expr.items)
-            return f"{_within(expr.argument, owner, _COMPARISON + 1)} in [{items}]", _COMPARISON
-        case If():
-            parts = [_show(part, owner)[0] for part in (expr.condition, expr.then, expr.otherwise)]
-            return f"if {parts[0]} then {parts[1]} else {parts[2]}", 0
-        case Call():
-            if expr.fn == "like":
-                sides = [_within(a, owner, _COMPARISON + 1) for a in expr.arguments]
-                return " like ".join(sides), _COMPARISON
-            return f"{expr.fn}({', '.join(_show(a, owner)[0] for a in expr.arguments)})", _ATOM
-        case _:
-            return type(expr).__name__, _ATOM
-
-
-def _within(expr: Expr, owner: str, least: int) -> str:
-    text, precedence = _show(expr, owner)
-    return text if precedence >= least else f"({text})"
-
-
-def _unary(expr: Unary, owner: str) -> tuple[str, int]:
-    argument = expr.argument
-    if expr.op == "is_null":
-        return f"{_within(argument, owner, _COMPARISON + 1)} is null", _COMPARISON
-    if expr.op == "abs":
-        return f"abs({_show(argument, owner)[0]})", _ATOM
-    if expr.op == "neg":
-        return f"-{_within(argument, owner, _SIGN)}", _SIGN
-    if isinstance(argument, Unary) and argument.op == "is_null":
-        return f"{_within(argument.argument, owner, _COMPARISON + 1)} is not null", _COMPARISON
-    return f"not {_within(argument, owner, _NOT)}", _NOT
 
 
 def operands(expr: Expr, event: Fields, bound: BoundFields) -> list[tuple[str, str]]:
