@@ -71,3 +71,5 @@ IMPORTS_MAX = 256  # files that one file draws in
 TEST_EVENTS_MAX = 10_000
 # Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python; nobody reads more.
 TRACE_STEPS_MAX = 500_000
+# Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
+WATCH_POLLS_MAX = 172_800

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, explain, fmt, lint, live, replay
+from cep.cli import check, explain, fmt, lint, live, replay, test
 
 CLEAN = 0
 FINDINGS = 1
@@ -77,6 +77,8 @@ def _run(options: argparse.Namespace) -> int:
             return lint.run(options, _is_colored("auto"))
         case "explain":
             return explain.run(options)
+        case "test":
+            return test.run(options, _is_colored("auto"))
         case "replay":
             return replay.run(options)
         case _:
@@ -109,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     fmt.add_arguments(_verb(verbs, "fmt", "bring pattern files into the canonical layout", fmt.HELP))
     lint.add_arguments(_verb(verbs, "lint", "say what is probably not meant in pattern files", lint.HELP))
     explain.add_arguments(_verb(verbs, "explain", "explain a diagnostic's code", explain.HELP))
+    test.add_arguments(_verb(verbs, "test", "run the tests of pattern files", test.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser

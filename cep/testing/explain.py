@@ -57,6 +57,9 @@ class Explainer:
         stories = self.furthest()
         if not stories:
             return self.not_started()
+        if any(not story.reasons for story in stories):
+            # Beside a match, runs that it covers say nothing.
+            stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
         found: list[str] = []
         for story in stories[:runs_max]:
             found += [story.reached, *(f"  {reason}" for reason in story.reasons)]

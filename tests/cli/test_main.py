@@ -55,7 +55,7 @@ def test_wrong_arguments_are_usage(arguments: list[str], capsys: pytest.CaptureF
     assert "usage: cep" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["check", "replay", "live"])
+@pytest.mark.parametrize("verb", ["check", "test", "replay", "live"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([verb, "--help"])

@@ -1,0 +1,87 @@
+"""Outcomes of tests → text: what was expected beside what came, and how far each run got.
+
+    expected  match on c1 at 5 min { probes: 3 }
+    got       match on c1 at 5 min { probes: 4, amount: 900.00 }
+    c1        probe 0 s, 20 s, 40 s, 1 min → hit 5 min · match at 5 min
+
+Tested by: tests/testing/test_report.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cep.base.schema import Kind, Type
+from cep.lang.show import show_duration, show_value
+from cep.lang.test_ir import Expected, Slot
+from cep.testing.explain import Explainer
+from cep.testing.found import Found
+from cep.testing.harness import START_MS, Difference, Tested
+
+_FOUND_SHOWN_MAX = 5
+
+
+def clock(ms: int) -> str:
+    """An event time as the time since the start of the test."""
+    return show_duration(ms - START_MS)
+
+
+def difference_lines(tested: Tested) -> list[tuple[str, str]]:
+    """What is not as expected: pairs of a title and a line."""
+    lines: list[tuple[str, str]] = []
+    for difference in tested.differences:
+        lines += _difference(difference, tested)
+    return lines
+
+
+def story_lines(tested: Tested) -> list[tuple[str, str]]:
+    """Per key, how far its runs came and what stopped them: pairs of the key's label and a line."""
+    lines: list[tuple[str, str]] = []
+    for label, trace in tested.traces.items():
+        for number, line in enumerate(Explainer(trace, clock).lines()):
+            lines.append(("" if number else label, line))
+    return lines
+
+
+def _difference(difference: Difference, tested: Tested) -> Iterable[tuple[str, str]]:
+    if difference.note:
+        yield "", difference.note
+        for one in [f for f in tested.found if not f.is_timeout][:_FOUND_SHOWN_MAX]:
+            yield "got", shown_found(one, tested)
+    elif difference.expected is not None:
+        yield "expected", shown_expected(difference.expected)
+        nearest = difference.nearest
+        yield "got", "nothing" if nearest is None else shown_found(nearest, tested)
+    elif difference.got is not None:
+        if any(other.nearest == difference.got for other in tested.differences):
+            return  # it is shown beside the expectation that it comes closest to
+        yield "expected", "nothing more" if tested.test.expected else "nothing"
+        yield "got", shown_found(difference.got, tested)
+
+
+def shown_expected(expected: Expected) -> str:
+    """An expectation as it could have been written."""
+    parts = ["timeout" if expected.is_timeout else "match"]
+    if expected.key is not None:
+        parts.append(f"on {expected.key}")
+    if expected.at_ms is not None:
+        parts.append(f"at {show_duration(expected.at_ms)}")
+    values = [f"{v.name}: {_shown(v.value, v.type, since=0)}" for v in expected.values]
+    return " ".join(parts) + _braces(values)
+
+
+def shown_found(found: Found, tested: Tested) -> str:
+    """What came out, as the expectation of it would be written."""
+    kind = "timeout" if found.is_timeout else "match"
+    values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in found.values]
+    return f"{kind} on {tested.labels[found.key]} at {clock(found.at_ms)}{_braces(values)}"
+
+
+def _braces(values: list[str]) -> str:
+    return f" {{ {', '.join(values)} }}" if values else ""
+
+
+def _shown(value: Slot, type_: Type, since: int) -> str:
+    if type_.kind is Kind.TIME and isinstance(value, int):
+        return show_duration(value - since)
+    return show_value(value, type_)
