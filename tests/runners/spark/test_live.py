@@ -137,5 +137,5 @@ def test_runs_are_dropped_when_a_key_loses_its_last_rule(spark: SparkSession, tm
     assert live.totals["alerts[card_testing@1]"] == 12
     assert live.totals["events_without_rule"] > 0
     pages = spark.read.format("statestore").option("stateVarName", "pages").load(str(live.checkpoint))
-    domains = {row.page >> 16 for row in pages.selectExpr("key.page as page").collect()}
+    domains = {row.page >> 16 for row in pages.selectExpr("user_map_key.page as page").collect()}
     assert domains == {live.job.domains.index(("card_id",))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_job_goes_on_with_the_rules_it_began_with(tmp_path: Path) -> None:
         ({"schema": make_job(rules("card_testing").values()).schema.__class__(())}, "event types"),
     ],
 )
-def test_another_job_is_refused(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+def test_another_job_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     open_checkpoint(tmp_path, JOB, RULES)
     with pytest.raises(UsageError, match=f"belongs to a job with other {words}:"):
         open_checkpoint(tmp_path, replace(JOB, **changes), RULES)
