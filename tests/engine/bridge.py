@@ -108,11 +108,15 @@ def split(batch: EventBatch, random: Random) -> list[Delivery]:
 
 
 def engine_answers(
-    program: Program, deliveries: Sequence[Delivery], *, keyed_state: KeyedState | None = None
+    programs: Program | Sequence[Program], deliveries: Sequence[Delivery], *, keyed_state: KeyedState | None = None
 ) -> Answers:
-    """What the engine finds for the subject; between two calls the keyed state is written to bytes and read back."""
+    """What the engine finds for the subject, with one program or with another one at every call.
+
+    Between two calls the keyed state is written to bytes and read back.
+    """
     found: dict[bool, list[Found]] = {False: [], True: []}
-    for batch, watermark_ms in deliveries:
+    for number, (batch, watermark_ms) in enumerate(deliveries):
+        program = programs if isinstance(programs, Program) else programs[number]
         advanced = advance(program, keyed_state, batch, watermark_ms)
         keyed_state = decode_page(encode_page(advanced.keyed_state))
         for timed_out, one in _found(program, advanced.matches):
