@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
 
-from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
@@ -40,12 +39,12 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
+from cep.sources.files import kind_of
 
 _OUTPUT_SCHEMA = "kind string, payload binary"
 _OUTPUT_ARROW = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
 # Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
-_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +91,6 @@ def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]
         return spark.read.option("header", True).csv(str(path)), None
     lines = spark.read.text(str(path))
     return lines.filter(F.trim("value") != ""), "value"  # an empty line is nobody's record
-
-
-def kind_of(path: Path) -> str:
-    """The kind of file at a path, or in a folder: parquet, csv or json. Raises: SourceError."""
-    if not path.exists():
-        raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
-    names = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
-    found = {kind for p in names if (kind := _FORMATS.get(p.suffix.lower())) is not None}
-    if len(found) != 1:
-        what = "files of several kinds" if found else "no Parquet, CSV or JSON lines"
-        raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
-    return found.pop()
 
 
 def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int) -> Replayed:

@@ -20,7 +20,8 @@ from cep.model.rule import ControlRecord, RetireRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.runners.job import Job
 from cep.runners.spark.progress import with_progress
-from cep.runners.spark.replay import Replayed, kind_of, read_events, replay
+from cep.runners.spark.replay import Replayed, read_events, replay
+from cep.sources.files import kind_of
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
 
 pytestmark = pytest.mark.spark

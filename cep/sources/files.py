@@ -1,0 +1,138 @@
+"""Files of records: which kind a path holds, and the records of one key out of many, read without Spark.
+
+Parquet is filtered while it is read (whole row groups without the key are skipped), CSV row by row, JSON lines by a
+look at the bytes before anything is parsed. What is left is decoded as every other record, and then compared exactly.
+Tested by: tests/sources/test_files.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.dataset as ds
+
+from cep.base.errors import SourceError
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch
+from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, decode_json, decode_table
+from cep.columnar.route import KEY_SEPARATOR, KeyDomain, route
+
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
+# Letters that JSON writers leave as they are: a key of these stands in its line as it is.
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@ ")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecords:
+    """The events of one key, and the records that may have been of it but cannot be decoded."""
+
+    batch: EventBatch
+    poison: tuple[Poison, ...]
+
+
+def kind_of(path: Path) -> str:
+    """The kind of file at a path, or in a folder: parquet, csv or json. Raises: SourceError."""
+    if not path.exists():
+        raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
+    found = {_FORMATS[p.suffix.lower()] for p in files_of(path)}
+    if len(found) != 1:
+        what = "files of several kinds" if found else "no Parquet, CSV or JSON lines"
+        raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
+    return found.pop()
+
+
+def files_of(path: Path) -> list[Path]:
+    """The files of records at a path or below it; not those that Spark and others hide with `_` or `.`."""
+    paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
+    return [p for p in paths if p.suffix.lower() in _FORMATS]
+
+
+def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+    """The events of one key: `key` is the text that `route` makes of it.
+
+    Raises: SourceError for a path without events, or one that cannot be read.
+    """
+    kind = kind_of(path)
+    try:
+        decoded = (
+            _decoded_lines(path, schema, key) if kind == "json" else _decoded_table(path, kind, schema, domain, key)
+        )
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+    batch, _ = route(decoded, domain, schema.columns())
+    return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), decoded.poison)
+
+
+def key_parts(key: str) -> list[str]:
+    """The values of a key as `route` joined them."""
+    return [p.replace("\x1e1", KEY_SEPARATOR).replace("\x1e0", "\x1e") for p in key.split(KEY_SEPARATOR)]
+
+
+# ----------------------------------------------------------------------------------------------- parquet and CSV
+
+
+def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
+    names = (TYPE_FIELD, *schema.columns())
+    files = [str(p) for p in files_of(path)]
+    if kind == "parquet":
+        source = ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
+    else:
+        # As Spark reads CSV: every value is text, an empty one null; our decoder decides what it means.
+        convert = pcsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+        )
+        source = ds.dataset(files, format=ds.CsvFileFormat(convert_options=convert))
+    table = source.to_table(filter=_has_parts(source.schema, domain, key))
+
+    def show(row: int) -> str:
+        return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
+
+    return decode_table(schema, table, show)
+
+
+def _has_parts(written: pa.Schema, domain: KeyDomain, key: str) -> ds.Expression | None:
+    """Rows whose key fields are the parts of the key, as far as the file's types can say; decoding decides."""
+    whole: ds.Expression | None = None
+    for name, part in zip(domain, key_parts(key), strict=False):
+        equal = _equals(written.field(name).type, name, part) if name in written.names else None
+        if equal is not None:
+            whole = equal if whole is None else whole & equal
+    return whole
+
+
+def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
+    """The field equals the part, in the type that the file has it in; None if it cannot."""
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return ds.field(name) == pa.scalar(part, type_)
+    if pa.types.is_integer(type_):
+        try:
+            return ds.field(name) == pa.scalar(int(part), type_)
+        except (ValueError, OverflowError, pa.ArrowInvalid):
+            return None
+    if pa.types.is_boolean(type_) or pa.types.is_decimal(type_) or pa.types.is_dictionary(type_):
+        return ds.field(name).cast(pa.string()) == part
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- JSON lines
+
+
+def _decoded_lines(path: Path, schema: Schema, key: str) -> Decoded:
+    lines = [line for file in files_of(path) for line in _lines_with(file, key_parts(key))]
+    return decode_json(schema, pa.array(lines, pa.large_binary()))
+
+
+def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
+    """The lines that may have the key: those that hold its parts, or any letter in JSON's own escapes."""
+    plain = [part.encode() for part in parts if set(part) <= _PLAIN]
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip() and (all(part in line for part in plain) or b"\\" in line):
+                yield line
