@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, explain, fmt, lint, live, replay, test
+from cep.cli import check, explain, fmt, lint, live, replay, test, why
 
 CLEAN = 0
 FINDINGS = 1
@@ -79,6 +79,10 @@ def _run(options: argparse.Namespace) -> int:
             return explain.run(options)
         case "test":
             return test.run(options, _is_colored("auto"))
+        case "why":
+            return why.run(options, _is_colored("auto"))
+        case "why-not":
+            return why.run_not(options, _is_colored("auto"))
         case "replay":
             return replay.run(options)
         case _:
@@ -112,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     lint.add_arguments(_verb(verbs, "lint", "say what is probably not meant in pattern files", lint.HELP))
     explain.add_arguments(_verb(verbs, "explain", "explain a diagnostic's code", explain.HELP))
     test.add_arguments(_verb(verbs, "test", "run the tests of pattern files", test.HELP))
+    why.add_arguments(_verb(verbs, "why", "show how an alert came about", why.HELP))
+    why.add_arguments_not(_verb(verbs, "why-not", "say what stopped an alert", why.HELP_NOT))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser

@@ -8,7 +8,7 @@ Tested by: tests/sources/test_files.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,9 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
     kind = kind_of(path)
     try:
         decoded = (
-            _decoded_lines(path, schema, key) if kind == "json" else _decoded_table(path, kind, schema, domain, key)
+            _decoded_lines(path, schema, domain, key)
+            if kind == "json"
+            else _decoded_table(path, kind, schema, domain, key)
         )
     except (OSError, pa.ArrowInvalid) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
@@ -70,8 +72,17 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
     return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), decoded.poison)
 
 
-def key_parts(key: str) -> list[str]:
+def key_of(parts: Sequence[str]) -> str:
+    """The key that `route` makes of these values."""
+    if len(parts) == 1:
+        return parts[0]
+    return KEY_SEPARATOR.join(p.replace("\x1e", "\x1e0").replace(KEY_SEPARATOR, "\x1e1") for p in parts)
+
+
+def key_parts(key: str, domain: KeyDomain) -> list[str]:
     """The values of a key as `route` joined them."""
+    if len(domain) == 1:
+        return [key]
     return [p.replace("\x1e1", KEY_SEPARATOR).replace("\x1e0", "\x1e") for p in key.split(KEY_SEPARATOR)]
 
 
@@ -100,7 +111,7 @@ def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key
 def _has_parts(written: pa.Schema, domain: KeyDomain, key: str) -> ds.Expression | None:
     """Rows whose key fields are the parts of the key, as far as the file's types can say; decoding decides."""
     whole: ds.Expression | None = None
-    for name, part in zip(domain, key_parts(key), strict=False):
+    for name, part in zip(domain, key_parts(key, domain), strict=False):
         equal = _equals(written.field(name).type, name, part) if name in written.names else None
         if equal is not None:
             whole = equal if whole is None else whole & equal
@@ -124,8 +135,8 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 # ---------------------------------------------------------------------------------------------------- JSON lines
 
 
-def _decoded_lines(path: Path, schema: Schema, key: str) -> Decoded:
-    lines = [line for file in files_of(path) for line in _lines_with(file, key_parts(key))]
+def _decoded_lines(path: Path, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
+    lines = [line for file in files_of(path) for line in _lines_with(file, key_parts(key, domain))]
     return decode_json(schema, pa.array(lines, pa.large_binary()))
 
 

@@ -52,6 +52,10 @@ class Explainer:
         ends.sort(key=_progress, reverse=True)
         return [self.story(run) for run in ends]
 
+    def end(self, start: Run) -> RunStory:
+        """The story of one start, of its descendant that came furthest."""
+        return self.story(max(start.descendants(), key=_progress))
+
     def lines(self, runs_max: int = _RUNS_SHOWN_MAX) -> list[str]:
         """A few lines for a person: the furthest runs, or why none started."""
         stories = self.furthest()

@@ -1,0 +1,249 @@
+"""`cep why`: an alert → the events that led to it. `cep why-not`: a rule and a key → what stopped the alert.
+
+Only the events of that key are read, without Spark.
+Tested by: tests/cli/test_why.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.base.errors import SourceError, UsageError
+from cep.columnar.route import KEY_SEPARATOR
+from cep.lang.show import show_time
+from cep.model.rule import UpsertRecord
+from cep.nfa.deployed import DeployedRule
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.files import read_rules
+from cep.sources.files import KeyRecords, key_of, read_key
+from cep.testing.inquiry import Answer, MatchPath, why, why_not
+
+HELP = """\
+Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
+
+example:
+  cep why --alerts alerts.parquet --alert 3f2a… --rules rules --events history/
+"""
+HELP_NOT = """\
+Say why a rule gives no alert for a key: the run that came furthest and the condition that stopped it, the event that
+closed it, the window that was over, or the version that was not in force.
+
+examples:
+  cep why-not --rule card_testing --key card-17 --rules rules --events history/
+  cep why-not --rule card_testing --key card-17 --at 2026-03-01T10:05:00Z --rules rules --events history/
+"""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALERTS_SHOWN_MAX = 3
+_ID_LETTERS_MIN = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep why`."""
+    parser.add_argument("--alerts", type=Path, required=True, metavar="FILE", help="alerts, Parquet or JSON lines")
+    parser.add_argument("--alert", required=True, metavar="ID", help="the alert's id, or the beginning of it")
+    _common(parser)
+
+
+def add_arguments_not(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep why-not`."""
+    parser.add_argument("--rule", required=True, metavar="RULE", help="the rule's id")
+    parser.add_argument(
+        "--key", required=True, action="append", metavar="KEY", help="the key; once for each field where it has several"
+    )
+    parser.add_argument("--at", metavar="TIME", help="the event time that is meant, like 2026-03-01T10:05:00Z")
+    _common(parser)
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    parser.add_argument(
+        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- why
+
+
+def run(options: argparse.Namespace, color: bool) -> int:
+    """Returns 0, or 1 if these rules and events do not give the alert. Raises: UsageError, SourceError."""
+    console = _console(color)
+    alert = _alert(options.alerts, options.alert)
+    rules = _Rules.read(options.rules)
+    rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
+    _print_head(alert, console)
+    if rule is None:
+        console.print(Text(f"{options.rules} has no version {alert['version']} of {alert['rule_id']} in force"))
+        return 1
+    if rule.content_hash != alert["content_hash"]:
+        console.print(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
+    records = read_key(options.events, rules.deployment.schema, rule.pattern.key, alert["key"])
+    _print_poison(records, console)
+    answer = why(rules.deployment.schema, rule, records.batch, [e["event_id"] for e in alert["events"]])
+    if not answer.matches:
+        console.print(Text("these rules and events do not give this alert:", style="bold"))
+        _print_reasons(answer, console)
+        return 1
+    _print_path(answer.matches[0], console)
+    return 0
+
+
+def _alert(path: Path, alert_id: str) -> dict[str, Any]:
+    """The one alert whose id begins so."""
+    try:
+        rows = _alert_rows(path, alert_id)
+    except (OSError, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+        raise SourceError(f"{path} cannot be read as alerts: {error}") from error
+    if len(rows) != 1:
+        what = f"{len(rows)} alerts whose id begins with" if rows else "no alert"
+        raise UsageError(f"{path} has {what} {alert_id}; give the whole id of one")
+    return rows[0]
+
+
+def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
+    if len(alert_id) < _ID_LETTERS_MIN:
+        raise UsageError(f"--alert {alert_id}: give at least {_ID_LETTERS_MIN} letters of the id")
+    if path.suffix.lower() == ".parquet":
+        table = pq.read_table(path)
+        if "alert_id" not in table.schema.names:
+            raise UsageError(f"{path} has no column alert_id: it holds no alerts")
+        ids = table.column("alert_id").to_pylist()
+        return [table.slice(row, 1).to_pylist()[0] for row, i in enumerate(ids) if i.startswith(alert_id)]
+    lines = [orjson.loads(line) for line in path.read_bytes().splitlines() if alert_id.encode() in line]
+    return [alert for alert in lines if str(alert.get("alert_id", "")).startswith(alert_id)]
+
+
+# ------------------------------------------------------------------------------------------------------ why not
+
+
+def run_not(options: argparse.Namespace, color: bool) -> int:
+    """Returns 0 with the reasons, or 1 if there is an alert. Raises: UsageError, SourceError."""
+    console = _console(color)
+    rules = _Rules.read(options.rules)
+    at_ms = None if options.at is None else _time(options.at)
+    key = key_of(options.key)
+    versions = rules.versions(options.rule)
+    if not versions:
+        console.print(Text(rules.reason_against(options.rule)))
+        return 0
+    domain = versions[0].pattern.key
+    if len(options.key) != len(domain):
+        fields = ", ".join(domain)
+        raise UsageError(f"{options.rule} is keyed by {fields}: give --key {len(domain)} times, not {len(options.key)}")
+    records = read_key(options.events, rules.deployment.schema, domain, key)
+    _print_poison(records, console)
+    answer = why_not(rules.deployment.schema, versions, records.batch, at_ms)
+    shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, options.key, strict=True))}"
+    if answer.matches:
+        count = len(answer.matches)
+        console.print(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
+        for path in answer.matches[:_ALERTS_SHOWN_MAX]:
+            _print_path(path, console)
+        if any(rule.status == "shadow" for rule in versions):
+            console.print(Text("the rule is in shadow: its matches are recorded and alert nobody"))
+        return 1
+    console.print(Text(f"no alert of {shown}:", style="bold"))
+    _print_reasons(answer, console)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The rules of a folder as they would be deployed."""
+
+    folder: Path
+    records: tuple[UpsertRecord, ...]
+    problems: tuple[str, ...]
+    deployment: Deployment
+
+    @staticmethod
+    def read(folder: Path) -> _Rules:
+        if not folder.is_dir():
+            raise UsageError(f"--rules {folder} is not a folder")
+        records, problems = read_rules(folder)
+        return _Rules(folder, tuple(records), tuple(problems), deploy(records))
+
+    def versions(self, rule_id: str) -> list[DeployedRule]:
+        return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
+
+    def reason_against(self, rule_id: str) -> str:
+        """Why no version of a rule is in force. Raises: UsageError if there is no such rule."""
+        for rule in self.deployment.set_aside:
+            if rule.rule_id == rule_id:
+                details = "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
+                return f"{rule_id} version {rule.version} is set aside: {rule.reason}{details}"
+        for problem in self.problems:
+            if Path(problem.split(": ")[0]).stem == rule_id:
+                return f"{rule_id} cannot be read: {problem}"
+        for record in self.records:
+            if record.id == rule_id:
+                return f"{rule_id} version {record.version} is {record.status}: it is not matched"
+        near = get_close_matches(rule_id, [r.id for r in self.records], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{self.folder} has no rule {rule_id}{hint}")
+
+
+def _time(text: str) -> int:
+    """ISO 8601, in UTC if it names no zone, as milliseconds."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--at {text} is no time; write it like 2026-03-01T10:05:00Z") from error
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (zoned - _EPOCH) // timedelta(milliseconds=1)
+
+
+# ----------------------------------------------------------------------------------------------------- printing
+
+
+def _console(color: bool) -> Console:
+    return Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
+
+
+def _print_head(alert: dict[str, Any], console: Console) -> None:
+    key = alert["key"].replace(KEY_SEPARATOR, ", ")
+    detected = alert["detected_at"]
+    if isinstance(detected, datetime):
+        detected = show_time((detected - _EPOCH) // timedelta(milliseconds=1))
+    line = f"{alert['rule_id']} version {alert['version']} for {key} at {detected}, {alert['severity']}"
+    console.print(Text(line, style="bold"))
+    if alert["message"]:
+        console.print(Text(alert["message"]))
+
+
+def _print_path(path: MatchPath, console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("event time", "event", "as", "what its condition saw"):
+        table.add_column(title, overflow="fold")
+    for step in path.steps:
+        table.add_row(*(Text(cell) for cell in step))
+    console.print(table)
+    values = ", ".join(f"{name} = {value}" for name, value in path.measures)
+    console.print(Text(f"match at {path.detected} by version {path.version}" + (f": {values}" if values else "")))
+
+
+def _print_reasons(answer: Answer, console: Console) -> None:
+    for head, details in answer.reasons:
+        console.print(Text(f"  {head}"))
+        for line in details:
+            console.print(Text(f"    {line}"))
+
+
+def _print_poison(records: KeyRecords, console: Console) -> None:
+    count = len(records.poison)
+    if count:
+        first: Sequence[str] = (records.poison[0].code, records.poison[0].reason)
+        line = f"{count} record{'' if count == 1 else 's'} of this key cannot be decoded, the first: {': '.join(first)}"
+        console.print(Text(line, style="yellow"))

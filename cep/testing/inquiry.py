@@ -1,0 +1,176 @@
+"""A rule, a key's events, and a question → why there is an alert, or why there is none.
+
+Answers come from traces of the versions in force, each with its own interval. If nothing matches, the trace is walked
+again as if the rule had always been in force: a match that only then appears was missed because of the interval.
+Tested by: tests/testing/test_inquiry.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from cep.base.errors import LimitError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch
+from cep.lang.ir import PatternIR
+from cep.lang.show import show_time
+from cep.nfa.deployed import DeployedRule
+from cep.testing.events import traced_events
+from cep.testing.explain import Explainer, RunStory
+from cep.testing.journal import Run, Trace, TracedMatch
+from cep.testing.trace import ALWAYS, Interval, trace_key
+
+_STORIES_MAX = 3
+_EVENTS_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MatchPath:
+    """A match: its version, and for each event time, id, variable and what its condition saw; then what it emits."""
+
+    version: int
+    detected: str
+    steps: tuple[tuple[str, str, str, str], ...]
+    measures: tuple[tuple[str, str], ...]
+
+
+@dataclass(slots=True)
+class Answer:
+    """`matches` that there are; else `reasons` why there are none, each a headline with details."""
+
+    matches: list[MatchPath] = field(default_factory=list)
+    reasons: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
+
+
+def why(schema: Schema, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str]) -> Answer:
+    """The match that binds these events, in this order; or how far the runs of its first event came."""
+    trace = _trace(schema, rule.pattern, batch, _interval(rule), None)
+    explainer = Explainer(trace, show_time)
+    wanted = tuple(event_ids)
+    for match in trace.emitted():
+        ids = tuple(trace.events[row].event_id for row in match.run.rows())
+        if match.is_match and ids == wanted:
+            return Answer(matches=[_path(rule, explainer, match)])
+    answer = Answer()
+    starts = [r for r in trace.start.children if wanted and trace.events[r.row].event_id == wanted[0]]
+    if not starts:
+        answer.reasons.append(
+            (f"no run starts with {wanted[0] if wanted else 'nothing'}", tuple(explainer.not_started()))
+        )
+    answer.reasons += [_reason(explainer.end(start)) for start in starts[:_STORIES_MAX]]
+    return answer
+
+
+def why_not(schema: Schema, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None) -> Answer:
+    """Why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty."""
+    answer = Answer()
+    if not len(batch):
+        answer.reasons.append(("the key has no events", ()))
+        return answer
+    traces = [(rule, _trace(schema, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
+    for rule, trace in traces:
+        explainer = Explainer(trace, show_time)
+        found = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+        answer.matches += [_path(rule, explainer, match) for match in found]
+    if answer.matches:
+        return answer
+    for rule, trace in traces:
+        interval = _interval(rule)
+        if interval != ALWAYS:
+            answer.reasons += _outside(schema, rule, batch, at_ms)
+        answer.reasons += _stories(Explainer(trace, show_time), at_ms)
+    return answer
+
+
+def _trace(schema: Schema, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
+    """The trace of a key; of the time around `at_ms` if the whole is too long."""
+    events = next(iter(traced_events(schema, pattern, batch).values()), ())
+    try:
+        return trace_key(pattern, events, interval)
+    except LimitError:
+        if at_ms is None or not isinstance(pattern.within_ms, int):
+            raise
+    near = _near(batch, at_ms, 2 * pattern.within_ms)
+    return trace_key(pattern, next(iter(traced_events(schema, pattern, near).values()), ()), interval)
+
+
+def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:
+    """The events less than a span away from a time."""
+    return batch.take(abs(batch.time_ms - at_ms) < span_ms)
+
+
+def _interval(rule: DeployedRule) -> Interval:
+    return Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms)
+
+
+def _path(rule: DeployedRule, explainer: Explainer, match: TracedMatch) -> MatchPath:
+    steps, measures = explainer.path(match.run), explainer.measures(match.run)
+    return MatchPath(rule.version, show_time(match.detected_ms), tuple(steps), tuple(measures))
+
+
+def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
+    """Whether a run was alive at a time."""
+    return at_ms is None or trace.events[run.start_row].time_ms <= at_ms <= until_ms
+
+
+def _outside(
+    schema: Schema, rule: DeployedRule, batch: EventBatch, at_ms: int | None
+) -> list[tuple[str, tuple[str, ...]]]:
+    """A match that there would be if this version had always been in force."""
+    trace = _trace(schema, rule.pattern, batch, ALWAYS, at_ms)
+    explainer = Explainer(trace, show_time)
+    missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+    if not missed:
+        return []
+    first = trace.events[missed[0].run.start_row].time_ms
+    if first < rule.from_ms:
+        head = f"version {rule.version} was not yet in force: it begins at {show_time(rule.from_ms)}"
+    elif first >= rule.starts_until_ms:
+        head = f"version {rule.version} was no longer in force: it ended at {show_time(rule.starts_until_ms)}"
+    else:
+        head = f"version {rule.version} ended at {show_time(rule.until_ms)}, before the match was complete"
+    steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in explainer.path(missed[0].run)]
+    return [(head, ("it would have matched:", *steps))]
+
+
+def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
+    """The furthest runs, those that were alive at a time if one is asked for, and what its events lacked."""
+    trace = explainer.trace
+    stories = explainer.furthest()
+    if at_ms is not None:
+        stories = [s for s in stories if _concerns(trace, s.run, _ended_ms(trace, s.run), at_ms)]
+    found = [_reason(story) for story in stories[:_STORIES_MAX]]
+    if at_ms is not None:
+        found += _events_at(explainer, at_ms)
+    if not found and at_ms is not None:
+        return [(f"no run was alive at {show_time(at_ms)}, and no event is of that time", ())]
+    if not found:
+        lines = explainer.not_started()
+        return [(lines[0], tuple(line.strip() for line in lines[1:]))]
+    return found
+
+
+def _events_at(explainer: Explainer, at_ms: int) -> list[tuple[str, tuple[str, ...]]]:
+    """For each event of that very time: why it began nothing, unless it did."""
+    trace = explainer.trace
+    begun = {run.row for run in trace.start.children}
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for event in [e for e in trace.events if e.time_ms == at_ms and e.row not in begun][:_EVENTS_MAX]:
+        own = [(run, miss) for run, miss in trace.misses.get(event.row, ()) if run is trace.start]
+        lines = tuple(line for run, miss in own[:_STORIES_MAX] for line in explainer.miss(run, miss))
+        if lines:
+            found.append((f"{event.event_id} began no run", lines))
+    return found
+
+
+def _ended_ms(trace: Trace, run: Run) -> int:
+    """When the last wait of a run was over; for ever if one is still open."""
+    if run.open:
+        return TIME_MS_MAX
+    return max((c.at_ms for c in run.closings), default=trace.events[run.row].time_ms if run.row >= 0 else TIME_MS_MIN)
+
+
+def _reason(story: RunStory) -> tuple[str, tuple[str, ...]]:
+    return story.reached, story.reasons

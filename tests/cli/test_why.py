@@ -1,0 +1,229 @@
+"""`cep why` and `cep why-not` on planted cases, one for each kind of reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cep.base.limits import TIME_MS_MAX
+from cep.cli import main as cli
+from cep.columnar.decode import decode_json
+from cep.columnar.route import route
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.runners.job import Programs, StepOutput, match_step
+from cep.runners.output import write_outputs
+
+PATTERNS = """
+event payment { id id  event_time time  card string  shop string  amount decimal(2)  status enum(approved, declined) }
+pattern testing by card {
+  seq probe{2,} greedy -> !good -> hit within 10 min
+  where probe: payment status == declined and amount < 2.00
+        good:  payment status == approved and amount < 10
+        hit:   payment status == approved and amount > 500
+  emit probes = count(probe), amount = hit.amount
+}
+pattern twice by (card, shop) {
+  seq a, b within 1 h
+  where a: payment amount > 100  b: payment amount > a.amount
+}
+"""
+RULE = """
+id = "{id}"
+pattern = "{pattern}"
+file = "p.cep"
+version = 1
+status = "{status}"
+severity = "high"
+owner = "me"
+message = "card {{key}}"
+"""
+D, A = "declined", "approved"
+# Card → (minute, amount, status) of its payments; ids are card and number.
+HISTORY = {
+    "fires": [(0, "1.00", D), (1, "1.50", D), (2, "900.00", A)],
+    "too_small": [(0, "1.00", D), (1, "1.50", D), (2, "499.99", A)],
+    "one_probe": [(0, "1.00", D), (2, "900.00", A)],
+    "good_between": [(0, "1.00", D), (1, "1.50", D), (2, "5.00", A), (3, "900.00", A)],
+    "too_late": [(0, "1.00", D), (1, "1.50", D), (10, "900.00", A)],
+    "covered": [(0, "1.00", D), (1, "1.50", D), (2, "900.00", A), (3, "900.00", A)],
+    "no_start": [(0, "900.00", A), (5, "3.00", D)],
+    "shops": [(0, "200.00", A), (1, "150.00", A)],
+    "rises": [(0, "200.00", A), (1, "250.00", A)],
+    "between": [(0, "200.00", A), (1, "3.00", A), (2, "300.00", A)],
+}
+
+
+def record(card: str, number: int, minute: int, amount: str, status: str) -> dict[str, str]:
+    time = f"2026-03-01T10:{minute:02d}:00Z"
+    return {
+        "id": f"{card}-{number}", "event_time": time, "card": card, "shop": "s1", "amount": amount, "status": status,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "p.cep").write_text(PATTERNS, encoding="utf-8")
+    for name, pattern, status in (
+        ("testing", "testing", "live"),
+        ("twice", "twice", "live"),
+        ("off", "twice", "draft"),
+    ):
+        text = RULE.format(id=name, pattern=pattern, status=status)
+        (rules / f"{name}.toml").write_text(text, encoding="utf-8")
+    records = [record(card, n, *event) for card, events in HISTORY.items() for n, event in enumerate(events)]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records), encoding="utf-8")
+    return tmp_path
+
+
+def alerts_of(place: Path) -> pa.Table:
+    """What a replay writes."""
+    deployment = deploy(read_rules(place / "rules")[0])
+    lines = pa.array((place / "events.jsonl").read_bytes().splitlines(), pa.large_binary())
+    decoded = decode_json(deployment.schema, lines)
+    output = StepOutput()
+    for domain, program in Programs().of(deployment.rulebook, deployment.schema).items():
+        batch, _ = route(decoded, domain, deployment.schema.columns())
+        match_step(program, None, batch, TIME_MS_MAX - 1, output)
+    return output.alert_table()
+
+
+def ask(place: Path, *arguments: str) -> int:
+    return cli.main([*arguments, "--rules", str(place / "rules"), "--events", str(place / "events.jsonl")])
+
+
+def why_not(place: Path, card: str, *more: str, rule: str = "testing") -> int:
+    return ask(place, "why-not", "--rule", rule, "--key", card, *more)
+
+
+@pytest.mark.parametrize(
+    ("card", "lines"),
+    [
+        (
+            "too_small",
+            [
+                "probe 2026-03-01T10:00:00Z, 2026-03-01T10:01:00Z · then waited for another probe or hit",
+                "too_small-2 is no hit: amount > 500.00 is not true (amount = 499.99)",
+                "the window was over at 2026-03-01T10:10:00Z (within 10 min)",
+            ],
+        ),
+        ("one_probe", ["hit is waited for after 2 probe, there were 1", "one_probe-1 is no probe: status = approved"]),
+        ("good_between", ["good_between-2 at 2026-03-01T10:02:00Z is good, which must not come (status = approved, "]),
+        ("too_late", ["the window was over at 2026-03-01T10:10:00Z (within 10 min)"]),
+        ("no_start", ["no run started", "no_start-1 is no probe: amount < 2.00 is not true (amount = 3.00)"]),
+        ("nobody", ["the key has no events"]),
+    ],
+)
+def test_why_not(place: Path, card: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, card) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"no alert of testing for card {card}:\n")
+    for line in lines:
+        assert line in out
+
+
+def test_why_not_when_there_is_one(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, "fires") == 1
+    out = capsys.readouterr().out
+    assert "there is an alert of testing for card fires" in out
+    assert "match at 2026-03-01T10:02:00Z by version 1: probes = 2, amount = 900.00" in out
+
+
+def test_a_match_covers_the_run_that_is_asked_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, "covered", "--at", "2026-03-01T10:03:00Z") == 0
+    out = capsys.readouterr().out
+    assert "covered-3 began no run" in out
+    assert "covered-3 is no probe: status = approved, amount = 900.00" in out
+
+
+def test_strict_steps_and_keys_of_several_fields(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, "shops", "--key", "s1", rule="twice") == 0
+    assert "amount > a.amount is not true (amount = 150.00, a.amount = 200.00)" in capsys.readouterr().out
+    assert why_not(place, "between", "--key", "s1", rule="twice") == 0
+    out = capsys.readouterr().out
+    assert "between-1 is no b: amount > a.amount is not true (amount = 3.00, a.amount = 200.00)" in out
+    assert "b had to be the very next event" in out
+    assert why_not(place, "rises", "--key", "s1", rule="twice") == 1
+    assert why_not(place, "rises", rule="twice") == 2
+
+
+def test_the_version_was_not_yet_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "rules" / "testing.toml"
+    path.write_text(path.read_text(encoding="utf-8") + "effective_at = 2026-03-01T10:00:30Z\n", encoding="utf-8")
+    assert why_not(place, "fires") == 0
+    out = capsys.readouterr().out
+    assert "version 1 was not yet in force: it begins at 2026-03-01T10:00:30Z" in out
+    assert "2026-03-01T10:00:00Z fires-0 probe" in out
+
+
+def test_rules_that_are_not_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, "fires", rule="off") == 0
+    assert "off version 1 is draft: it is not matched" in capsys.readouterr().out
+    assert why_not(place, "fires", rule="tseting") == 2
+    assert "did you mean testing?" in capsys.readouterr().err
+    broken = RULE.format(id="broken", pattern="testin", status="live")
+    (place / "rules" / "broken.toml").write_text(broken, encoding="utf-8")
+    assert why_not(place, "fires", rule="broken") == 0
+    assert "broken version 1 is set aside: the text has no pattern `testin`" in capsys.readouterr().out
+    (place / "rules" / "worse.toml").write_text("id = 1", encoding="utf-8")
+    assert why_not(place, "fires", rule="worse") == 0
+    assert "worse cannot be read" in capsys.readouterr().out
+
+
+def test_times_that_make_no_sense(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert why_not(place, "fires", "--at", "noon") == 2
+    assert why_not(place, "too_small", "--at", "2027-01-01T00:00:00Z") == 0
+    assert "no run was alive at 2027-01-01T00:00:00Z" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("format_", ["parquet", "jsonl"])
+def test_why(place: Path, format_: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / f"alerts.{format_}"
+    alerts = alerts_of(place)
+    write_outputs(alerts, [], path, "parquet" if format_ == "parquet" else "jsonl")
+    by_key = {alert["key"]: alert for alert in alerts.to_pylist()}
+    assert ask(place, "why", "--alerts", str(path), "--alert", by_key["fires"]["alert_id"][:12]) == 0
+    out = capsys.readouterr().out
+    assert "testing version 1 for fires at 2026-03-01T10:02:00" in out
+    assert "card fires" in out
+    assert "fires-1  probe  status = declined, amount = 1.50" in out
+    assert "match at 2026-03-01T10:02:00Z by version 1: probes = 2, amount = 900.00" in out
+    assert ask(place, "why", "--alerts", str(path), "--alert", by_key["rises\x1fs1"]["alert_id"]) == 0
+    assert "amount = 250.00, a.amount = 200.00" in capsys.readouterr().out
+
+
+def test_why_of_an_alert_that_these_rules_do_not_give(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alerts = alerts_of(place)
+    pq.write_table(alerts, place / "alerts.parquet")
+    (alert_id,) = (a["alert_id"] for a in alerts.to_pylist() if a["key"] == "fires")
+    pattern = place / "rules" / "p.cep"
+    pattern.write_text(PATTERNS.replace("amount > 500", "amount > 5000"), encoding="utf-8")
+    assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", alert_id) == 1
+    out = capsys.readouterr().out
+    assert "the rule's content has changed since" in out
+    assert "fires-2 is no hit: amount > 5000.00 is not true (amount = 900.00)" in out
+    (place / "rules" / "testing.toml").unlink()
+    assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", alert_id) == 1
+    assert "has no version 1 of testing in force" in capsys.readouterr().out
+
+
+def test_alerts_that_cannot_be_found(place: Path) -> None:
+    pq.write_table(alerts_of(place), place / "alerts.parquet")
+    (place / "bad.jsonl").write_text("alert ffff", encoding="utf-8")
+    assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "ffffffff") == 2
+    assert ask(place, "why", "--alerts", str(place / "alerts.parquet"), "--alert", "f") == 2
+    assert ask(place, "why", "--alerts", str(place / "gone.parquet"), "--alert", "ffff") == 3
+    assert ask(place, "why", "--alerts", str(place / "bad.jsonl"), "--alert", "ffff") == 3
+
+
+def test_records_of_the_key_that_cannot_be_decoded_are_told(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = place / "events.jsonl"
+    path.write_text(path.read_text(encoding="utf-8") + '{"card": "too_small"}\n', encoding="utf-8")
+    assert why_not(place, "too_small") == 0
+    assert "1 record of this key cannot be decoded, the first: missing_field" in capsys.readouterr().out
