@@ -73,3 +73,7 @@ TEST_EVENTS_MAX = 10_000
 TRACE_STEPS_MAX = 500_000
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800
+# Estimated keyed state of a busy key above which `cep lint` asks whether that is meant: a hundred thousand busy keys on
+# one worker are then 25 GB.
+STATE_BYTES_PER_KEY_BUDGET = 262_144
+PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates

@@ -15,6 +15,7 @@ from cep.lang.fix import fixed
 from cep.lang.lint import lint
 from cep.lang.load import Checked, file_name, load_files
 from cep.lang.render import render_text, summary, to_json
+from cep.report import budget
 
 HELP = """\
 Say what is allowed in pattern files but probably not meant: conditions that are never true, names that nothing uses,
@@ -59,7 +60,7 @@ _ROUNDS_MAX = 10
 
 
 def _findings(checked: Checked, files: list[Path]) -> list[Diagnostic]:
-    return lint(checked, [file_name(path) for path in files])
+    return lint(checked, [file_name(path) for path in files], budget.find(checked))
 
 
 def _fix(checked: Checked, files: list[Path]) -> bool:

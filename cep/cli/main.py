@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, explain, fmt, lint, live, replay, test, why
+from cep.cli import check, conformance, explain, fmt, lint, live, new, plan, replay, test, why
 
 CLEAN = 0
 FINDINGS = 1
@@ -75,6 +75,10 @@ def _run(options: argparse.Namespace) -> int:
             return fmt.run(options)
         case "lint":
             return lint.run(options, _is_colored("auto"))
+        case "plan":
+            return plan.run(options, _is_colored("auto"))
+        case "new":
+            return new.run(options)
         case "explain":
             return explain.run(options)
         case "test":
@@ -83,6 +87,8 @@ def _run(options: argparse.Namespace) -> int:
             return why.run(options, _is_colored("auto"))
         case "why-not":
             return why.run_not(options, _is_colored("auto"))
+        case "conformance":
+            return conformance.run(options)
         case "replay":
             return replay.run(options)
         case _:
@@ -114,10 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     fmt.add_arguments(_verb(verbs, "fmt", "bring pattern files into the canonical layout", fmt.HELP))
     lint.add_arguments(_verb(verbs, "lint", "say what is probably not meant in pattern files", lint.HELP))
+    new.add_arguments(_verb(verbs, "new", "write the skeleton of a pattern", new.HELP))
+    plan.add_arguments(_verb(verbs, "plan", "show the automaton of patterns and what they cost", plan.HELP))
     explain.add_arguments(_verb(verbs, "explain", "explain a diagnostic's code", explain.HELP))
     test.add_arguments(_verb(verbs, "test", "run the tests of pattern files", test.HELP))
     why.add_arguments(_verb(verbs, "why", "show how an alert came about", why.HELP))
     why.add_arguments_not(_verb(verbs, "why-not", "say what stopped an alert", why.HELP_NOT))
+    conformance.add_arguments(_verb(verbs, "conformance", "compare with another matcher's answers", conformance.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser

@@ -378,6 +378,11 @@ CATALOGUE: dict[str, Entry] = {
         "A test that expects a match shows that the pattern finds what it is for, one that expects none that it leaves "
         "alone what looks like it. Most false alarms come from patterns that have only the first.",
     ),
+    "CEP706": Entry(
+        "keyed state above the budget",
+        "The estimated bytes that a busy key needs for the pattern are above the budget. What grows is the number of "
+        "runs, of events that they remember, and of buckets of histories: `cep plan` shows each.",
+    ),
     "CEP710": Entry(
         "silence that says too little",
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. Without a "

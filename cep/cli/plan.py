@@ -1,0 +1,78 @@
+"""`cep plan`: pattern files to what the engine will do with them.
+
+Tested by: tests/cli/test_plan.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cep.base.errors import UsageError
+from cep.base.limits import PLAN_EVENTS_PER_KEY
+from cep.cli.paths import pattern_files, printed
+from cep.lang.diagnostics import did_you_mean
+from cep.lang.load import load_files
+from cep.lang.render import render_text
+from cep.report.picture import picture
+from cep.report.plan import plan
+from cep.report.plan_text import plan_text
+
+HELP = """\
+Show what becomes of patterns: the automaton with its states and the ways to go on, conditions split into those that the
+event alone decides (evaluated once for all patterns) and those that need the run, and what a busy key costs.
+
+examples:
+  cep plan patterns
+  cep plan patterns --pattern card_testing --set tries=5 --svg card_testing.svg
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
+    parser.add_argument("--pattern", metavar="P", help="only this one")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of the pattern")
+    parser.add_argument(
+        "--events", type=int, default=PLAN_EVENTS_PER_KEY, metavar="N", help="events of a busy key in a window"
+    )
+    parser.add_argument("--svg", metavar="FILE", help="write the automaton of one pattern as a picture")
+
+
+def run(options: argparse.Namespace, color: bool) -> int:
+    """Print the plan; returns 1 if the files have mistakes or a pattern cannot be compiled."""
+    checked = load_files(pattern_files(options.paths))
+    if not checked.ok:
+        printed(render_text([d for d in checked.diagnostics if d.is_error], checked.sources, color=color))
+        return 1
+    wanted = checked.patterns
+    if options.pattern is not None:
+        if options.pattern not in wanted:
+            hint = did_you_mean(options.pattern, wanted, "patterns")
+            raise UsageError(f"there is no pattern `{options.pattern}`; {hint}")
+        wanted = {options.pattern: wanted[options.pattern]}
+    if options.events < 1:
+        raise UsageError(f"--events is {options.events}, it must be at least 1")
+    found = plan(wanted.values(), checked.schema, _arguments(options.set), options.events)
+    if options.svg is not None:
+        if len(found.patterns) != 1:
+            raise UsageError(f"--svg draws one pattern, here are {len(found.patterns)}; name it with --pattern")
+        Path(options.svg).write_text(picture(found.patterns[0]), encoding="utf-8")
+    printed(plan_text(found))
+    return int(bool(found.refused))
+
+
+def _arguments(given: list[str]) -> dict[str, object]:
+    """`tries=5` as the rule file would have it: whole numbers and truth values as such, the rest as text."""
+    found: dict[str, object] = {}
+    for item in given:
+        name, sign, text = item.partition("=")
+        if not sign:
+            raise UsageError(f"--set {item}: write NAME=VALUE")
+        value: object = text
+        if text.lstrip("-").isdigit():
+            value = int(text)
+        elif text in ("true", "false"):
+            value = text == "true"
+        found[name] = value
+    return found

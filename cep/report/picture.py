@@ -1,0 +1,183 @@
+"""An automaton → an SVG picture: states in columns from left to right, ways to go on as curves between them.
+
+The layout is the simple form of Sugiyama's ("Methods for visual understanding of hierarchical system structures",
+1981): columns by longest path, then a few sweeps that put a state at the mean height of its neighbours. No outside
+program.
+Tested by: tests/report/test_plan.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from cep.nfa.positions import Automaton, Wait
+from cep.report.plan import PatternPlan
+from cep.report.plan_text import state_name, wait_text
+
+_BOX_WIDTH, _BOX_HEIGHT = 130, 44
+_COLUMN, _ROW = 330, 110
+_MARGIN, _TITLE = 40, 60
+_OVER = 110  # a way over a column passes above its boxes and their loops
+_LINE = 13
+_SWEEPS = 6
+_LABEL_CHARS_MAX, _LABEL_LINES_MAX = 32, 4
+_STYLE = """\
+text { font: 13px sans-serif; fill: #222 }
+.title { font-size: 16px; font-weight: bold }
+.label { font-size: 11px; fill: #444; paint-order: stroke; stroke: #fff; stroke-width: 4px }
+.box { fill: #eef3fa; stroke: #35507a; stroke-width: 1.5 }
+.done { fill: #e6f4e6; stroke: #2c6e2c }
+.way { fill: none; stroke: #35507a; stroke-width: 1.3 }
+.absence { stroke-dasharray: 5 4 }
+"""
+_TIP = (
+    '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" orient="auto">'
+    '<path d="M0 0 L10 5 L0 10 z" fill="#35507a"/></marker></defs>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    source: int
+    target: int
+    text: str
+    is_absence: bool
+
+
+def picture(planned: PatternPlan) -> str:
+    """The SVG of one pattern's automaton."""
+    automaton = planned.automaton
+    ways = _ways(automaton)
+    count = len(automaton.positions) + any(w.is_absence for w in ways)
+    places = _places(count, ways)
+    width = max(x for x, _ in places) + _BOX_WIDTH + 2 * _MARGIN
+    below = sum(1 for way in ways if places[way.target][0] < places[way.source][0])
+    height = max(y for _, y in places) + _BOX_HEIGHT + 2 * _MARGIN + 30 * below
+    title = f"{planned.pattern.name} by {', '.join(planned.pattern.key)}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{_STYLE}</style>",
+        _TIP,
+        '<rect width="100%" height="100%" fill="#fff"/>',
+        f'<text class="title" x="{_MARGIN}" y="32">{escape(title)}</text>',
+    ]
+    parts += _drawn_ways(ways, places)
+    parts += [_box(automaton, number, places[number]) for number in range(count)]
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _ways(automaton: Automaton) -> list[_Way]:
+    done = len(automaton.positions)
+    return [_way(source, wait, done) for source, p in enumerate(automaton.positions) for wait in p.waits]
+
+
+def _way(source: int, wait: Wait, done: int) -> _Way:
+    target = done if wait.target is None else wait.target
+    return _Way(source, target, wait_text(wait), wait.target is None)
+
+
+# ------------------------------------------------------------------------------------------------------ layout
+
+
+def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
+    """The upper left corner of every box."""
+    columns = _columns(count, ways)
+    heights = [0.0] * count
+    for column in sorted(set(columns)):
+        members = [n for n in range(count) if columns[n] == column]
+        for row, number in enumerate(members):
+            heights[number] = row - (len(members) - 1) / 2
+    for _ in range(_SWEEPS):
+        for column in sorted(set(columns)):
+            _sweep([n for n in range(count) if columns[n] == column], ways, heights)
+    over = max((columns[way.target] - columns[way.source] - 1 for way in ways), default=0)
+    top = _TITLE + 2 * _MARGIN + (3 * _OVER * max(over, 0)) // 4
+    least = min(heights)
+    return [(_MARGIN + columns[n] * _COLUMN, top + round((heights[n] - least) * _ROW)) for n in range(count)]
+
+
+def _columns(count: int, ways: list[_Way]) -> list[int]:
+    """The longest way from the start, without ways that go back (positions are numbered from left to right)."""
+    columns = [0] * count
+    for number in range(count):
+        for way in ways:
+            if way.source == number and way.target > number:
+                columns[way.target] = max(columns[way.target], columns[number] + 1)
+    return columns
+
+
+def _sweep(members: list[int], ways: list[_Way], heights: list[float]) -> None:
+    """Move each box of a column to the mean of its neighbours, keeping one row between two."""
+    wanted: dict[int, float] = {}
+    for number in members:
+        near = [heights[w.source] for w in ways if w.target == number and w.source != number]
+        near += [heights[w.target] for w in ways if w.source == number and w.target != number]
+        wanted[number] = sum(near) / len(near) if near else heights[number]
+    ordered = sorted(members, key=lambda n: (wanted[n], n))
+    middle = sum(wanted.values()) / len(wanted)
+    for row, number in enumerate(ordered):
+        heights[number] = middle + row - (len(ordered) - 1) / 2
+
+
+# ------------------------------------------------------------------------------------------------------ drawing
+
+
+def _box(automaton: Automaton, number: int, place: tuple[int, int]) -> str:
+    x, y = place
+    is_end = number == len(automaton.positions)
+    name = "nothing came" if is_end else state_name(automaton, number)
+    loops = not is_end and automaton.positions[number].loops
+    accepts = is_end or automaton.positions[number].accepts
+    style = "box done" if accepts else "box"
+    shapes = [f'<rect class="{style}" x="{x}" y="{y}" width="{_BOX_WIDTH}" height="{_BOX_HEIGHT}" rx="8"/>']
+    if accepts:
+        inner = f'x="{x + 4}" y="{y + 4}" width="{_BOX_WIDTH - 8}" height="{_BOX_HEIGHT - 8}" rx="5"'
+        shapes.append(f'<rect class="{style}" {inner} fill-opacity="0"/>')
+    text = f"{name}{' ⟳' if loops else ''}"
+    shapes.append(f'<text x="{x + _BOX_WIDTH // 2}" y="{y + 27}" text-anchor="middle">{escape(text)}</text>')
+    return "".join(shapes)
+
+
+def _drawn_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
+    """Curves with their labels. Several ways between the same boxes, and ways over a column, are bent apart."""
+    drawn: list[str] = []
+    bottom = max(y for _, y in places) + _BOX_HEIGHT
+    back = 0
+    used: dict[tuple[int, int], int] = {}
+    for way in ways:
+        (x1, y1), (x2, y2) = places[way.source], places[way.target]
+        nth = used.setdefault((way.source, way.target), 0)
+        used[way.source, way.target] += 1
+        middle1, middle2 = y1 + _BOX_HEIGHT // 2, y2 + _BOX_HEIGHT // 2
+        if way.source == way.target:
+            top = y1 - 34 - 18 * nth
+            path = f"M{x1 + 40} {y1} C{x1 + 30} {top} {x1 + 100} {top} {x1 + 90} {y1}"
+            label = (x1 + 65, top + 6)
+        elif x2 <= x1:
+            back += 1
+            low = bottom + 30 * back
+            path = f"M{x1 + 65} {y1 + _BOX_HEIGHT} C{x1 + 65} {low} {x2 + 65} {low} {x2 + 65} {y2 + _BOX_HEIGHT}"
+            label = ((x1 + x2) // 2 + 65, (low * 3 + y1 + _BOX_HEIGHT) // 4)
+        else:
+            start, end = x1 + _BOX_WIDTH, x2
+            bend = (end - start) // 2
+            lift = 26 * nth + _OVER * ((x2 - x1) // _COLUMN - 1)
+            path = f"M{start} {middle1} C{start + bend} {middle1 - lift} {end - bend} {middle2 - lift} {end} {middle2}"
+            label = ((start + end) // 2, (middle1 + middle2) // 2 - (3 * lift) // 4 - 6)
+        style = "way absence" if way.is_absence else "way"
+        drawn.append(f'<path class="{style}" d="{path}" marker-end="url(#tip)"/>')
+        drawn.append(_label(way.text, label))
+    return drawn
+
+
+def _label(text: str, place: tuple[int, int]) -> str:
+    """The text above a place, one part a line; all of it is shown when the mouse rests on it."""
+    x, y = place
+    parts = text.split(", ")
+    shown = [*parts[: _LABEL_LINES_MAX - 1], "…"] if len(parts) > _LABEL_LINES_MAX else parts
+    cut = [part if len(part) <= _LABEL_CHARS_MAX else part[: _LABEL_CHARS_MAX - 1] + "…" for part in shown]
+    first = y - _LINE * (len(cut) - 1)
+    spans = [f'<tspan x="{x}" y="{first + _LINE * row}">{escape(part)}</tspan>' for row, part in enumerate(cut)]
+    return f'<text class="label" text-anchor="middle">{"".join(spans)}<title>{escape(text)}</title></text>'

@@ -1,0 +1,160 @@
+"""Checked patterns → what the engine will do with them: the automaton, shared conditions, and what a key costs.
+
+The costs are estimates for a busy key, one with `events` events in the pattern's window. They say which of two ways to
+write a pattern is cheaper; the benchmarks say what it really costs.
+Tested by: tests/report/test_plan.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from cep.base.limits import PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
+from cep.base.schema import Schema
+from cep.lang.bind import bind
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.ir import Expr, Inner, Link, PatternIR
+from cep.lang.show import show_expr
+from cep.lang.walk import nodes
+from cep.nfa.compile import compile_rules, problems
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.positions import Automaton, build
+from cep.nfa.simplify import Known, conjuncts, needs_run
+
+_SLOT_BYTES = 8
+# Beside its registers a stored run has its rule, and an event its id and times.
+_EVENT_FIXED_SLOTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class VariablePlan:
+    """The condition of a variable, split: what the event alone decides, and what needs the run."""
+
+    name: str
+    event_type: str
+    alone: tuple[Expr, ...]
+    with_run: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PatternPlan:
+    """What becomes of one pattern."""
+
+    pattern: PatternIR
+    automaton: Automaton
+    variables: tuple[VariablePlan, ...]
+    branches: bool  # one event can turn one run into two
+    run_bytes: int
+    event_bytes: int
+    runs_max: int
+    events: int
+    instructions_event: int
+    instructions_run: int
+
+    @property
+    def state_bytes(self) -> int:
+        """Estimated bytes of keyed state of a busy key."""
+        return self.runs_max * self.run_bytes + self.events * self.event_bytes
+
+    @property
+    def cost_class(self) -> str:
+        """In words: what one more event of a key costs."""
+        if self.branches:
+            return "runs: each event may double the runs of the key, up to their limit"
+        if self.instructions_run:
+            return "runs × condition: each event that passes its own conditions is compared with every run of the key"
+        return "runs: each event that passes its conditions is offered to every run of the key"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All patterns of a file set; `shared` has the conditions that several variables use, with `pattern.variable`."""
+
+    patterns: tuple[PatternPlan, ...]
+    shared: tuple[tuple[str, tuple[str, ...]], ...]
+    conditions_written: int
+    conditions_evaluated: int
+    refused: tuple[tuple[str, str], ...]
+
+
+def plan(
+    patterns: Iterable[PatternIR],
+    schema: Schema,
+    arguments: Mapping[str, object],
+    events: int = PLAN_EVENTS_PER_KEY,
+) -> Plan:
+    """Plan patterns; `arguments` are given to those that have a parameter of the name.
+
+    A pattern that cannot be bound or compiled is in `refused` with the reason.
+    """
+    found: list[PatternPlan] = []
+    refused: list[tuple[str, str]] = []
+    for pattern in patterns:
+        names = {p.name for p in pattern.params}
+        bound, mistakes = bind(pattern, {n: v for n, v in arguments.items() if n in names})
+        if bound is None:
+            refused.append((pattern.name, _reasons(mistakes)))
+            continue
+        reasons = problems(bound, schema)
+        if reasons:
+            refused.append((pattern.name, "; ".join(reasons)))
+            continue
+        found.append(_pattern(bound, schema, events))
+    users: dict[Expr, list[str]] = {}
+    for planned in found:
+        for variable in planned.variables:
+            for part in variable.alone:
+                users.setdefault(part, []).append(f"{planned.pattern.name}.{variable.name}")
+    shared = tuple((show_expr(part), tuple(names)) for part, names in users.items() if len(names) > 1)
+    written = sum(len(names) for names in users.values())
+    return Plan(tuple(found), shared, written, len(users), tuple(refused))
+
+
+def _reasons(mistakes: Iterable[Diagnostic]) -> str:
+    return "; ".join(d.message for d in mistakes)
+
+
+def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
+    automaton = build(bound.structure)
+    program = compile_rules(schema, bound.key, (DeployedRule("plan", 1, 0, "", bound),))
+    branches = _branches(automaton, bound)
+    least = events if bound.within_events is None or not isinstance(bound.within_events, int) else bound.within_events
+    runs = min(events, least)
+    if branches:
+        # Every event may be taken or not: two to the power of the events, so the limit holds, not the formula.
+        runs = RUNS_PER_KEY_MAX if events >= RUNS_PER_KEY_MAX.bit_length() else 2**events
+    retained = sum(1 for column in program.columns if column.retained)
+    return PatternPlan(
+        pattern=bound,
+        automaton=automaton,
+        variables=_variables(bound, schema),
+        branches=branches,
+        run_bytes=_SLOT_BYTES * program.width,
+        event_bytes=_SLOT_BYTES * (_EVENT_FIXED_SLOTS + retained),
+        runs_max=min(runs, RUNS_PER_KEY_MAX),
+        events=events,
+        instructions_event=len(program.vector.code),
+        instructions_run=sum(len(v.with_run) for v in _variables(bound, schema)),
+    )
+
+
+def _branches(automaton: Automaton, pattern: PatternIR) -> bool:
+    """Can a run go on both with an event and without it? The start always can, that only starts a run."""
+    waits = [w for position in automaton.positions[1:] for w in position.waits]
+    return any(w.link is Link.FOLLOWED_BY_ANY for w in waits) or any(
+        node is Inner.ANY for node in (getattr(n, "inner", None) for n in nodes(pattern.structure))
+    )
+
+
+def _variables(bound: PatternIR, schema: Schema) -> tuple[VariablePlan, ...]:
+    everything = frozenset(v.name for v in bound.variables)
+    fields = [f for e in schema.event_types for f in e.fields]
+    nullable = {f.name for f in fields if f.type.nullable}
+    known = Known(frozenset(), everything, frozenset(f.name for f in fields) - nullable)
+    found: list[VariablePlan] = []
+    for variable in bound.variables:
+        parts = conjuncts(variable.where, known)
+        alone = tuple(p for p in parts if not needs_run(p))
+        found.append(VariablePlan(variable.name, variable.event_type, alone, tuple(p for p in parts if needs_run(p))))
+    return tuple(found)
