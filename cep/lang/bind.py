@@ -14,6 +14,7 @@ from decimal import Decimal, InvalidOperation
 
 from cep.base.limits import REPETITIONS_MAX, TIME_MS_MAX
 from cep.base.schema import Kind
+from cep.lang.check_text import constant_problem
 from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
 from cep.lang.ir import (
     Aggregate,
@@ -271,7 +272,16 @@ class _Binder:
                 parts = (self.expr(expr.condition), self.expr(expr.then), self.expr(expr.otherwise))
                 return If(*parts, expr.type)
             case Call():
-                return Call(expr.fn, tuple(self.expr(argument) for argument in expr.arguments), expr.type)
+                return self._call(expr)
+
+    def _call(self, expr: Call) -> Expr:
+        arguments = tuple(self.expr(argument) for argument in expr.arguments)
+        for argument, before in zip(arguments, expr.arguments, strict=True):
+            if isinstance(before, Param) and isinstance(argument, Const):
+                problem = constant_problem(expr.fn, argument.value)
+                if problem is not None:
+                    self.collector.add("CEP503", f"the parameter `{before.name}`: {problem}")
+        return Call(expr.fn, arguments, expr.type)
 
     def _cast(self, expr: Cast) -> Expr:
         argument = self.expr(expr.argument)

@@ -195,6 +195,21 @@ CATALOGUE: dict[str, Entry] = {
         "not an item of a list",
         "A list holds constants of one kind: numbers, texts, durations or enum symbols.",
     ),
+    "CEP314": Entry(
+        "function of another event's field",
+        "Functions of text, and of the hour or day of a time, are evaluated over whole batches, once for each "
+        "different text. So they look at the event under test: test it in the condition of its own variable.",
+    ),
+    "CEP315": Entry(
+        "regular expression that cannot be used",
+        "`matches` takes the expressions of RE2, which run in time linear in the text: no back-references, no "
+        "look-ahead and look-behind. It finds the expression anywhere; `^` and `$` bind it to the ends.",
+    ),
+    "CEP316": Entry(
+        "constant that means nothing here",
+        'A zone has a name of the time zone database, like "Europe/Paris" or "UTC". A network is written with its '
+        'first address and its prefix length, like "10.0.0.0/8". Places in text count from 1.',
+    ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",
@@ -245,8 +260,8 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "CEP412": Entry(
         "pattern without an event",
-        "Every element of the pattern may be left out. A match of nothing is never given, so any one event of any of them "
-        "is a match; require the one that matters.",
+        "Every element of the pattern may be left out. A match of nothing is never given, so any one event of any of "
+        "them is a match; require the one that matters.",
     ),
     "CEP413": Entry(
         "gap without a repetition",

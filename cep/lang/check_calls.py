@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cep.base.schema import Kind, Type
-from cep.lang.check_operators import is_symbol, like, mismatch, unify
+from cep.lang import check_text
+from cep.lang.check_operators import is_symbol, mismatch, unify
 from cep.lang.diagnostics import Label, did_you_mean, nearest_fix
 from cep.lang.ir import Aggregate, AggregateFn, Call, Expr, Unary
 from cep.lang.scope import AggregateArgument, Checker, Scope
@@ -27,7 +28,7 @@ AGGREGATES: dict[str, AggregateFn] = {
 WHICH = ("first", "last", "prev")
 _FLOAT_ARGUMENTS = {"sqrt": 1, "sin": 1, "cos": 1, "asin": 1, "distance_km": 4}
 _EXTREMES = {"least": "least", "greatest": "greatest", "min": "least", "max": "greatest"}
-_FUNCTIONS = ("abs", "least", "greatest", "starts_with", *_FLOAT_ARGUMENTS)
+FUNCTIONS = ("abs", "least", "greatest", *_FLOAT_ARGUMENTS, *check_text.NAMES)
 
 
 def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None) -> Expr | None:
@@ -40,29 +41,24 @@ def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None
     if node.name in WHICH:
         checker.collector.add("CEP203", f"`{node.name}(…)` needs a field", node.span, f"write `{node.name}(x).field`")
         return None
-    if node.name == "starts_with" and _count(checker, node, 2):
-        pair = [checker.check(argument, scope) for argument in node.arguments]
-        if pair[0] is None or pair[1] is None:
-            return None
-        spans = (node.arguments[0].span, node.arguments[1].span)
-        return like(checker, "starts_with", (pair[0], pair[1]), spans, scope)
+    if node.name in check_text.NAMES:
+        return check_text.call(checker, node, scope)
     if node.name == "abs":
         return _abs(checker, node, scope) if _count(checker, node, 1) else None
     if node.name in _FLOAT_ARGUMENTS:
         return _float_call(checker, node, scope)
     if node.name in _EXTREMES:
         return _extreme(checker, _EXTREMES[node.name], node, scope)
-    if node.name != "starts_with":
-        known = (*AGGREGATES, *WHICH, *_FUNCTIONS, *scope.definitions.defines)
-        message = f"`{node.name}` is neither a function nor a definition"
-        fix = nearest_fix(node.name, known, node.name_span)
-        checker.collector.add("CEP205", message, node.name_span, did_you_mean(node.name, known, "functions"), fix=fix)
+    known = (*AGGREGATES, *WHICH, *FUNCTIONS, *scope.definitions.defines)
+    message = f"`{node.name}` is neither a function nor a definition"
+    fix = nearest_fix(node.name, known, node.name_span)
+    checker.collector.add("CEP205", message, node.name_span, did_you_mean(node.name, known, "functions"), fix=fix)
     return None
 
 
 def is_builtin(name: str) -> bool:
     """Is this the name of a function of the language?"""
-    return name in AGGREGATES or name in WHICH or name in _FUNCTIONS
+    return name in AGGREGATES or name in WHICH or name in FUNCTIONS
 
 
 def use_define(

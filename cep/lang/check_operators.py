@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type
+from cep.lang.check_text import text_test
 from cep.lang.diagnostics import Fix, Label, Span
-from cep.lang.ir import Binary, BinaryOp, Call, Const, Expr, If, In, Param, Unary
+from cep.lang.ir import Binary, BinaryOp, Const, Expr, If, In, Unary
 from cep.lang.scope import Checker, Scope
 from cep.lang.syntax import (
     BetweenSyntax,
@@ -167,7 +168,7 @@ def mismatch(checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span]
 
 
 def binary(checker: Checker, node: BinarySyntax, scope: Scope) -> Expr | None:
-    """A comparison, `like`, or arithmetic."""
+    """A comparison, `like`, `matches`, or arithmetic."""
     for side in (node.left, node.right):
         if node.op in _COMPARISONS and isinstance(side, Literal) and side.value is None:
             instead = "is null" if node.op == "==" else "is not null"
@@ -182,8 +183,8 @@ def binary(checker: Checker, node: BinarySyntax, scope: Scope) -> Expr | None:
     spans = (node.left.span, node.right.span)
     if node.op in _COMPARISONS:
         return compare(checker, _COMPARISONS[node.op], pair, spans, scope)
-    if node.op == "like":
-        return like(checker, "like", pair, spans, scope)
+    if node.op in ("like", "matches"):
+        return text_test(checker, node.op, list(pair), (node.left, node.right), scope)
     return arithmetic(checker, _ARITHMETIC[node.op], pair, spans, scope)
 
 
@@ -200,19 +201,6 @@ def compare(
     if both is None:
         return None
     return Binary(op, both[0], both[1], BOOL.as_nullable(both[0].type.nullable or both[1].type.nullable))
-
-
-def like(checker: Checker, name: str, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope) -> Expr | None:
-    """`text like "A%"` and `starts_with(text, "A")`; the second side is a constant."""
-    for value, span in zip(pair, spans, strict=True):
-        if not value.type.is_text:
-            checker.collector.add("CEP301", f"`{name}` needs text, this is {value.type}", span, labels=scope.labels())
-            return None
-    if not isinstance(pair[1], Const | Param):
-        message = f"`{name}` takes a constant or a parameter on its right"
-        checker.collector.add("CEP301", message, spans[1], labels=scope.labels())
-        return None
-    return Call(name, pair, BOOL.as_nullable(pair[0].type.nullable))
 
 
 def between(checker: Checker, node: BetweenSyntax, scope: Scope) -> Expr | None:

@@ -74,7 +74,9 @@ class StructureChecker:
         around = Around(window=self.within_ms is not None, last=True)
         steps = self._steps(structure, around, Link.FOLLOWED_BY)
         if body_can_be_empty(structure):
-            help_line = "nothing required means that any one of its variables is a match; a match of nothing is never given"
+            help_line = (
+                "nothing required means that any one of its variables is a match; a match of nothing is never given"
+            )
             self.collector.warn("CEP412", "no element of this pattern is required", structure.span, help_line)
         if self.unbounded is not None and self.within_span is None:
             message = "this repetition has no end and no window bounds it"

@@ -258,7 +258,7 @@ def _rank(group: Sequence[Piece], at: int, *, in_structure: bool) -> tuple[int, 
         return None
     if piece.text == "not":
         follows = group[at + 1].text if at + 1 < len(group) else ""
-        return _RANKS["in"] if follows in ("in", "between", "like") and _is_operand(left) else None
+        return _RANKS["in"] if follows in ("in", "between", "like", "matches") and _is_operand(left) else None
     if piece.token.kind is TokenKind.STRING or left.text == "not" or not _is_operand(left):
         return None
     return _RANKS.get(piece.text)

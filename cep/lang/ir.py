@@ -131,12 +131,25 @@ class If:
     type: Type
 
 
-CallFn = Literal["least", "greatest", "sqrt", "sin", "cos", "asin", "distance_km", "starts_with", "like"]
+CallFn = Literal[
+    "least", "greatest", "sqrt", "sin", "cos", "asin", "distance_km", "round", "floor", "ceil",
+    "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
+    "hour", "weekday", "date",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT."""
+    """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT.
+
+    round(x, digits), floor(x), ceil(x): of a DECIMAL an INT (round with digits > 0: a coarser DECIMAL), of a FLOAT a
+    FLOAT; halves are rounded away from zero.
+    The text functions have as first argument a CurrentField of text, or lower, upper or substring of one; the others
+    are constants. substring(text, start, length) counts characters from 1, without length to the end. `matches` finds
+    the RE2 expression anywhere in the text. in_cidr is null for what is no address.
+    hour (0 to 23), weekday (1 is Monday) and date (TIME, the start of the day) take a CurrentField of kind TIME and the
+    name of a zone.
+    """
 
     fn: str
     arguments: tuple[Expr, ...]

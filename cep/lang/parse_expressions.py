@@ -28,7 +28,7 @@ from cep.lang.syntax import (
 )
 
 _OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT = range(1, 7)
-_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=", "like")
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=", "like", "matches")
 _PRECEDENCE = {
     "or": _OR,
     "and": _AND,
@@ -75,7 +75,9 @@ def _operator(cursor: Cursor) -> str:
         message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
         cursor.collector.add("CEP111", message, token.span, f"write `{ours}`", fix=fix)
         return ours
-    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like"):
+    if token.text == "matches" and cursor.ahead().kind is not TokenKind.STRING and cursor.ahead().text in (":", "="):
+        return ""  # not reserved: the name of the next entry or value
+    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):
         return cursor.ahead().text
     return token.text if token.kind in (TokenKind.SYMBOL, TokenKind.NAME) else ""
 

@@ -100,9 +100,9 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
             parts = [_show(part, owner)[0] for part in (expr.condition, expr.then, expr.otherwise)]
             return f"if {parts[0]} then {parts[1]} else {parts[2]}", 0
         case Call():
-            if expr.fn == "like":
+            if expr.fn in ("like", "matches"):
                 sides = [_within(a, owner, _COMPARISON + 1) for a in expr.arguments]
-                return " like ".join(sides), _COMPARISON
+                return f" {expr.fn} ".join(sides), _COMPARISON
             return f"{expr.fn}({', '.join(_show(a, owner)[0] for a in expr.arguments)})", _ATOM
         case _:
             return type(expr).__name__, _ATOM

@@ -1,0 +1,210 @@
+"""Functions of one event's text and time, and rounding: `lower(country)`, `hour(event_time, "Europe/Paris")`.
+
+The engine evaluates them over columns, once for each different text, so their subject is a field of the event under
+test (or another text function of one) and everything else is a constant or a parameter.
+Tested by: tests/lang/test_functions.py
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import cache
+from zoneinfo import available_timezones
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import DECIMAL_SCALE_MAX, REGEX_CHARS_MAX
+from cep.base.schema import Kind, Type
+from cep.lang.diagnostics import Fix, Span, did_you_mean, nearest_fix
+from cep.lang.ir import Call, Const, CurrentField, Expr, Param
+from cep.lang.scope import Checker, Scope
+from cep.lang.syntax import CallSyntax, ExprSyntax
+from cep.lang.types import BOOL, INT, STRING, TIME
+
+# Name → how many arguments, least and most, and what comes out.
+_TEXT_FUNCTIONS: dict[str, tuple[int, int, Type]] = {
+    "lower": (1, 1, STRING),
+    "upper": (1, 1, STRING),
+    "substring": (2, 3, STRING),
+    "length": (1, 1, INT),
+    "starts_with": (2, 2, BOOL),
+    "ends_with": (2, 2, BOOL),
+    "contains": (2, 2, BOOL),
+    "in_cidr": (2, 2, BOOL),
+}
+_TIME_FUNCTIONS: dict[str, Type] = {"hour": INT, "weekday": INT, "date": TIME}
+_ROUNDING = ("round", "floor", "ceil")
+_TEXT_RESULTS = ("lower", "upper", "substring")
+NAMES = (*_TEXT_FUNCTIONS, *_TIME_FUNCTIONS, *_ROUNDING)
+
+
+def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+    """One of `NAMES`, None after a report."""
+    if node.name in _ROUNDING:
+        return _rounded(checker, node, scope)
+    least, most = (2, 2) if node.name in _TIME_FUNCTIONS else _TEXT_FUNCTIONS[node.name][:2]
+    if not least <= len(node.arguments) <= most:
+        wanted = f"{least}" if least == most else f"{least} or {most}"
+        message = f"`{node.name}` takes {wanted} argument{'' if wanted == '1' else 's'}, here are {len(node.arguments)}"
+        checker.collector.add("CEP307", message, node.span)
+        return None
+    checked = [checker.check(argument, scope) for argument in node.arguments]
+    values = [value for value in checked if value is not None]
+    if len(values) < len(checked):
+        return None
+    if node.name in _TIME_FUNCTIONS:
+        return _of_time(checker, node, values, scope)
+    return text_test(checker, node.name, values, node.arguments, scope)
+
+
+def text_test(
+    checker: Checker, name: str, values: list[Expr], arguments: tuple[ExprSyntax, ...], scope: Scope
+) -> Expr | None:
+    """A text function, `like` or `matches` over checked arguments; None after a report."""
+    if not _is_event_text(checker, name, values[0], arguments[0], scope):
+        return None
+    wanted = Kind.INT if name == "substring" else Kind.STRING
+    for value, argument in zip(values[1:], arguments[1:], strict=True):
+        if not (value.type.is_text if wanted is Kind.STRING else value.type.kind is Kind.INT):
+            message = (
+                f"`{name}` needs {'text' if wanted is Kind.STRING else 'a whole number'} here, this is {value.type}"
+            )
+            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+            return None
+        if not isinstance(value, Const | Param):
+            message = f"`{name}` takes a constant or a parameter here"
+            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+            return None
+        if isinstance(value, Const) and not _constant_fits(checker, name, value, argument.span, scope):
+            return None
+    result = BOOL if name in ("like", "matches") else _TEXT_FUNCTIONS[name][2]
+    # An address that cannot be read is in no network and outside of none.
+    nullable = values[0].type.nullable or name == "in_cidr"
+    return Call(name, tuple(values), result.as_nullable(nullable))
+
+
+def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> bool:
+    if not value.type.is_text:
+        message = f"`{name}` needs text, this is {value.type}"
+        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+        return False
+    if isinstance(value, CurrentField) or (isinstance(value, Call) and value.fn in _TEXT_RESULTS):
+        return True
+    message = f"`{name}` looks at a field of the event under test"
+    help_line = "test it in the condition of that variable" if scope.fields is not None else "emit the field itself"
+    checker.collector.add("CEP314", message, argument.span, help_line, scope.labels())
+    return False
+
+
+def _constant_fits(checker: Checker, name: str, value: Const, span: Span, scope: Scope) -> bool:
+    """The constants that have a form of their own."""
+    problem = constant_problem(name, value.value)
+    if problem is None:
+        return True
+    code = "CEP315" if name == "matches" else "CEP316"
+    fix = None
+    if name == "in_cidr":
+        network = _network(str(value.value))
+        fix = None if network is None else Fix(span, f'"{network}"')
+    checker.collector.add(code, problem, span, "" if fix is None else f"write {fix.replacement}", scope.labels(), fix)
+    return False
+
+
+def constant_problem(name: str, value: object) -> str | None:
+    """Why this constant cannot be an argument of the function, None if it can. `bind` asks it about parameters."""
+    if name == "matches":
+        return regex_problem(str(value))
+    if name == "in_cidr":
+        try:
+            ipaddress.ip_network(str(value))
+        except ValueError as error:
+            return f"this is not a network: {error}"
+    if name == "substring" and isinstance(value, int) and value < 1:
+        return "places and lengths of text count from 1"
+    if name in _TIME_FUNCTIONS and str(value) not in _zones():
+        return f"`{str(value)[:60]}` is not a time zone"
+    return None
+
+
+def regex_problem(pattern: str) -> str | None:
+    """Why RE2 does not take the pattern, None if it does. RE2 runs in time linear in the text, whatever the pattern."""
+    if len(pattern) > REGEX_CHARS_MAX:
+        return f"this regular expression has {len(pattern)} characters, more than {REGEX_CHARS_MAX}"
+    try:
+        pc.match_substring_regex(pa.array(["x"]), pattern)
+    except pa.ArrowInvalid as error:
+        return str(error).split("\n")[0].replace("Invalid regular expression", "this regular expression cannot be used")
+    return None
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _network(text: str) -> str | None:
+    """The network that an address with a prefix length lies in."""
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ time, rounding
+
+
+def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr | None:
+    moment, zone = values
+    if moment.type.kind is not Kind.TIME:
+        message = f"`{node.name}` needs a time, this is {moment.type}"
+        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not isinstance(moment, CurrentField):
+        message = f"`{node.name}` looks at a field of the event under test"
+        checker.collector.add("CEP314", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not (isinstance(zone, Const | Param) and zone.type.is_text):
+        message = f"`{node.name}` takes the zone as a constant text"
+        help_line = 'write `hour(event_time, "Europe/Paris")`'
+        checker.collector.add("CEP316", message, node.arguments[1].span, help_line, scope.labels())
+        return None
+    if isinstance(zone, Const):
+        problem = constant_problem(node.name, zone.value)
+        if problem is not None:
+            name, span = str(zone.value), node.arguments[1].span
+            fix = nearest_fix(name, _zones(), span)
+            quoted = None if fix is None else Fix(span, f'"{fix.replacement}"')
+            help_line = did_you_mean(name, _zones(), "zones") if quoted is not None else 'like "Europe/Paris" or "UTC"'
+            checker.collector.add("CEP316", problem, span, help_line, scope.labels(), quoted)
+            return None
+    return Call(node.name, (moment, zone), _TIME_FUNCTIONS[node.name].as_nullable(moment.type.nullable))
+
+
+def _rounded(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+    """`round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`: of a decimal an int (or a coarser decimal), of a float a float."""
+    most = 2 if node.name == "round" else 1
+    if not 1 <= len(node.arguments) <= most:
+        wanted = "1 or 2 arguments" if most == 2 else "1 argument"
+        checker.collector.add("CEP307", f"`{node.name}` takes {wanted}, here are {len(node.arguments)}", node.span)
+        return None
+    value = checker.check(node.arguments[0], scope)
+    digits = checker.check(node.arguments[1], scope) if len(node.arguments) == 2 else Const(0, INT)
+    if value is None or digits is None:
+        return None
+    if not value.type.is_number:
+        message = f"`{node.name}` needs a number, this is {value.type}"
+        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not (isinstance(digits, Const) and isinstance(digits.value, int) and 0 <= digits.value <= DECIMAL_SCALE_MAX):
+        message = f"`round` takes the digits as a whole number from 0 to {DECIMAL_SCALE_MAX}"
+        checker.collector.add("CEP301", message, node.arguments[1].span, labels=scope.labels())
+        return None
+    if value.type.kind is Kind.INT or (value.type.kind is Kind.DECIMAL and digits.value >= value.type.scale):
+        return value
+    result = value.type
+    if value.type.kind is Kind.DECIMAL:
+        nullable = value.type.nullable
+        result = Type(Kind.DECIMAL, nullable, digits.value) if digits.value else INT.as_nullable(nullable)
+    arguments = (value, digits) if node.name == "round" else (value,)
+    return Call(node.name, arguments, result)
