@@ -25,8 +25,9 @@ _FOREVER_MS = 2**63 - 1
 class Verdict(StrEnum):
     """What became of a scenario, the best first."""
 
-    PASS = "pass"
+    PASS = "pass"  # noqa: S105 - no secret
     DIFFERS = "differs"  # as is known and meant
+    NO_ANSWER = "no answer"  # the peer refused what we answer: there is nothing to compare with
     UNSUPPORTED = "unsupported"  # the language has no such thing, or refuses it
     FAIL = "fail"
 
@@ -47,13 +48,18 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A scenario's verdict with its reason, the text that was run if there is one, and the disagreement if any."""
+    """A scenario's verdict with its reason, the text that was run if there is one, and the disagreement if any.
+
+    `code` is that of the mistake for which the language refuses the pattern; `numbers` the known differences.
+    """
 
     scenario: Scenario
     verdict: Verdict
     reason: str = ""
     written: PatternText | None = None
     disagreement: Disagreement = Disagreement()
+    code: str = ""
+    numbers: tuple[int, ...] = ()
 
 
 def run_scenario(scenario: Scenario) -> Outcome:
@@ -64,17 +70,19 @@ def run_scenario(scenario: Scenario) -> Outcome:
         subject = check_pattern(written)
         ours = answer(subject, scenario)
     except UntranslatableError as error:
-        if scenario.expected is None:
-            return Outcome(scenario, Verdict.PASS, f"both refuse it: {error}", written)
-        return Outcome(scenario, Verdict.UNSUPPORTED, f"no word for {error}", written)
+        return _without_answer(scenario, f"no word for {error}", written)
     except RefusedError as error:
-        if scenario.expected is None:
-            return Outcome(scenario, Verdict.PASS, f"both refuse it: {error}", written)
-        return Outcome(scenario, Verdict.UNSUPPORTED, f"refused: {error}", written)
+        return _without_answer(scenario, f"refused: {error}", written, error.code)
     if scenario.expected is None:
-        return Outcome(scenario, Verdict.UNSUPPORTED, f"the peer has no answer: {scenario.refusal}", written)
+        return Outcome(scenario, Verdict.NO_ANSWER, f"the peer refuses it: {scenario.refusal}", written)
     found = disagreement(scenario, subject, scenario.expected, ours)
     return Outcome(scenario, Verdict.FAIL if found else Verdict.PASS, "", written, found)
+
+
+def _without_answer(scenario: Scenario, reason: str, written: PatternText | None, code: str = "") -> Outcome:
+    if scenario.expected is None:
+        return Outcome(scenario, Verdict.PASS, f"both refuse it ({reason})", written, code=code)
+    return Outcome(scenario, Verdict.UNSUPPORTED, reason, written, code=code)
 
 
 def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: Answer) -> Disagreement:
@@ -110,9 +118,8 @@ def _same_spans(scenario: Scenario, missing: Iterable[Bindings], extra: Iterable
 
 def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tuple[Bindings, int, int]]:
     """Matches of both sides whose times do not agree."""
-    theirs: dict[Bindings, int] = {}
-    for bindings, time_ms in sorted(expected.matches, key=lambda match: -match[1]):
-        theirs[bindings] = time_ms  # the first time that it was emitted remains
+    # Of a match that was emitted more than once the first time remains.
+    theirs = dict(sorted(expected.matches, key=lambda match: -match[1]))
     key_of = {event.id: event.key for event in scenario.events}
     found: list[tuple[Bindings, int, int]] = []
     for bindings, time_ms in ours.matches:

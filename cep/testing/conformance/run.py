@@ -36,7 +36,11 @@ _ID_DIGITS = 9
 
 
 class RefusedError(Exception):
-    """The language refuses the pattern; the message is the first reason."""
+    """The language refuses the pattern; the message is the first reason, `code` that of the mistake if any."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +60,16 @@ def check_pattern(written: PatternText) -> Subject:
     """Check a pattern's text. Raises: RefusedError."""
     checked = load_text(written.text, "scenario.cep")
     if not checked.ok:
-        raise RefusedError(_reason([d for d in checked.diagnostics if d.is_error]))
+        raise _refused([d for d in checked.diagnostics if d.is_error])
     bound, diagnostics = bind(checked.patterns[PATTERN], {})
     if bound is None:
-        raise RefusedError(_reason(diagnostics))
+        raise _refused(diagnostics)
     return Subject(bound, checked.schema, written.names)
 
 
-def _reason(diagnostics: Sequence[Diagnostic]) -> str:
-    return f"{diagnostics[0].code} {diagnostics[0].message}" if diagnostics else "too many mistakes"
+def _refused(diagnostics: Sequence[Diagnostic]) -> RefusedError:
+    first = diagnostics[0]
+    return RefusedError(f"{first.code} {first.message}", first.code)
 
 
 def answer(subject: Subject, scenario: Scenario) -> Answer:

@@ -1,9 +1,9 @@
 """A scenario's stages → the text of a pattern file: the event type, and one pattern over it.
 
 A builder call means what the library does with it, so that two of its habits are written out: the first stage of a
-group repeats with the contiguity of the group, and a window between two stages means nothing on a first stage or on a
-group. Windows of 0 are none. Where the library ignores or drops what was asked for (a window or an absence inside a
-group), the text asks for it.
+group repeats with the contiguity of the group, and a window between two stages means nothing on a first stage, on a
+group and on an absence that something follows. Windows of 0 are none. Where the library ignores or drops what was asked
+for (a window or an absence inside a group), the text asks for it.
 Tested by: tests/testing/test_conformance.py
 """
 
@@ -116,9 +116,12 @@ class _Writer:
         text = self._sequence(stages, frozenset(), self.windows, gap_ms)
         return text + self._window(self.windows)
 
-    def _sequence(self, stages: Sequence[Json], bound: frozenset[str], windows: list[int], last_gap_ms: int = 0) -> str:
-        """Stages one after the other; `bound` are the stages that may have events before the first one."""
-        text = ""
+    def _sequence(
+        self, stages: Sequence[Json], bound: frozenset[str], windows: list[int], last_gap_ms: int = -1
+    ) -> str:
+        """Stages one after the other; `bound` are the stages that may have events before the first one. `last_gap_ms`
+        is -1 in a group."""
+        text, in_group = "", last_gap_ms < 0
         for number, stage in enumerate(stages):
             negated = stage.get("link", "").startswith("not")
             element = self._element(stage, bound)
@@ -126,8 +129,10 @@ class _Writer:
                 link = stage.get("link", "followedBy")
                 if link not in _LINKS:
                     raise UntranslatableError(f"the link {link!r}")
-                gaps = [last_gap_ms] if number == len(stages) - 1 else []
-                text += _LINKS[link] + self._gap(stage, gaps) + " " + "!" * negated + element
+                gaps = [last_gap_ms] if number == len(stages) - 1 and not in_group else []
+                is_free = "group" in stage or (negated and (len(stages) > number + 1 or in_group))
+                step = "" if is_free else self._gap(stage, gaps)
+                text += f"{_LINKS[link]}{step} {'!' * negated}{element}"
             else:
                 text = "!" * negated + element
             within = stage.get("within")
@@ -138,12 +143,12 @@ class _Writer:
         return text
 
     def _gap(self, stage: Json, gaps: list[int]) -> str:
-        """The most time since the previous stage; a group has none."""
+        """The most time since the previous stage."""
         within = stage.get("within")
         if within and within["type"] == "prev_curr":
             gaps = [*gaps, within["ms"]]
         gaps = [gap_ms for gap_ms in gaps if gap_ms]
-        if not gaps or "group" in stage:
+        if not gaps:
             return ""
         self.has_window = True
         return f"[{min(gaps)} ms]"

@@ -1,0 +1,266 @@
+"""A disagreement → the numbers of the known differences that explain it, if they explain all of it.
+
+Each difference has a shape: which patterns can show it, and what the two sides may then have beyond each other. A
+disagreement is known when every part of it fits the shape of some difference; what is left over is a failure. Where a
+skip strategy chooses, one more match or time-out moves all later ones: there the pattern's shape alone decides.
+Numbers up to 9 are those of the language's list of deliberate differences, later ones are argued in tests/README.md.
+Tested by: tests/testing/test_conformance.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from cep.testing.conformance.compare import Disagreement
+from cep.testing.conformance.scenario import Bindings, Json, Scenario
+from cep.testing.conformance.stages import (
+    Stage,
+    begins_with_group,
+    ends_on_absence,
+    flatten,
+    greed_meets_group,
+    is_bounded_greedy,
+    is_loop,
+    may_fit,
+)
+
+REASONS = {
+    2: "every window fires by the watermark, in the order of time",
+    3: "an absence is never dropped; after a loop each candidate counts once, an optional end waits for the window",
+    4: "the event that continues the match is not between",
+    5: "a bounded greedy loop takes its maximum and goes on",
+    6: "a gap bound holds between all repetitions, and only there",
+    7: "a repetition of what can match nothing is refused",
+    9: "a window inside a group is the group's",
+    10: "a step time holds at loops too",
+    11: "a group is left once, when its round ends",
+    12: "a group inside a group follows as its link says, also in first place",
+    13: "greed holds before a group and at the end of one",
+    14: "a skip to what is not bound skips nothing; no job fails for it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A scenario with what the shapes ask of it."""
+
+    scenario: Scenario
+    stages: tuple[Stage, ...]
+    values: dict[int, Json]
+    time_ms: dict[int, int]
+    last_ms: dict[str, int]
+    key: dict[int, str]
+
+    @staticmethod
+    def of(scenario: Scenario) -> _Seen:
+        events = scenario.events
+        last_ms: dict[str, int] = {}
+        for event in events:
+            last_ms[event.key] = max(event.time_ms, last_ms.get(event.key, event.time_ms))
+        return _Seen(
+            scenario,
+            tuple(flatten(scenario.stages, scenario.within)),
+            {event.id: {**event.values, "@ts": float(event.time_ms)} for event in events},
+            {event.id: event.time_ms for event in events},
+            last_ms,
+            {event.id: event.key for event in events},
+        )
+
+    def first_ms(self, bindings: Bindings) -> int:
+        return min(self.time_ms[i] for _, ids in bindings for i in ids)
+
+    def end_ms(self, bindings: Bindings) -> int:
+        """The time of the last event of the match's key."""
+        return self.last_ms[self.key[bindings[0][1][0]]]
+
+
+def known_differences(scenario: Scenario, found: Disagreement) -> tuple[int, ...]:
+    """The differences that explain a disagreement; none if something is left over."""
+    seen = _Seen.of(scenario)
+    numbers: list[int] = []
+    rest = found
+    for number, shape in _SHAPES:
+        smaller = shape(seen, rest)
+        if smaller != rest:
+            numbers.append(number)
+            rest = smaller
+        if not rest:
+            return tuple(sorted(set(numbers)))
+    return ()
+
+
+_Shape = Callable[[_Seen, Disagreement], Disagreement]
+
+
+def _keep(parts: Iterable[Bindings], explained: Callable[[Bindings], bool]) -> frozenset[Bindings]:
+    return frozenset(part for part in parts if not explained(part))
+
+
+def _keep_timed(
+    parts: Iterable[tuple[Bindings, int]], explained: Callable[[Bindings], bool]
+) -> frozenset[tuple[Bindings, int]]:
+    return frozenset(part for part in parts if not explained(part[0]))
+
+
+# ----------------------------------------------------------------------------------------------------- the shapes
+
+
+def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
+    """6: the library bounds the gap before the loop, and the repetitions loosely."""
+    return Disagreement() if any("gap_ms" in s.given and is_loop(s.given) for s in seen.stages) else found
+
+
+def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
+    """5: we have more, in which the loop has all that it may take."""
+    loops = [s for s in seen.stages if is_bounded_greedy(s.given)]
+    if not loops:
+        return found
+    if seen.scenario.skips:
+        return Disagreement()
+
+    def full(bindings: Bindings) -> bool:
+        counts = {stage: len(ids) for stage, ids in bindings}
+        return any(counts.get(s.name, 0) >= s.given["times"][1] for s in loops)
+
+    return replace(found, extra=_keep(found.extra, full), extra_timeouts=_keep_timed(found.extra_timeouts, full))
+
+
+def _strictly_between(seen: _Seen, found: Disagreement) -> Disagreement:
+    """4: we have more, in which an event that is bound may be the forbidden one."""
+    absences = [s for s in seen.stages if s.negated]
+    if not absences:
+        return found
+    loops = {s.name for s in seen.stages if is_loop(s.given)}
+
+    def both(bindings: Bindings) -> bool:
+        return any(
+            may_fit(absence.given.get("where", True), seen.values[i])
+            for absence in absences
+            for stage, ids in bindings
+            for i in ids
+            if absence.before(stage) or stage in loops
+        )
+
+    both_there = [m for m in (*found.extra, *(m for m, _ in found.extra_timeouts)) if both(m)]
+    if seen.scenario.skips and any(
+        may_fit(a.given.get("where", True), v) for a in absences for v in seen.values.values()
+    ):
+        followers = [s for s in seen.stages if not s.negated]
+        fits_both = any(
+            may_fit(a.given.get("where", True), v) and may_fit(s.given.get("where", True), v)
+            for a in absences
+            for s in followers
+            if a.before(s.name) or s.name in loops
+            for v in seen.values.values()
+        )
+        return Disagreement() if fits_both else found
+    if not both_there:
+        return found
+    return replace(found, extra=_keep(found.extra, both), extra_timeouts=_keep_timed(found.extra_timeouts, both))
+
+
+def _absence_at_the_end(seen: _Seen, found: Disagreement) -> Disagreement:
+    """3: an absence with nothing, or nothing certain, behind it."""
+    return Disagreement() if ends_on_absence(seen.scenario.stages) else found
+
+
+def _window_in_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
+    """9: the library ignores it."""
+    inside = any(s.depth and s.given.get("within", {}).get("type") == "first_last" for s in seen.stages)
+    return Disagreement() if inside else found
+
+
+def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: the library has timers for windows of the whole alone, and none for a run that starts at time 0. What else is
+    over after the key's last event it does not see."""
+    steps_ms = [s.step_ms for s in seen.stages if s.step_ms]
+    windowed = any(s.window_ms for s in seen.stages)
+
+    def certain(bindings: Bindings) -> bool:
+        latest_ms = max(seen.time_ms[i] for _, ids in bindings for i in ids)
+        by_step = any(latest_ms + step_ms > seen.end_ms(bindings) for step_ms in steps_ms)
+        return seen.stages[-1].negated and (by_step or (windowed and seen.first_ms(bindings) <= 0))
+
+    late = frozenset(
+        (bindings, time_ms)
+        for bindings, time_ms in found.extra_timeouts
+        if time_ms > seen.end_ms(bindings) and (steps_ms or (windowed and seen.first_ms(bindings) <= 0))
+    )
+    return replace(found, extra=_keep(found.extra, certain), extra_timeouts=found.extra_timeouts - late)
+
+
+def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
+    """10: a step time beside a loop, over though the library does not see it."""
+    steps = [s for s in seen.stages if s.step_ms]
+    if not steps:
+        return found
+
+    def late(bindings: Bindings) -> bool:
+        return any(_over(seen, s, bindings) for s in steps)
+
+    missing = _keep(found.missing, late)
+    missing_timeouts = _keep_timed(found.missing_timeouts, late)
+    ends = {
+        (bindings, time_ms)
+        for bindings, time_ms in found.extra_timeouts
+        if any(time_ms == max(seen.time_ms[i] for _, ids in bindings for i in ids) + s.step_ms for s in steps)
+    }
+    extra_timeouts = found.extra_timeouts - ends
+    smaller = replace(found, missing=missing, missing_timeouts=missing_timeouts, extra_timeouts=extra_timeouts)
+    return Disagreement() if seen.scenario.skips and smaller != found else smaller
+
+
+def _over(seen: _Seen, stage: Stage, bindings: Bindings) -> bool:
+    """Whether the step to a stage has taken longer than it may."""
+    bound = dict(bindings)
+    if stage.name in bound:
+        begun_ms = seen.time_ms[bound[stage.name][0]]
+        before = [seen.time_ms[ids[-1]] for name, ids in bindings if stage.after(name) and name != stage.name]
+        return bool(before) and begun_ms - max(before) >= stage.step_ms
+    return True
+
+
+def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: with a skip strategy, what one window releases drops other runs before their windows close."""
+    windowed = any(s.window_ms or s.step_ms for s in seen.stages)
+    return Disagreement() if seen.scenario.skips and windowed else found
+
+
+def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
+    """11: the library has more, after a group that may have another round."""
+    groups = [s for s in seen.stages if s.in_loop]
+    if not groups:
+        return found
+    if seen.scenario.skips:
+        return Disagreement()
+    return replace(found, missing=frozenset(), missing_timeouts=frozenset())
+
+
+def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
+    """12: the library wants the first event of the inner group directly after; we have more."""
+    if not begins_with_group(seen.scenario.stages):
+        return found
+    if seen.scenario.skips:
+        return Disagreement()
+    return replace(found, extra=frozenset(), extra_timeouts=frozenset())
+
+
+def _greed_and_groups(seen: _Seen, found: Disagreement) -> Disagreement:
+    """13: the library never leaves the loop, or forgets its greed."""
+    return Disagreement() if greed_meets_group(seen.scenario.stages) else found
+
+
+_SHAPES: Sequence[tuple[int, _Shape]] = (
+    (2, _unnoticed),
+    (6, _gap),
+    (9, _window_in_a_group),
+    (3, _absence_at_the_end),
+    (13, _greed_and_groups),
+    (5, _bounded_greed),
+    (4, _strictly_between),
+    (10, _step_time),
+    (2, _order_of_time),
+    (12, _group_in_first_place),
+    (11, _left_again),
+)

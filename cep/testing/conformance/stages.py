@@ -1,0 +1,172 @@
+"""What the known differences ask about the stages of a scenario: their place, their words, which events may fit.
+
+Tested by: tests/testing/test_conformance.py
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from cep.testing.conformance.scenario import Json
+
+_COMPARE = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage that is no group. `earlier` are the stages that may be bound before it, `later` those that may be bound
+    after it, itself among both if it repeats; `step_ms` is its step time and `window_ms` the window of the whole."""
+
+    name: str
+    given: Json
+    depth: int
+    in_loop: bool
+    negated: bool
+    earlier: frozenset[str]
+    later: frozenset[str]
+    step_ms: int
+    window_ms: int
+
+    def before(self, name: str) -> bool:
+        """Whether the other may be bound after this one."""
+        return name in self.later
+
+    def after(self, name: str) -> bool:
+        """Whether the other may be bound before this one."""
+        return name in self.earlier
+
+
+def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterator[Stage]:
+    """The stages in the order in which they are written."""
+    placed = list(_placed(stages, 0, ()))
+    windows = [s["within"]["ms"] for s in stages if s.get("within", {}).get("type") == "first_last"]
+    windows += [within["ms"]] if within and within["type"] == "first_last" else []
+    window_ms = min((w for w in windows if w > 0), default=0)
+    for at, (given, loops) in enumerate(placed):
+        names = [str(s["name"]) for s, _ in placed]
+        around = {n for s, other in placed if set(other) & set(loops) for n in [str(s["name"])]}
+        own = {names[at]} if is_loop(given) else set()
+        step_ms = given["within"]["ms"] if given.get("within", {}).get("type") == "prev_curr" else 0
+        if within and within["type"] == "prev_curr" and at == len(placed) - 1:
+            step_ms = min(step_ms or within["ms"], within["ms"])
+        yield Stage(
+            names[at],
+            given,
+            len(loops),
+            any(is_loop(group) for group in _groups(stages, str(given["name"]))),
+            given.get("link", "").startswith("not"),
+            frozenset(names[:at]) | around | own,
+            frozenset(names[at + 1 :]) | around | own,
+            step_ms,
+            window_ms,
+        )
+
+
+def _placed(stages: Sequence[Json], depth: int, loops: tuple[int, ...]) -> Iterator[tuple[Json, tuple[int, ...]]]:
+    for stage in stages:
+        if "group" in stage:
+            yield from _placed(stage["group"], depth + 1, (*loops, id(stage)) if is_loop(stage) else loops)
+        else:
+            yield stage, loops
+
+
+def _groups(stages: Sequence[Json], name: str) -> list[Json]:
+    """The groups around a stage."""
+    for stage in stages:
+        if "group" in stage:
+            inner = _groups(stage["group"], name)
+            if inner or any(str(s.get("name")) == name for s in stage["group"]):
+                return [stage, *inner]
+    return []
+
+
+def is_loop(stage: Json) -> bool:
+    """Whether it may repeat."""
+    high = stage.get("times", (1, 1))[1]
+    return high is None or high > 1
+
+
+def is_bounded_greedy(stage: Json) -> bool:
+    """Whether it takes as many as it can, up to a number."""
+    low, high = stage.get("times", (1, 1))
+    return bool(stage.get("greedy")) and high is not None and low != high
+
+
+def may_be_empty(stage: Json) -> bool:
+    """Whether it can match no event."""
+    if stage.get("optional") or stage.get("times", (1, 1))[0] == 0:
+        return True
+    return "group" in stage and all(s.get("link", "").startswith("not") or may_be_empty(s) for s in stage["group"])
+
+
+def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
+    """Whether a group that begins with a group stands where it has something before it."""
+    for number, stage in enumerate(stages):
+        if "group" in stage:
+            is_first = first and number == 0
+            if "group" in stage["group"][0] and (not is_first or is_loop(stage)):
+                return True
+            if begins_with_group(stage["group"], first=is_first):
+                return True
+    return False
+
+
+def greed_meets_group(stages: Sequence[Json], *, repeats: bool = False) -> bool:
+    """Whether a greedy loop ends a group that repeats, or stands before a group that may begin with nothing."""
+    for number, stage in enumerate(stages):
+        behind = stages[number + 1 :]
+        if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
+            if repeats and all(may_be_empty(s) for s in behind):
+                return True
+            if behind and "group" in behind[0] and may_be_empty(behind[0]["group"][0]):
+                return True
+        if "group" in stage and greed_meets_group(stage["group"], repeats=is_loop(stage)):
+            return True
+    return False
+
+
+def ends_on_absence(stages: Sequence[Json]) -> bool:
+    """Whether an absence may be the last thing of the stages or of a group among them."""
+    for stage in reversed(stages):
+        if stage.get("link", "").startswith("not"):
+            return True
+        if not may_be_empty(stage):
+            break
+    return any("group" in stage and ends_on_absence(stage["group"]) for stage in stages)
+
+
+def may_fit(condition: Json, values: Mapping[str, Json]) -> bool:
+    """Whether an event may satisfy a condition; what depends on bound events may be either way."""
+    return _truth(condition, values) is not False
+
+
+def _truth(given: Json, values: Mapping[str, Json]) -> bool | None:
+    if given is True or given is False:
+        return bool(given)
+    for word, ends in (("and", False), ("or", True)):
+        if word in given:
+            found = [_truth(one, values) for one in given[word]]
+            return ends if ends in found else None if None in found else not ends
+    if "not" in given:
+        inner = _truth(given["not"], values)
+        return None if inner is None else not inner
+    left = given["l"]
+    if not (isinstance(left, dict) and isinstance(left.get("f"), str) and "agg" not in left):
+        return None
+    value, right = values.get(left["f"]), given["r"]
+    if given["op"] == "in":
+        return bool(value in right)
+    if isinstance(right, dict):
+        return None
+    if value is None or right is None:
+        return False
+    if given["op"] in ("contains", "startswith"):
+        text = str(value)
+        return str(right) in text if given["op"] == "contains" else text.startswith(str(right))
+    if isinstance(value, str) is not isinstance(right, str):
+        return bool(given["op"] == "!=")
+    return bool(_COMPARE[given["op"]](value, right))
