@@ -1,0 +1,179 @@
+"""What the benchmarks share: the peer's events and patterns, checksums of matches, medians, tables.
+
+The peer is Apache Flink CEP. Its benchmark, with the generator of the events, is kept beside the repository; a checkout
+without it has nothing to measure against, and every benchmark says so and stops.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from cep.columnar.batch import TEXT, EventBatch
+from cep.engine.advance import Matches, advance
+from cep.lang.bind import bind
+from cep.lang.load import load_text
+from cep.model.rule import UpsertRecord
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared"
+PEER = SHARED / "peers" / "flink"
+ULB = SHARED / "data" / "ulb_handbook_transactions.parquet"
+# The events that the peer's own figures are for: the first rows of a million.
+GENERATED, KEYS, SEED = 1_000_000, 10_000, 7
+NAMES = ("p1", "p2", "p3", "p4")
+REPEATS = 3
+END_MS = 2**61 - 1
+_MASK = (1 << 64) - 1
+
+SOURCE = """
+event tx {
+  seq_no      id
+  event_time  time
+  account     string
+  amount      decimal(2)
+  merchant    int
+  country     int
+  channel     int
+  success     int
+}
+pattern p1(large: decimal = 500.00) by account {
+  seq    small -> large_one  within 1 min
+  where  small:     tx  amount < 1.00
+         large_one: tx  amount > large
+  skip   none
+}
+pattern p2(large: decimal = 200.00) by account {
+  seq    probe{3,} -> hit  within 10 min
+  where  probe: tx  success == 0 and amount < 10.00
+         hit:   tx  success == 1 and amount > large
+  skip   past last
+}
+pattern p3 by account {
+  seq    here ->> there  within 30 min
+  where  here:  tx
+         there: tx  country != here.country
+  skip   none
+}
+pattern p4 by account {
+  seq    up{5}  within 1 h
+  where  up: tx  up.amount is null or amount > up.amount
+  skip   none
+}
+"""
+
+
+def stop(message: str) -> NoReturn:
+    """Say why nothing is measured, and stop."""
+    print(message)
+    sys.exit(0)
+
+
+def peer_columns(count: int) -> dict[str, Any]:
+    """The first `count` of the peer's events as arrays, by column."""
+    path = PEER / "gen_events.py"
+    if not path.exists():
+        stop(f"the peer's benchmark is not at {PEER}; nothing to measure with")
+    spec = importlib.util.spec_from_file_location("gen_events", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    columns = module.generate(max(count, GENERATED), KEYS, SEED)
+    return {name: values[:count] for name, values in columns.items()}
+
+
+def peer_batch(columns: dict[str, Any]) -> EventBatch:
+    """The peer's events as the engine takes them."""
+
+    def text(values: Any) -> pa.Array:
+        return pa.array(values).cast(pa.string()).cast(TEXT)
+
+    ids, account = text(columns["seq"]), text(columns["account"])
+    cents = pa.array(np.rint(columns["amount"] * 100).astype(np.int64))
+    whole = {name: pa.array(columns[name]) for name in ("merchant", "country", "channel", "success")}
+    values = {"seq_no": ids, "account": account, "amount": cents, **whole}
+    return EventBatch(account, ids, np.zeros(len(ids), np.int16), np.asarray(columns["ts"]), values)
+
+
+def peer_program(names: Sequence[str]) -> Program:
+    """The peer's patterns as one program; a name that comes again is a rule with a threshold of its own."""
+    checked = load_text(SOURCE)
+    assert checked.ok, checked.diagnostics
+    rules = []
+    for number, name in enumerate(names):
+        is_first = name not in names[:number]
+        pattern, diagnostics = bind(checked.patterns[name], {} if is_first else {"large": 500 + number})
+        assert pattern is not None, diagnostics
+        rules.append(DeployedRule(f"{name}_{number}", 1, 1, str(number), pattern))
+    return compile_rules(checked.schema, ("account",), rules)
+
+
+def records(names: Sequence[str] = NAMES) -> list[UpsertRecord]:
+    """The records that deploy the peer's patterns."""
+    return [upsert(SOURCE, name) for name in names]
+
+
+def upsert(source: str, name: str) -> UpsertRecord:
+    """The record that deploys a pattern of a text under the pattern's own name."""
+    return UpsertRecord(
+        id=name, version=1, pattern=name, status="live", severity="low", owner="bench", message="m", source=source
+    )
+
+
+def run_once(program: Program, batch: EventBatch) -> Matches:
+    """All events in one call."""
+    return advance(program, None, batch, END_MS).matches
+
+
+def checksum(bound_ids: Sequence[Sequence[int]]) -> str:
+    """The peer's checksum: FNV-1a over the sorted sequence numbers of each match, summed over matches."""
+    total = 0
+    for ids in bound_ids:
+        digest = 0xCBF29CE484222325
+        for number in sorted(ids):
+            digest = ((digest ^ number) * 0x100000001B3) & _MASK
+        total = (total + digest) & _MASK
+    return f"{total:016x}"
+
+
+def by_rule(matches: Matches, rules_count: int) -> list[tuple[int, str]]:
+    """(matches, checksum) of each rule."""
+    ids = [int(i) for i in matches.event_id.to_pylist()]
+    found: list[list[list[int]]] = [[] for _ in range(rules_count)]
+    for row in np.flatnonzero(matches.completed):
+        found[matches.rule[row]].append(ids[matches.offsets[row] : matches.offsets[row + 1]])
+    return [(len(own), checksum(own)) for own in found]
+
+
+def median_seconds(work: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The median time of the work, after one run that is not counted."""
+    work()
+    taken = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)
+
+
+def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table."""
+    table = Table(title=title, box=None, header_style="bold", pad_edge=False, title_justify="left")
+    for number, name in enumerate(head):
+        table.add_column(name, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False).print(table)
