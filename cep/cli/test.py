@@ -21,7 +21,7 @@ from cep.base.limits import WATCH_POLLS_MAX
 from cep.cli.paths import pattern_files, printed
 from cep.lang.render import render_text, summary
 from cep.testing.coverage import Coverage, Share
-from cep.testing.harness import Outcome, Tested
+from cep.testing.harness import Outcome, Verdict
 from cep.testing.junit import junit_xml
 from cep.testing.report import difference_lines, story_lines
 from cep.testing.suite import Suite, run_suite
@@ -129,7 +129,7 @@ def _print_file(name: str, suite: Suite, console: Console) -> None:
     console.print()
 
 
-def _print_tested(tested: Tested, console: Console) -> None:
+def _print_tested(tested: Verdict, console: Console) -> None:
     name = tested.test.name
     if tested.outcome is Outcome.GAP:
         reason = f" ({tested.test.todo})" if tested.test.todo else ""

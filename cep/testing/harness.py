@@ -57,7 +57,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Verdict:
     """A test that has been carried out. `traces` has one per label of a key, in the order of the test."""
 
     test: PatternTest
@@ -70,12 +70,12 @@ class Tested:
     seconds: float
 
 
-def run_test(schema: Schema, test: PatternTest) -> Tested:
+def run_test(schema: Schema, test: PatternTest) -> Verdict:
     """Run one test. Raises: nothing that the pattern or the test can cause."""
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
-        return Tested(test, Outcome.BROKEN, (), (), {}, {}, "; ".join(reasons), time.perf_counter() - started)
+        return Verdict(test, Outcome.BROKEN, (), (), {}, {}, "; ".join(reasons), time.perf_counter() - started)
     program = compile_rules(schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
     found = _found(program, [(batch, _END_MS)])
@@ -85,14 +85,17 @@ def run_test(schema: Schema, test: PatternTest) -> Tested:
     ordered = tuple(sorted(found, key=lambda f: (f.at_ms, f.key, f.bound)))
     if found != apart:
         error = f"the engine finds {len(found)} at once and {len(apart)} event by event; please report this pattern"
-        return Tested(test, Outcome.BROKEN, ordered, (), labels, traces, error, time.perf_counter() - started)
+        return Verdict(test, Outcome.BROKEN, ordered, (), labels, traces, error, time.perf_counter() - started)
     differences = tuple(_differences(test, ordered, labels))
     outcome = Outcome.GAP if test.todo is not None else Outcome.FAILED if differences else Outcome.PASSED
-    return Tested(test, outcome, ordered, differences, labels, traces, error, time.perf_counter() - started)
+    return Verdict(test, outcome, ordered, differences, labels, traces, error, time.perf_counter() - started)
 
 
 def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int]]:
-    singles = [(batch.take(np.array([row])), int(batch.time_ms[row])) for row in range(len(batch))]
+    """Each event alone, in the engine's order: by time, then by id."""
+    ids = batch.event_id.to_pylist()
+    order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    singles = [(batch.take(np.array([row])), int(batch.time_ms[row])) for row in order]
     return [*singles, (empty_batch(schema), _END_MS)]
 
 

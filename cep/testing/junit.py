@@ -1,7 +1,7 @@
 """A suite's outcomes → JUnit XML, which CI systems show.
 
 One `testsuite` a pattern; a failure's text is what `cep test` prints. Known gaps count as skipped.
-Tested by: tests/testing/test_junit.py
+Tested by: tests/cli/test_test.py
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from cep.lang.diagnostics import Span
 from cep.lang.render import lines_of
-from cep.testing.harness import Outcome, Tested
+from cep.testing.harness import Outcome, Verdict
 from cep.testing.report import difference_lines, story_lines
 from cep.testing.suite import Suite
 
@@ -39,7 +39,7 @@ def _case(group: Element, suite: Suite, name: str, pattern: str, span: Span, sec
     return SubElement(group, "testcase", {**names, "line": str(line), "time": f"{seconds:.3f}"})
 
 
-def _outcome(case: Element, tested: Tested) -> None:
+def _outcome(case: Element, tested: Verdict) -> None:
     if tested.outcome is Outcome.BROKEN:
         SubElement(case, "error", message=_clean(tested.error))
     elif tested.outcome is Outcome.GAP:
@@ -51,7 +51,7 @@ def _outcome(case: Element, tested: Tested) -> None:
         failure.text = _clean("\n".join(f"{title:<10}{line}" for title, line in (*lines, *story_lines(tested))))
 
 
-def _counts(tested: Iterable[Tested], refused_count: int) -> dict[str, str]:
+def _counts(tested: Iterable[Verdict], refused_count: int) -> dict[str, str]:
     outcomes = list(tested)
 
     def count(outcome: Outcome) -> int:

@@ -4,7 +4,7 @@
     got       match on c1 at 5 min { probes: 4, amount: 900.00 }
     c1        probe 0 s, 20 s, 40 s, 1 min → hit 5 min · match at 5 min
 
-Tested by: tests/testing/test_report.py
+Tested by: tests/cli/test_test.py, tests/testing/test_harness.py
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cep.lang.show import show_duration, show_value
 from cep.lang.test_ir import Expected, Slot
 from cep.testing.explain import Explainer
 from cep.testing.found import Found
-from cep.testing.harness import START_MS, Difference, Tested
+from cep.testing.harness import START_MS, Difference, Verdict
 
 _FOUND_SHOWN_MAX = 5
 
@@ -26,7 +26,7 @@ def clock(ms: int) -> str:
     return show_duration(ms - START_MS)
 
 
-def difference_lines(tested: Tested) -> list[tuple[str, str]]:
+def difference_lines(tested: Verdict) -> list[tuple[str, str]]:
     """What is not as expected: pairs of a title and a line."""
     lines: list[tuple[str, str]] = []
     for difference in tested.differences:
@@ -34,7 +34,7 @@ def difference_lines(tested: Tested) -> list[tuple[str, str]]:
     return lines
 
 
-def story_lines(tested: Tested) -> list[tuple[str, str]]:
+def story_lines(tested: Verdict) -> list[tuple[str, str]]:
     """Per key, how far its runs came and what stopped them: pairs of the key's label and a line."""
     lines: list[tuple[str, str]] = []
     for label, trace in tested.traces.items():
@@ -43,7 +43,7 @@ def story_lines(tested: Tested) -> list[tuple[str, str]]:
     return lines
 
 
-def _difference(difference: Difference, tested: Tested) -> Iterable[tuple[str, str]]:
+def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, str]]:
     if difference.note:
         yield "", difference.note
         for one in [f for f in tested.found if not f.is_timeout][:_FOUND_SHOWN_MAX]:
@@ -70,7 +70,7 @@ def shown_expected(expected: Expected) -> str:
     return " ".join(parts) + _braces(values)
 
 
-def shown_found(found: Found, tested: Tested) -> str:
+def shown_found(found: Found, tested: Verdict) -> str:
     """What came out, as the expectation of it would be written."""
     kind = "timeout" if found.is_timeout else "match"
     values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in found.values]

@@ -1,6 +1,6 @@
 """Pattern files → the outcome of all their tests.
 
-Tested by: tests/testing/test_suite.py
+Tested by: tests/cli/test_test.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from cep.lang.load import Checked, load_files
 from cep.lang.test_ir import RefusedTest
 from cep.testing.coverage import Coverage, coverage_of
-from cep.testing.harness import Outcome, Tested, run_test
+from cep.testing.harness import Outcome, Verdict, run_test
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Suite:
     """All tests of a set of files. `refused` could not be carried out: their text or their pattern's is wrong."""
 
     checked: Checked
-    tested: tuple[Tested, ...]
+    tested: tuple[Verdict, ...]
     refused: tuple[RefusedTest, ...]
 
     def count(self, outcome: Outcome) -> int:

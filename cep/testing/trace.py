@@ -87,7 +87,7 @@ class _Tracer:
             if not run.open or run.is_held_back:
                 continue
             if run.expiry_ms <= event.time_ms:
-                self._close_all(run, Why.WITHIN, run.expiry_ms)
+                self._run_out(run)
             elif run.start_ordinal <= event.ordinal - self.within_events:
                 self._close_all(run, Why.EVENTS, event.time_ms, event.row)
             else:
@@ -308,7 +308,7 @@ class _Tracer:
             absent, ran_out = absent or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
-            late = why is Why.WITHIN and at_ms < self.events[run.start_row].time_ms + self.within_ms
+            late = why is Why.WITHIN and self._is_late(run, waits[index])
             reason = Why.CERTAIN if is_absence else Why.LATE if late else why
             self._close(run, Closing(index, reason, at_ms))
         if run.open:
@@ -321,14 +321,25 @@ class _Tracer:
         if absent or fresh:
             self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
 
+    def _run_out(self, run: Run) -> None:
+        """The time of every wait is up; nothing fires."""
+        for index in list(run.open):
+            wait = self.positions[run.position].waits[index]
+            reason = Why.LATE if self._is_late(run, wait) else Why.WITHIN
+            self._close(run, Closing(index, reason, self._deadline_ms(run, wait)))
+
+    def _is_late(self, run: Run, wait: Wait) -> bool:
+        """Whether the wait ends before the window of the whole match does."""
+        return self._deadline_ms(run, wait) < self.events[run.start_row].time_ms + self.within_ms
+
     def _finish(self, seen: int) -> None:
         """The end of the input: every window closes; what has none stays open."""
         if self.fires:
             self._expire(_FOREVER - 1, seen)
         for run in self.runs:
             self._close_missed(run, seen)
-            if run.open and run.expiry_ms < _FOREVER and not self.fires:
-                self._close_all(run, Why.WITHIN, run.expiry_ms)
+            if run.expiry_ms < _FOREVER and not self.fires:
+                self._run_out(run)
 
     # -------------------------------------------------------------------------------------------------- skip
 

@@ -1,0 +1,26 @@
+"""What the tests of this floor share: events, and tests of patterns that are written in a line or two."""
+
+from __future__ import annotations
+
+from cep.lang.load import Checked, load_text
+from cep.testing.harness import Verdict, run_test
+from tests.lang.common import shown
+
+EVENTS = """
+event pay {
+  id id  event_time time  card string  amount decimal(2)  ok bool  note string?  km float  kind enum(pos, web)
+}
+event login { login_id id  event_time time  card string  amount decimal(2)  device string? }
+"""
+
+
+def checked(text: str) -> Checked:
+    found = load_text(EVENTS + text)
+    assert found.ok, shown(found)
+    return found
+
+
+def verdict_of(pattern: str, script: str, test: str = "", header: str = "pattern p by card") -> Verdict:
+    """The one test of a pattern over `pay` and `login`."""
+    found = checked(f'{header} {{ {pattern} }}\ntest "t" of p {test} {{ {script} }}')
+    return run_test(found.schema, found.tests[0])

@@ -1,0 +1,137 @@
+"""Outcomes of tests: what counts as expected, and what a failure reports."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.testing.harness import Outcome, run_test
+from cep.testing.report import difference_lines
+from tests.testing.common import checked, verdict_of
+
+PAIR = """seq a -> b within 5 min
+  where a: pay amount < 10  b: pay amount > 100
+  emit total = a.amount + b.amount, gone = b.event_time - a.event_time, at = b.event_time, km = b.km, kind = b.kind,
+       note = b.note, ok = b.ok, small = a.amount < 5"""
+EVENTS = "c1: 0s pay amount=1.50  1m pay amount=200 km=12.3456 kind=web  c2: 2m pay amount=2  3m pay amount=300 ok=true"
+
+
+@pytest.mark.parametrize(
+    "expects",
+    [
+        "expect match on c1 at 1m expect match on c2 at 3m",
+        "expect match expect match",
+        "expect match on c2 expect match",
+        "expect match expect match on c2",  # the first must not take what the second needs
+        "expect matches 2",
+        "expect matches 2 expect match on c1 at 1m",
+        "expect matches 1 on c1 expect matches 1 on c2",
+        "expect matches 1 on c1 expect match on c2",
+        """expect match on c1 { total: 201.50, gone: 1 min, at: 1m, km: 12.35, kind: web, note: null, ok: false,
+                                small: true }
+           expect match on c2""",
+        "expect match on c1 { km: 12.3 } expect match on c2 { km: 0 }",
+    ],
+)
+def test_passes(expects: str) -> None:
+    found = verdict_of(PAIR, f"{EVENTS} {expects}")
+    assert found.differences == ()
+    assert found.outcome is Outcome.PASSED
+
+
+@pytest.mark.parametrize(
+    ("expects", "lines"),
+    [
+        (
+            "expect match on c1",
+            ["expected nothing more", "got match on c2 at 3 min { total: 302.00, gone: 1 min, at: 3 min, "],
+        ),
+        ("expect match on c1 at 2m expect match on c2", ["expected match on c1 at 2 min", "got match on c1 at 1 min"]),
+        (
+            "expect match on c1 { km: 12.34 } expect match on c2",
+            ["expected match on c1 { km: 12.34 }", "got match on c1"],
+        ),
+        ("expect match on c1 expect match on c1 expect match on c2", ["expected match on c1", "got nothing"]),
+        ("expect matches 3", [" expected 3 matches, got 2", "got match on c1", "got match on c2"]),
+        ("expect matches 1", [" expected 1 match, got 2", "got match on c1", "got match on c2"]),
+        ("expect matches 2 on c1 expect matches 2", [" expected 2 matches on c1, got 1", "got match", "got match"]),
+        ("expect none on c1 expect match on c2", ["expected nothing more", "got match on c1"]),
+        ("expect none", ["expected nothing", "got match on c1", "expected nothing", "got match on c2"]),
+    ],
+)
+def test_fails(expects: str, lines: list[str]) -> None:
+    found = verdict_of(PAIR, f"{EVENTS} {expects}")
+    assert found.outcome is Outcome.FAILED
+    got = [f"{title} {line}" for title, line in difference_lines(found)]
+    assert len(got) == len(lines)
+    assert all(line.startswith(start) for line, start in zip(got, lines, strict=True)), got
+
+
+def test_time_outs_are_compared_if_one_is_expected_or_nothing_may_come() -> None:
+    pattern = PAIR + " on timeout emit first = a.amount"
+    events = "c1: 0s pay amount=1  c2: 1m pay amount=2"
+    assert verdict_of(pattern, f"{events} expect matches 0").outcome is Outcome.PASSED
+    assert verdict_of(pattern, f"{events} expect timeout on c1 at 5m expect timeout on c2").outcome is Outcome.PASSED
+    found = verdict_of(pattern, f"{events} expect timeout on c1 at 6m")
+    lines = [f"{title} {line}" for title, line in difference_lines(found)]
+    assert lines == [
+        "expected timeout on c1 at 6 min", "got timeout on c1 at 5 min", "expected nothing more",
+        "got timeout on c2 at 6 min",
+    ]  # fmt: skip
+    assert verdict_of(pattern, f"{events} expect none").outcome is Outcome.FAILED
+
+
+def test_an_absence_is_certain_when_its_window_closes() -> None:
+    pattern = "seq a -> !b within 5 min where a: pay ok == true  b: pay ok == false"
+    assert verdict_of(pattern, "c1: 0s pay ok=true expect match on c1 at 5m").outcome is Outcome.PASSED
+    assert verdict_of(pattern, "c1: 0s pay ok=true 299s pay expect none").outcome is Outcome.PASSED
+    assert verdict_of(pattern, "c1: 0s pay ok=true 300s pay expect match on c1 at 5m").outcome is Outcome.PASSED
+
+
+def test_events_of_other_types_come_between_only_if_the_pattern_reads_them() -> None:
+    events = "c1: 0s pay amount=1  1s login  2s pay amount=200"
+    strict = "seq a, b where a: pay amount < 10  b: pay amount > 100"
+    assert verdict_of(strict, f"{events} expect match").outcome is Outcome.PASSED
+    assert verdict_of(f"{strict} over all", f"{events} expect none").outcome is Outcome.PASSED
+
+
+def test_events_of_one_time_come_as_they_are_written_or_by_their_given_ids() -> None:
+    assert verdict_of(PAIR, "c1: 0s pay amount=1  0s pay amount=200 expect match").outcome is Outcome.PASSED
+    assert verdict_of(PAIR, "c1: 0s pay amount=200  0s pay amount=1 expect none").outcome is Outcome.PASSED
+    by_id = 'c1: 0s pay id="b" amount=200  0s pay id="a" amount=1 expect match'
+    assert verdict_of(PAIR, by_id).outcome is Outcome.PASSED
+
+
+def test_a_known_gap_fails_nothing_and_says_when_it_passes() -> None:
+    assert verdict_of(PAIR, f"{EVENTS} todo expect none").outcome is Outcome.GAP
+    found = verdict_of(PAIR, f'{EVENTS} todo "why" expect matches 2')
+    assert (found.outcome, found.differences) == (Outcome.GAP, ())
+
+
+def test_keys_of_several_fields() -> None:
+    text = """
+    pattern p by (card, device) { seq a{2} where a: login emit n = count(a) }
+    test "t" of p {
+      a: 0s login  5s login
+      b(card = "x", device = "y"): 0s login
+      c(card = "x", device = "z"): 1s login
+      expect match on a at 5s
+    }"""
+    found = checked(text)
+    assert run_test(found.schema, found.tests[0]).outcome is Outcome.PASSED
+
+
+def test_a_pattern_that_does_not_become_an_automaton_is_an_error() -> None:
+    found = verdict_of("seq (a -> b){600} where a: pay  b: pay", "c1: 0s pay expect none")
+    assert found.outcome is Outcome.BROKEN
+    assert "NFA states" in found.error
+
+
+def test_a_test_without_events() -> None:
+    assert verdict_of(PAIR, "expect none").outcome is Outcome.PASSED
+
+
+def test_a_key_with_too_many_steps_is_tested_but_not_explained() -> None:
+    events = "c1: 0s pay amount=1 x1500 every 1s expect none"
+    found = verdict_of("seq a ->> b ->> c where a: pay  b: pay  c: pay ok == true", events)
+    assert found.outcome is Outcome.PASSED
+    assert found.error.startswith("c1 is not explained: steps of a trace")

@@ -1,0 +1,57 @@
+"""Plain values are those of the kernels: the engine and the trace emit the same, nulls and exact decimals included."""
+
+from __future__ import annotations
+
+import pytest
+
+from cep.lang.ir import PatternIR
+from cep.testing.conditions import Conditions
+from cep.testing.harness import Verdict
+from cep.testing.values import value_of
+from tests.testing.common import verdict_of
+
+EXPRESSIONS = [
+    "a.amount + b.amount", "a.amount * b.amount", "a.amount / b.amount", "a.amount / (b.amount - b.amount)",
+    "-a.amount", "abs(a.amount - b.amount)", "a.km * 2", "a.km > b.amount", "sqrt(a.km)", "sqrt(-a.km)", "sin(a.km)",
+    "cos(a.km)", "asin(a.km)", "asin(b.km)", "distance_km(a.km, b.km, 40.7, -74.0)", "least(a.amount, 3)",
+    "greatest(a.km, b.amount, 3)", "count(a)", "sum(a.amount)", "avg(a.amount)", "stddev(a.amount)", "min(a.amount)",
+    "max(a.km)", "distinct(a.amount)", "count(c)", "sum(c.amount)", "avg(c.amount)", "max(c.amount)", "first(a).amount",
+    "prev(a).amount", "c.amount", "a.note", "b.note", "b.note is null", "a.note is not null", "b.kind", "b.kind == web",
+    "a.event_time", "b.event_time - a.event_time", "if a.ok then 1 else 2", "a.ok and b.note == b.note",
+    "a.ok or b.note == b.note", "not (b.note == b.note)", "a.amount in [1.00, 2.00]", "b.amount in [7.00]",
+    "b.amount between 1 and 500", "(b.event_time - a.event_time) / 1 min", "sum(a.amount * 2)", "7 % 3",
+]  # fmt: skip
+
+
+def both(pattern: str) -> tuple[Verdict, PatternIR]:
+    found = verdict_of(
+        pattern,
+        'c1: 0s pay amount=1.50 km=0.5 note="x" ok=true  1s pay amount=2.25 km=0.25 note="x" ok=true'
+        "  90s pay amount=200.10 km=48.85 kind=web  expect matches 1",
+    )
+    return found, found.test.pattern
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_the_engine_and_the_trace_emit_the_same(expression: str) -> None:
+    where = "where a: pay amount < 10  b: pay amount > 100  c: pay amount > 1000"
+    found, pattern = both(f"seq a{{2}} -> c? -> b within 5 min {where} emit x = {expression}")
+    ((_, value, _),) = found.found[0].values
+    trace = found.traces["c1"]
+    conditions = Conditions(pattern, tuple(p.variable for p in trace.automaton.positions), trace.events)
+    (match,) = trace.emitted()
+    mine = value_of(pattern.measures[0].value, {}, conditions.bound(match.run))
+    assert mine == pytest.approx(value, rel=1e-12) if isinstance(value, float) else mine == value
+    assert type(mine) is type(value)
+
+
+@pytest.mark.parametrize("text", ["a%", "%b", "_b", "a_", "%", "ab", "b%", "a.b"])
+def test_texts(text: str) -> None:
+    found, _ = both(f'seq a where a: pay note like "{text}" or starts_with(note, "{text}") or note == "x" skip none')
+    assert len(found.traces["c1"].emitted()) == 2
+
+
+def test_an_integer_that_leaves_64_bits_is_null() -> None:
+    _, pattern = both("seq a where a: pay amount > 100 emit x = (a.amount + 9000000000000000.00) * 100.00")
+    bound = {"a": [{"amount": 20_010}]}
+    assert value_of(pattern.measures[0].value, {}, bound) is None
