@@ -58,8 +58,8 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
         automaton, names = trace.automaton, _state_names(trace.automaton)
         for position, name in enumerate(names[1:], start=1):
             coverage.states.add(name, name, is_reached=position in trace.covered.positions)
-        for position, state in enumerate(automaton.positions):
-            for index, wait in enumerate(state.waits):
+        for position, nfa_state in enumerate(automaton.positions):
+            for index, wait in enumerate(nfa_state.waits):
                 name = f"{names[position]} {_arrow(wait)} {_target(names, wait)}"
                 coverage.transitions.add(name, name, is_reached=(position, index) in trace.covered.waits)
         _outcomes(coverage.outcomes, trace)
@@ -70,8 +70,8 @@ def _outcomes(share: Share, trace: Trace) -> None:
     parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
     untils = {
         trace.automaton.positions[w.target].variable: w.until
-        for state in trace.automaton.positions
-        for w in state.waits
+        for position in trace.automaton.positions
+        for w in position.waits
         if w.target is not None and w.until is not None
     }
     parts += [(f"until {name}", 0, until) for name, until in untils.items()]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
 from cep.lang.diagnostics import Collector
+from cep.lang.load import load_text
 from cep.lang.parser import parse
+from cep.lang.render import render_text
 from cep.lang.syntax import Literal, NameRef, PatternTestSyntax
 
 
@@ -89,3 +94,27 @@ def test_a_field_and_a_variable_may_be_called_test() -> None:
     collector = Collector()
     parse("event e { i id\n test string\n of string }\npattern test by i { seq test }", "t.cep", collector)
     assert not collector.found
+
+
+WORDS = (  # noqa: SIM905
+    "test of with expect match none timeout matches todo on at x2 every p c1 c2 t u a s n k i 0 1 2 0s 5m 20 s min h 1.50 "
+    '-3 1e3 "KP" " # : = ( ) { } , ; - true null ok bad event pattern by import \n'
+).split(" ")
+FRAME = """
+event t { i id  event_time time  k string  a decimal(2)  s enum(ok, bad)  n int? }
+event u { j id  event_time time  k string }
+pattern p(n: int = 1) by k {
+  seq v{n} within 5 min where v: t on timeout emit c = count(v) emit a = v.a, at = v.event_time
+}
+"""
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=40), st.booleans())
+@example(["c1", ":", "0s", "t", "x2", "every", "0s", "expect", "none", "}"], True)
+@example(["c1", ":", "0s", "t", "expect", "match", "{", "at", ":", "5m", "}"], True)
+@settings(deadline=None, max_examples=400)
+def test_any_words(words: list[str], inside: bool) -> None:
+    checked = load_text(FRAME + ('test "x" of p { ' if inside else "") + " ".join(words))
+    rendered = render_text(checked.diagnostics, checked.sources, color=True)
+    assert bool(rendered) == bool(checked.diagnostics)
+    assert checked.ok or rendered
