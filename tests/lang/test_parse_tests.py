@@ -97,8 +97,8 @@ def test_a_field_and_a_variable_may_be_called_test() -> None:
 
 
 WORDS = (  # noqa: SIM905
-    "test of with expect match none timeout matches todo on at x2 every p c1 c2 t u a s n k i 0 1 2 0s 5m 20 s min h 1.50 "
-    '-3 1e3 "KP" " # : = ( ) { } , ; - true null ok bad event pattern by import \n'
+    "test of with expect match none timeout matches todo on at x2 every p c1 c2 t u a s n k i 0 1 2 0s 5m 20 s min "
+    'h 1.50 -3 1e3 "KP" " # : = ( ) { } , ; - true null ok bad event pattern by import \n'
 ).split(" ")
 FRAME = """
 event t { i id  event_time time  k string  a decimal(2)  s enum(ok, bad)  n int? }
