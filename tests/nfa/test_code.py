@@ -102,7 +102,7 @@ def test_both_kinds_of_code_agree(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_aggregates(seed: int) -> None:
     random = Random(seed)
-    arguments = {
+    arguments: dict[str, Expr] = {
         "i": CurrentField("i", INT), "d": CurrentField("d", CENTS), "f": CurrentField("f", FLOAT),
         "wide": Cast(CurrentField("i", INT), CENTS),
     }  # fmt: skip
