@@ -15,7 +15,7 @@ from cep.testing.conformance.names import Names, UntranslatableError
 from cep.testing.conformance.scenario import Json
 
 _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
-_TEXT_TESTS = {"contains": "%{}%", "startswith": "{}%"}
+_TEXT_TESTS = {"contains": "contains", "startswith": "starts_with"}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 # How strongly a text holds together; a weaker part of a stronger whole goes into parentheses.
 _OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _ATOM = range(1, 8)
@@ -107,10 +107,7 @@ class ConditionWriter:
             return _FALSE
         if left.kind is not Kind.STRING or not isinstance(given, str):
             raise UntranslatableError(f"{op!r} of anything but a text field and a constant")
-        if "%" in given or "_" in given:
-            raise UntranslatableError(f"{op!r} with a wildcard of `like` in it")
-        text = f"{left.inside(_SUM)} like {_quoted(_TEXT_TESTS[op].format(given))}"
-        return _Text(text, _COMPARE, Kind.BOOL, left.nullable)
+        return _Text(f"{_TEXT_TESTS[op]}({left.text}, {_quoted(given)})", _ATOM, Kind.BOOL, left.nullable)
 
     # ------------------------------------------------------------------------------------------------------ values
 

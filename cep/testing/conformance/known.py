@@ -19,7 +19,8 @@ from cep.testing.conformance.stages import (
     begins_with_group,
     ends_on_absence,
     flatten,
-    greed_meets_group,
+    greed_meets_nothing,
+    groups_in,
     is_bounded_greedy,
     is_loop,
     may_fit,
@@ -36,8 +37,9 @@ REASONS = {
     10: "a step time holds at loops too",
     11: "a group is left once, when its round ends",
     12: "a group inside a group follows as its link says, also in first place",
-    13: "greed holds before a group and at the end of one",
+    13: "greed holds before what may match nothing and at the end of a group",
     14: "a skip to what is not bound skips nothing; no job fails for it",
+    15: "the stop event of a group ends it where a round has ended, and does nothing before its first event",
 }
 
 
@@ -108,15 +110,17 @@ def _keep_timed(
 
 def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
     """6: the library bounds the gap before the loop, and the repetitions loosely."""
-    return Disagreement() if any("gap_ms" in s.given and is_loop(s.given) for s in seen.stages) else found
+    loops = (*(s.given for s in seen.stages), *groups_in(seen.scenario.stages))
+    return Disagreement() if any("gap_ms" in loop and is_loop(loop) for loop in loops) else found
 
 
 def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
-    """5: we have more, in which the loop has all that it may take."""
+    """5: we have more, in which the loop has all that it may take. A loop that need not take anything has no greed with
+    the library before its first event."""
     loops = [s for s in seen.stages if is_bounded_greedy(s.given)]
     if not loops:
         return found
-    if seen.scenario.skips:
+    if seen.scenario.skips or any(s.given["times"][0] == 0 or s.given.get("optional") for s in loops):
         return Disagreement()
 
     def full(bindings: Bindings) -> bool:
@@ -237,6 +241,18 @@ def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
     return replace(found, missing=frozenset(), missing_timeouts=frozenset())
 
 
+def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
+    """15: the library stops a group before its first event, and inside its last round when that might be over."""
+    return Disagreement() if any("until" in group for group in groups_in(seen.scenario.stages)) else found
+
+
+def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: with a skip strategy and the same matches: what an earlier window releases drops runs before theirs close."""
+    windowed = any(s.window_ms or s.step_ms for s in seen.stages)
+    same_matches = not (found.missing or found.extra)
+    return Disagreement() if seen.scenario.skips and windowed and same_matches else found
+
+
 def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
     """12: the library wants the first event of the inner group directly after; we have more."""
     if not begins_with_group(seen.scenario.stages):
@@ -246,17 +262,19 @@ def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
     return replace(found, extra=frozenset(), extra_timeouts=frozenset())
 
 
-def _greed_and_groups(seen: _Seen, found: Disagreement) -> Disagreement:
+def _greed_before_nothing(seen: _Seen, found: Disagreement) -> Disagreement:
     """13: the library never leaves the loop, or forgets its greed."""
-    return Disagreement() if greed_meets_group(seen.scenario.stages) else found
+    return Disagreement() if greed_meets_nothing(seen.scenario.stages) else found
 
 
 _SHAPES: Sequence[tuple[int, _Shape]] = (
     (2, _unnoticed),
+    (2, _order_of_time_outs),
     (6, _gap),
     (9, _window_in_a_group),
     (3, _absence_at_the_end),
-    (13, _greed_and_groups),
+    (13, _greed_before_nothing),
+    (15, _until_of_a_group),
     (5, _bounded_greed),
     (4, _strictly_between),
     (10, _step_time),

@@ -52,7 +52,7 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
         own = {names[at]} if is_loop(given) else set()
         step_ms = given["within"]["ms"] if given.get("within", {}).get("type") == "prev_curr" else 0
         if within and within["type"] == "prev_curr" and at == len(placed) - 1:
-            step_ms = min(step_ms or within["ms"], within["ms"])
+            step_ms = within["ms"]
         yield Stage(
             names[at],
             given,
@@ -115,18 +115,27 @@ def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
     return False
 
 
-def greed_meets_group(stages: Sequence[Json], *, repeats: bool = False) -> bool:
-    """Whether a greedy loop ends a group that repeats, or stands before a group that may begin with nothing."""
+def greed_meets_nothing(stages: Sequence[Json], *, behind: bool = False) -> bool:
+    """Whether a greedy loop stands before what may match nothing, or at the end of a group that repeats. `behind` says
+    whether what follows the stages is so."""
     for number, stage in enumerate(stages):
-        behind = stages[number + 1 :]
-        if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
-            if repeats and all(may_be_empty(s) for s in behind):
-                return True
-            if behind and "group" in behind[0] and may_be_empty(behind[0]["group"][0]):
-                return True
-        if "group" in stage and greed_meets_group(stage["group"], repeats=is_loop(stage)):
+        follower = stages[number + 1] if number + 1 < len(stages) else None
+        opens = behind
+        if follower is not None:
+            opens = may_be_empty(follower) or ("group" in follower and may_be_empty(follower["group"][0]))
+        if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1] and opens:
+            return True
+        if "group" in stage and greed_meets_nothing(stage["group"], behind=opens or is_loop(stage)):
             return True
     return False
+
+
+def groups_in(stages: Sequence[Json]) -> Iterator[Json]:
+    """Every group, however deep."""
+    for stage in stages:
+        if "group" in stage:
+            yield stage
+            yield from groups_in(stage["group"])
 
 
 def ends_on_absence(stages: Sequence[Json]) -> bool:

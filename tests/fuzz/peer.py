@@ -1,0 +1,67 @@
+"""Scenarios → the answers of the real Flink CEP, by way of the peer's own scripts beside the repository.
+
+Needs Java 17 and a virtual environment with `apache-flink-libraries`, named by the environment variable FLINK_VENV.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+PEER = Path(__file__).resolve().parents[2].parent / "shared" / "peers" / "flink"
+# A scenario with more matches than this is answered with an error; it says nothing that a smaller one does not.
+MATCHES_MAX = 300
+
+Json = Any
+
+
+def is_there() -> bool:
+    """Whether the peer can be asked on this machine."""
+    return (PEER / "run.sh").exists() and bool(os.environ.get("FLINK_VENV"))
+
+
+def draft(seed: int, count: int) -> list[Json]:
+    """Random scenarios without answers; the same for the same seed."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "draft.json"
+        command = [sys.executable, str(PEER / "generate.py"), "draft", "--seed", str(seed), "--count", str(count)]
+        subprocess.run([*command, "-o", str(out)], check=True)
+        found: list[Json] = json.loads(out.read_text())["scenarios"]
+    return found
+
+
+def answered(scenarios: Sequence[Json]) -> list[Json]:
+    """The scenarios with the answers of the library as `expected`."""
+    if not scenarios:
+        return []
+    with tempfile.TemporaryDirectory() as folder:
+        asked, out = Path(folder) / "asked.json", Path(folder) / "answered.json"
+        asked.write_text(json.dumps({"scenarios": list(scenarios)}))
+        command = ["bash", str(PEER / "run.sh"), "oracle", "fill", str(asked), str(out)]
+        subprocess.run([*command, "--max-matches", str(MATCHES_MAX)], check=True, stdout=subprocess.DEVNULL)
+        found: list[Json] = json.loads(out.read_text())["scenarios"]
+    return found
+
+
+def would_hang(stages: Sequence[Mapping[str, Json]]) -> bool:
+    """Whether the library may never answer: an unbounded loop over a group that can match nothing."""
+    return any(
+        "group" in stage
+        and (
+            (stage.get("times", (1, 1))[1] is None and all(_may_be_empty(s) for s in stage["group"]))
+            or would_hang(stage["group"])
+        )
+        for stage in stages
+    )
+
+
+def _may_be_empty(stage: Mapping[str, Json]) -> bool:
+    if stage.get("link", "").startswith("not") or stage.get("optional") or stage.get("times", (1, 1))[0] == 0:
+        return True
+    return "group" in stage and all(_may_be_empty(s) for s in stage["group"])
