@@ -76,10 +76,14 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class EventType:
-    """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event."""
+    """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
+
+    `retain_ms` is how long events are kept for conditions over past events; None is as long as something asks for them.
+    """
 
     name: str
     fields: tuple[Field, ...]
+    retain_ms: int | None = None
 
     @property
     def id_field(self) -> str:
@@ -124,6 +128,7 @@ class Schema:
         return [
             {
                 "name": e.name,
+                "retain_ms": e.retain_ms,
                 "fields": [
                     {
                         "name": f.name,
@@ -148,6 +153,7 @@ class Schema:
                         Field(f["name"], Type(Kind(f["kind"]), f["nullable"], f["scale"], tuple(f["symbols"])))
                         for f in e["fields"]
                     ),
+                    e.get("retain_ms"),
                 )
                 for e in data
             )

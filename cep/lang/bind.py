@@ -26,6 +26,7 @@ from cep.lang.ir import (
     Const,
     CurrentField,
     Expr,
+    History,
     If,
     In,
     Measure,
@@ -273,6 +274,8 @@ class _Binder:
                 return If(*parts, expr.type)
             case Call():
                 return self._call(expr)
+            case History():
+                return self._history(expr)
 
     def _call(self, expr: Call) -> Expr:
         arguments = tuple(self.expr(argument) for argument in expr.arguments)
@@ -282,6 +285,17 @@ class _Binder:
                 if problem is not None:
                     self.collector.add("CEP503", f"the parameter `{before.name}`: {problem}")
         return Call(expr.fn, arguments, expr.type)
+
+    def _history(self, expr: History) -> Expr:
+        window = expr.window
+        if window is not None:
+            window = replace(window, ms=self.amount(window.ms, 1, TIME_MS_MAX))
+        percent = None if expr.percent is None else self.expr(expr.percent)
+        assert percent is None or isinstance(percent, Const)
+        if percent is not None and isinstance(percent.value, int) and not 0 < percent.value <= 100:
+            self.collector.add("CEP504", f"a percentage is from 1 to 100, it is {percent.value}")
+        argument, where = self._maybe(expr.argument), self._maybe(expr.where)
+        return replace(expr, argument=argument, where=where, window=window, percent=percent)
 
     def _cast(self, expr: Cast) -> Expr:
         argument = self.expr(expr.argument)

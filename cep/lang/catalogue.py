@@ -210,6 +210,22 @@ CATALOGUE: dict[str, Entry] = {
         'A zone has a name of the time zone database, like "Europe/Paris" or "UTC". A network is written with its '
         'first address and its prefix length, like "10.0.0.0/8". Places in text count from 1.',
     ),
+    "CEP317": Entry(
+        "function of past events misused",
+        "`count(transaction over 1 h where status == declined)` looks at the past events of the key from the event "
+        "under test: it stands in a condition, not in `emit`, and not inside another aggregate. It names an event type, "
+        "or a field of one.",
+    ),
+    "CEP318": Entry(
+        "how far back is not said",
+        "`over 1 h` is the last hour with the event under test, `over previous 30 d` leaves that event out, `over day "
+        'in "Europe/Paris"` is since midnight there; also hour, week, month and year.',
+    ),
+    "CEP319": Entry(
+        "past events are not available",
+        "The condition is well-formed and its types fit, but this build of the engine does not keep the history that "
+        "it needs, so the pattern cannot be deployed.",
+    ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",
@@ -392,6 +408,11 @@ CATALOGUE: dict[str, Entry] = {
         "pattern that is not tested both ways",
         "A test that expects a match shows that the pattern finds what it is for, one that expects none that it leaves "
         "alone what looks like it. Most false alarms come from patterns that have only the first.",
+    ),
+    "CEP705": Entry(
+        "window longer than the retention",
+        "Events are kept as long as `retain` of their event type says. A window, or a history, that reaches further "
+        "back sees only what is still there, so counts and sums come out too small.",
     ),
     "CEP706": Entry(
         "keyed state above the budget",

@@ -246,7 +246,10 @@ class _PatternChecker:
         return found
 
     def _scope(self, fields: Mapping[str, Type] | None, fields_of: str, variables: dict[str, VariableInScope]) -> Scope:
-        return Scope(self.resolved.definitions, fields, fields_of, variables, self.param_types)
+        key = tuple(k.name for k in self.pattern.key)
+        events = self.resolved.events
+        definitions = self.resolved.definitions
+        return Scope(definitions, fields, fields_of, variables, self.param_types, events=events, key=key)
 
     def _conditions(self) -> dict[str, Expr | None]:
         found: dict[str, Expr | None] = {}

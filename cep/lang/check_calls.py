@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from cep.base.schema import Kind, Type
 from cep.lang import check_text
+from cep.lang.check_history import ONLY_HISTORY, is_event_type, of_call
 from cep.lang.check_operators import is_symbol, mismatch, unify
 from cep.lang.diagnostics import Label, did_you_mean, nearest_fix
 from cep.lang.ir import Aggregate, AggregateFn, Call, Expr, Unary
@@ -28,7 +29,7 @@ AGGREGATES: dict[str, AggregateFn] = {
 WHICH = ("first", "last", "prev")
 _FLOAT_ARGUMENTS = {"sqrt": 1, "sin": 1, "cos": 1, "asin": 1, "distance_km": 4}
 _EXTREMES = {"least": "least", "greatest": "greatest", "min": "least", "max": "greatest"}
-FUNCTIONS = ("abs", "least", "greatest", *_FLOAT_ARGUMENTS, *check_text.NAMES)
+FUNCTIONS = ("abs", "least", "greatest", *_FLOAT_ARGUMENTS, *check_text.NAMES, *ONLY_HISTORY)
 
 
 def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None) -> Expr | None:
@@ -36,6 +37,9 @@ def call(checker: Checker, node: CallSyntax, scope: Scope, expected: Type | None
     define = scope.definitions.defines.get(node.name)
     if define is not None:
         return use_define(checker, define, node.arguments, node, scope, expected)
+    past = node.name in AGGREGATES and len(node.arguments) == 1
+    if node.name in ONLY_HISTORY or (past and is_event_type(node.arguments[0], scope)):
+        return of_call(checker, node, scope)
     if node.name in AGGREGATES and not (node.name in _EXTREMES and len(node.arguments) > 1):
         return _aggregate(checker, AGGREGATES[node.name], node, scope)
     if node.name in WHICH:

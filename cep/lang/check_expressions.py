@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from cep.base.limits import DECIMAL_SCALE_MAX, EXPRESSION_NODES_MAX, NESTING_MAX
 from cep.base.schema import Kind, Type
-from cep.lang import check_calls, check_operators
+from cep.lang import check_calls, check_history, check_operators
 from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fix
 from cep.lang.ir import Const, CurrentField, Expr, Param, VarField, Which
 from cep.lang.scope import Bound, Scope, VariableInScope
@@ -19,6 +19,7 @@ from cep.lang.syntax import (
     ChainSyntax,
     DurationLiteral,
     ExprSyntax,
+    HistorySyntax,
     IfSyntax,
     InSyntax,
     IsNullSyntax,
@@ -85,6 +86,8 @@ class ExpressionChecker:
                 return self._member(node, scope)
             case CallSyntax():
                 return check_calls.call(self, node, scope, expected)
+            case HistorySyntax():
+                return check_history.history(self, node, scope)
             case UnarySyntax():
                 return check_operators.unary(self, node, scope)
             case BinarySyntax():
@@ -162,6 +165,11 @@ class ExpressionChecker:
 
     def _member(self, node: Member, scope: Scope) -> Expr | None:
         owner, which, inner = node.owner, "last", scope
+        if isinstance(owner, HistorySyntax) and owner.name == "last":
+            return check_history.history(self, owner, scope, node)
+        is_call = isinstance(owner, CallSyntax) and owner.name == "last" and len(owner.arguments) == 1
+        if isinstance(owner, CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
+            return check_history.of_call(self, owner, scope, node)
         if isinstance(owner, CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
             if scope.aggregate is not None:
                 message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"

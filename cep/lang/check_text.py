@@ -182,7 +182,7 @@ def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scop
 
 
 def _rounded(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
-    """`round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`: of a decimal an int (or a coarser decimal), of a float a float."""
+    """`round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`: of a decimal an int or a coarser decimal."""
     most = 2 if node.name == "round" else 1
     if not 1 <= len(node.arguments) <= most:
         wanted = "1 or 2 arguments" if most == 2 else "1 argument"

@@ -16,6 +16,7 @@ from cep.lang.ir import (
     Const,
     CurrentField,
     Expr,
+    History,
     If,
     In,
     Inner,
@@ -83,8 +84,27 @@ def dump_expr(expr: Expr) -> str:
         case If():
             parts = [dump_expr(part) for part in (expr.condition, expr.then, expr.otherwise)]
             return f"(if {parts[0]} then {parts[1]} else {parts[2]}):{_type(expr.type)}"
+        case History():
+            return _history(expr)
         case Call():
             return f"{expr.fn}({', '.join(dump_expr(a) for a in expr.arguments)}):{_type(expr.type)}"
+
+
+def _history(expr: History) -> str:
+    parts = [f"past {expr.fn}({expr.event_type or 'any'}"]
+    if expr.argument is not None:
+        parts.append(f" {dump_expr(expr.argument)}")
+    window = expr.window
+    if window is not None:
+        span = f"{_amount(window.ms)} ms" if window.ms is not None else f"{window.calendar} in {window.zone}"
+        parts.append(f" over {'previous ' if window.previous else ''}{span}")
+    if expr.by:
+        parts.append(f" by {', '.join(expr.by)}")
+    if expr.where is not None:
+        parts.append(f" where {dump_expr(expr.where)}")
+    if expr.percent is not None:
+        parts.append(f", {dump_expr(expr.percent)}")
+    return "".join([*parts, f"):{_type(expr.type)}"])
 
 
 def _type(value_type: Type) -> str:

@@ -165,6 +165,8 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
             complete = False
         elif depth == 0 and is_name:
             complete = True
+        elif depth == 0 and piece.token.kind is TokenKind.DURATION:
+            complete = True  # `retain 30d`, in one token
         rows[-1].append(piece)
         depth += (piece.text == "(") - (piece.text == ")")
     return rows

@@ -156,7 +156,49 @@ class Call:
     type: Type
 
 
-Expr = Const | Param | CurrentField | VarField | Aggregate | Unary | Binary | Cast | In | If | Call
+CalendarUnit = Literal["hour", "day", "week", "month", "year"]
+HistoryFn = Literal[
+    "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "last", "exists", "first_seen"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryWindow:
+    """Which past events: with `ms` those in (t − ms, t], else those since the calendar unit of t began in `zone`.
+
+    t is the time of the event under test. `previous` leaves that event out.
+    """
+
+    ms: int | Param | None
+    calendar: CalendarUnit | None
+    zone: str = "UTC"
+    previous: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A function of the key's past events of one type, seen from the event under test.
+
+    `argument` and `where` speak of each past event by CurrentField. `by`: only events with the same values of these
+    fields as the event under test. `window` None is all that is kept: `last` and `exists` then leave out the event
+    under test, and `first_seen` (event_type "", any type that has the field) is the time since the key first had the
+    value that `by` has now, 0 if that is now. `last` has the field as its argument.
+    Of no events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
+    Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
+    nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100.
+    """
+
+    fn: HistoryFn
+    event_type: str
+    argument: Expr | None
+    where: Expr | None
+    by: tuple[str, ...]
+    window: HistoryWindow | None
+    percent: Const | Param | None
+    type: Type
+
+
+Expr = Const | Param | CurrentField | VarField | Aggregate | Unary | Binary | Cast | In | If | Call | History
 
 # ------------------------------------------------------------------------------------------------ structure
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from cep.lang.catalogue import CATALOGUE
 from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix
 from cep.lang.lexer import lex
-from cep.lang.lints import dead_negation, never_true, untested, unused
+from cep.lang.lints import dead_negation, never_true, retention, untested, unused
 from cep.lang.load import Checked
 from cep.lang.render import lines_of
 
@@ -24,6 +24,7 @@ LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
     unused.find,
     dead_negation.find,
     untested.find,
+    retention.find,
 )
 ALLOW_CODE = "CEP710"
 _ALLOW = re.compile(r"#\s*allow\(\s*(\w*)\s*\)\s*(?::\s*(.*))?$")

@@ -11,6 +11,7 @@ from decimal import Decimal
 from cep.lang.cursor import Cursor
 from cep.lang.diagnostics import Fix, Span
 from cep.lang.lexer import UNITS_MS, Token, TokenKind, duration_ms
+from cep.lang.parse_history import at_history, parse_history
 from cep.lang.syntax import (
     BetweenSyntax,
     BinarySyntax,
@@ -214,6 +215,8 @@ def _call(cursor: Cursor, name: Token) -> ExprSyntax:
     arguments: list[ExprSyntax] = []
     while not cursor.at(")"):
         arguments.append(_climb(cursor, _OR))
+        if len(arguments) == 1 and at_history(cursor):
+            return parse_history(cursor, name, arguments[0], parse_expression, parse_number)
         if not cursor.accept(","):
             break
     end: Span = cursor.expect(")", "at the end of the arguments").span

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from cep.lang.cursor import DECLARATIONS, Cursor, Panic
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.lexer import TokenKind, lex
-from cep.lang.parse_expressions import parse_expression, parse_list
+from cep.lang.parse_expressions import parse_expression, parse_list, parse_number
 from cep.lang.parse_pattern import parse_pattern, parse_type
 from cep.lang.parse_tests import parse_test
 from cep.lang.syntax import (
     Declaration,
     DefineSyntax,
+    DurationLiteral,
     EventSyntax,
     FieldSyntax,
     FileSyntax,
@@ -104,9 +105,13 @@ class _Parser:
         cursor.expect("{", "at the start of the fields")
         fields: list[FieldSyntax] = []
         broken = False
+        retain: DurationLiteral | None = None
         while not cursor.at("}") and not cursor.at_end():
             start = cursor.index
             try:
+                if self._at_retain():
+                    retain = self._retain(retain)
+                    continue
                 field_name = cursor.name("the name of a field")
                 cursor.accept(":")
                 fields.append(FieldSyntax(field_name.text, field_name.span, parse_type(cursor)))
@@ -118,7 +123,28 @@ class _Parser:
                 self._skip_line(start)
         if not (broken and cursor.at_declaration()):
             cursor.expect("}", "at the end of the fields")
-        return EventSyntax(name.text, name.span, tuple(fields), broken, doc)
+        return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain)
+
+    def _at_retain(self) -> bool:
+        """`retain` may be the name of a field: then a type follows."""
+        number = self.cursor.ahead().kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
+        return self.cursor.at("retain") and number
+
+    def _retain(self, before: DurationLiteral | None) -> DurationLiteral | None:
+        cursor = self.cursor
+        word = cursor.take()
+        found = parse_number(cursor)
+        cursor.accept(",", ";")
+        if before is not None:
+            cursor.collector.add("CEP106", "`retain` is given twice", word.span, "leave out one")
+        if not isinstance(found, DurationLiteral):
+            help_line = f"write `retain {found.value} d`"
+            cursor.collector.add("CEP104", "how long events are kept needs a unit of time", found.span, help_line)
+            return before
+        if found.ms < 1:
+            cursor.collector.add("CEP402", "events are kept longer than 0", found.span)
+            return before
+        return found
 
     def _skip_line(self, start: int) -> None:
         """Go to the next line, `}` or the end; always past the token at index `start`."""

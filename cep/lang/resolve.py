@@ -137,7 +137,9 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
             _clash(declared, value_type, first, collector)
     if complete:
         _identity(event, fields, collector)
-    resolved.events[event.name] = EventType(event.name, tuple(fields))
+    resolved.events[event.name] = EventType(
+        event.name, tuple(fields), None if event.retain is None else event.retain.ms
+    )
     resolved.event_spans[event.name] = event.span
     if collector.error_count > errors or event.broken:
         resolved.faulty.add(event.name)

@@ -66,6 +66,9 @@ class Scope:
     arguments: Mapping[str, tuple[ExprSyntax, Scope]] = field(default_factory=dict)
     expansions: tuple[tuple[str, Span], ...] = ()
     aggregate: AggregateArgument | None = None
+    events: Mapping[str, EventType] = field(default_factory=dict)
+    key: tuple[str, ...] = ()
+    past: bool = False  # inside a history: the fields are those of past events
 
     def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
         """The scope of a definition's body, used here with these arguments."""

@@ -9,7 +9,21 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from cep.base.schema import Kind, Type
-from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Param, Unary, VarField
+from cep.lang.ir import (
+    Aggregate,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    CurrentField,
+    Expr,
+    History,
+    If,
+    In,
+    Param,
+    Unary,
+    VarField,
+)
 from cep.lang.test_ir import Slot
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
@@ -104,8 +118,30 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
                 sides = [_within(a, owner, _COMPARISON + 1) for a in expr.arguments]
                 return f" {expr.fn} ".join(sides), _COMPARISON
             return f"{expr.fn}({', '.join(_show(a, owner)[0] for a in expr.arguments)})", _ATOM
+        case History():
+            return _history(expr), _ATOM
         case _:
             return type(expr).__name__, _ATOM
+
+
+def _history(expr: History) -> str:
+    if expr.fn == "first_seen":
+        return f"first_seen({expr.by[0]})"
+    is_last = expr.fn == "last"
+    field = "" if expr.argument is None else _show(expr.argument, expr.event_type)[0]
+    parts = [expr.event_type if is_last or not field else field]
+    window = expr.window
+    if window is not None:
+        ms = window.ms.name if isinstance(window.ms, Param) else None if window.ms is None else show_duration(window.ms)
+        zone = f' in "{window.zone}"' if window.calendar is not None else ""
+        parts.append(f"over {'previous ' if window.previous else ''}{ms or window.calendar}{zone}")
+    if expr.by:
+        parts.append(f"by {expr.by[0]}" if len(expr.by) == 1 else f"by ({', '.join(expr.by)})")
+    if expr.where is not None:
+        parts.append(f"where {_show(expr.where, '')[0]}")
+    percent = "" if expr.percent is None else f", {_show(expr.percent, '')[0]}"
+    text = f"{expr.fn}({' '.join(parts)}{percent})"
+    return f"{text}.{field.removeprefix(f'{expr.event_type}.')}" if is_last else text
 
 
 def _within(expr: Expr, owner: str, least: int) -> str:

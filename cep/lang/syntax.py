@@ -59,6 +59,33 @@ class CallSyntax:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryWindowSyntax:
+    """`over 1 h`, `over previous 30 d`, `over day in "Europe/Paris"`; a name is a calendar unit or a parameter."""
+
+    bound: Bound
+    previous: bool
+    zone: Literal | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySyntax:
+    """A function of past events: `sum(t.amount over 24 h by merchant_id where status == approved)`.
+
+    `extra` are arguments behind the first one.
+    """
+
+    name: str
+    name_span: Span
+    argument: ExprSyntax
+    window: HistoryWindowSyntax | None
+    by: tuple[NameRef, ...]
+    where: ExprSyntax | None
+    extra: tuple[ExprSyntax, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
 class UnarySyntax:
     """`not e` or `-e`."""
 
@@ -133,6 +160,7 @@ ExprSyntax = (
     | NameRef
     | Member
     | CallSyntax
+    | HistorySyntax
     | UnarySyntax
     | BinarySyntax
     | ChainSyntax
@@ -266,13 +294,14 @@ class FieldSyntax:
 
 @dataclass(frozen=True, slots=True)
 class EventSyntax:
-    """`event name { fields }`; `span` is that of the name, here and below."""
+    """`event name { fields }`; `span` is that of the name, here and below. `retain` is how long events are kept."""
 
     name: str
     span: Span
     fields: tuple[FieldSyntax, ...]
     broken: bool  # a field could not be read, so a missing one is no news
     doc: str
+    retain: DurationLiteral | None = None
 
 
 @dataclass(frozen=True, slots=True)

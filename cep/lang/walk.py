@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 
-from cep.lang.ir import Aggregate, Expr, PatternIR
-from cep.lang.syntax import CallSyntax, InSyntax, NameRef
+from cep.lang.ir import Aggregate, Expr, History, PatternIR
+from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
 
 def nodes(tree: object) -> Iterator[object]:
@@ -28,7 +28,7 @@ def names_in(tree: object) -> set[str]:
     """Every name that expressions in the tree use: values, functions and lists."""
     found: set[str] = set()
     for node in nodes(tree):
-        if isinstance(node, NameRef | CallSyntax):
+        if isinstance(node, NameRef | CallSyntax | HistorySyntax):
             found.add(node.name)
         elif isinstance(node, InSyntax) and isinstance(node.items, NameRef):
             found.add(node.items.name)
@@ -40,6 +40,13 @@ def conditions(pattern: PatternIR) -> Iterator[tuple[str, Expr]]:
     for variable in pattern.variables:
         if variable.where is not None:
             yield variable.name, variable.where
+
+
+def histories(tree: object) -> Iterator[History]:
+    """Every function of past events."""
+    for node in nodes(tree):
+        if isinstance(node, History):
+            yield node
 
 
 def aggregates(tree: object) -> Iterator[Aggregate]:

@@ -1,0 +1,294 @@
+"""Transaction history: aggregates over the past events of the key, whether or not a match is under way.
+
+    count(transaction over 1 h where status == declined)      avg(transaction.amount over previous 30 d)
+    sum(transaction.amount over day in "Europe/Paris" by merchant_id)      last(transaction).country
+
+Inside, `transaction.f`, and a bare field in `where`, is a field of each past event; parameters are in sight, the
+variables of the pattern are not.
+Tested by: tests/lang/test_history.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+from cep.base.schema import EventType, Kind, Type
+from cep.lang.check_operators import condition
+from cep.lang.check_text import constant_problem
+from cep.lang.diagnostics import Fix, did_you_mean, nearest_fix
+from cep.lang.ir import CalendarUnit, Const, CurrentField, Expr, History, HistoryFn, HistoryWindow, Param
+from cep.lang.scope import AggregateArgument, Bound, Checker, Scope, VariableInScope
+from cep.lang.syntax import (
+    CallSyntax,
+    DurationLiteral,
+    HistorySyntax,
+    HistoryWindowSyntax,
+    Literal,
+    Member,
+    NameRef,
+)
+from cep.lang.types import BOOL, DURATION, FLOAT, INT, is_ordered
+
+# The types are checked, the engine of this build does not run them yet: a pattern with a history is refused.
+AVAILABLE = False
+
+FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
+ONLY_HISTORY = ("exists", "first_seen", "median", "percentile")
+UNITS: dict[str, CalendarUnit] = {unit: unit for unit in get_args(CalendarUnit)}
+_WITHOUT_WINDOW = ("last", "exists", "first_seen")
+_WITHOUT_FIELD = ("count", "exists")
+
+
+def is_event_type(node: object, scope: Scope) -> bool:
+    """Is this an event type here, or a field of one? Variables go before."""
+    if isinstance(node, Member):
+        node = node.owner
+    return isinstance(node, NameRef) and node.name in scope.events and node.name not in scope.variables
+
+
+def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member | None = None) -> Expr | None:
+    """A history as written, None after a report. `field` is that of `last(…).field`."""
+    if not _stands_well(checker, node, scope):
+        return None
+    fn = FUNCTIONS.get(node.name)
+    if fn is None:
+        message = f"`{node.name}` is not a function of past events"
+        fix = nearest_fix(node.name, FUNCTIONS, node.name_span)
+        help_line = did_you_mean(node.name, FUNCTIONS, "functions")
+        checker.collector.add("CEP317", message, node.name_span, help_line, scope.labels(), fix)
+        return None
+    if fn == "first_seen":
+        return _first_seen(checker, node, scope)
+    if node.window is None and fn not in _WITHOUT_WINDOW:
+        message = f"`{fn}` of past events needs to know how far back"
+        checker.collector.add("CEP318", message, node.span, "write `over 1 h` behind the field", scope.labels())
+        return None
+    window = None if node.window is None else _window(checker, node.window, scope)
+    if node.window is not None and window is None:
+        return None
+    found = _argument(checker, node, fn, scope, field)
+    if found is None:
+        return None
+    event_type, argument = found
+    inside = _inside(scope, event_type)
+    where = None if node.where is None else condition(checker, node.where, inside, "what follows `where`")
+    if node.where is not None and where is None:
+        return None
+    if not _sub_key(checker, node, event_type, scope):
+        return None
+    percent = _percent(checker, node, fn, scope)
+    if percent is None and fn == "percentile":
+        return None
+    result = _result(checker, node, fn, argument, scope)
+    if result is None:
+        return None
+    _not_yet(checker, node, scope)
+    by = tuple(name.name for name in node.by)
+    return History(fn, event_type.name, argument, where, by, window, percent, result)
+
+
+def of_call(checker: Checker, node: CallSyntax, scope: Scope, field: Member | None = None) -> Expr | None:
+    """A call that has no window but means past events: `exists(transaction)`, `first_seen(device_id)`."""
+    if not node.arguments:
+        checker.collector.add("CEP307", f"`{node.name}` takes an argument", node.span)
+        return None
+    extra = node.arguments[1:]
+    whole = HistorySyntax(node.name, node.name_span, node.arguments[0], None, (), None, extra, node.span)
+    return history(checker, whole, scope, field)
+
+
+def _not_yet(checker: Checker, node: HistorySyntax, scope: Scope) -> None:
+    if not AVAILABLE:
+        message = "this is well-formed, but this build does not run conditions over past events"
+        checker.collector.add("CEP319", message, node.span, "", scope.labels())
+
+
+def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
+    message, help_line = "", ""
+    if scope.aggregate is not None:
+        message = f"`{node.name}` over past events cannot stand inside `{scope.aggregate.fn}`"
+    elif scope.past:
+        message = "a history cannot stand inside another one"
+    elif scope.fields is None:
+        message = "there is no current event here whose past could be looked at"
+        help_line = "put it into the condition of a variable"
+    if message:
+        checker.collector.add("CEP317", message, node.span, help_line, scope.labels())
+    return not message
+
+
+# ------------------------------------------------------------------------------------------------------- window
+
+
+def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> HistoryWindow | None:
+    bound = node.bound
+    zone = "UTC" if node.zone is None else str(node.zone.value)
+    if node.zone is not None and constant_problem("date", zone) is not None:
+        checker.collector.add("CEP316", f"`{zone[:60]}` is not a time zone", node.zone.span, 'like "Europe/Paris"')
+        return None
+    if isinstance(bound, DurationLiteral):
+        if bound.ms < 1:
+            checker.collector.add("CEP402", "a window must be longer than 0", bound.span)
+            return None
+        return HistoryWindow(bound.ms, None, zone, node.previous)
+    if isinstance(bound, Literal):
+        message, help_line = "how far back needs a unit of time", f"write `over {bound.value} min`"
+        checker.collector.add("CEP104", message, bound.span, help_line)
+        return None
+    found = scope.params.get(bound.name)
+    if found is not None and found.kind is Kind.DURATION:
+        return HistoryWindow(Param(bound.name, found), None, zone, node.previous)
+    if bound.name in UNITS and found is None:
+        return HistoryWindow(None, UNITS[bound.name], zone, node.previous)
+    known = [*UNITS, *(name for name, kind in scope.params.items() if kind.kind is Kind.DURATION)]
+    message = f"`{bound.name}` is neither a unit of the calendar nor a parameter of type duration"
+    fix = nearest_fix(bound.name, known, bound.span)
+    checker.collector.add("CEP318", message, bound.span, did_you_mean(bound.name, known), scope.labels(), fix)
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------- argument
+
+
+def _argument(
+    checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope, field: Member | None
+) -> tuple[EventType, Expr | None] | None:
+    """The event type and what is taken of each event."""
+    argument = node.argument
+    if isinstance(argument, NameRef):
+        event_type = _event_type(checker, argument, scope)
+        if event_type is None or not _has_key(checker, argument, event_type, scope):
+            return None
+        if fn == "last" and field is not None:
+            return _last(checker, event_type, field, scope)
+        if fn in _WITHOUT_FIELD:
+            return event_type, None
+        message, help_line = f"`{fn}` needs a field", f"write `{fn}({argument.name}.field over 1 h)`"
+        if fn == "last":
+            help_line = f"write `last({argument.name}).field`"
+        checker.collector.add("CEP317", message, argument.span, help_line, scope.labels())
+        return None
+    if fn in ("last", "exists"):
+        message = f"`{fn}` takes an event type"
+        checker.collector.add("CEP317", message, argument.span, f"write `{fn}(transaction …)`", scope.labels())
+        return None
+    # `transaction.amount` is a field of the "variable" transaction, as in an aggregate over bound events.
+    holder = AggregateArgument(fn)
+    variables = {n: VariableInScope(e, Bound.ALWAYS, argument.span) for n, e in scope.events.items()}
+    value = checker.check(argument, replace(scope, aggregate=holder, variables=variables))
+    if value is None:
+        return None
+    if holder.variable is None:
+        message = f"`{fn}` over past events needs their event type"
+        checker.collector.add("CEP317", message, argument.span, f"write `{fn}(transaction.field over …)`")
+        return None
+    event_type = scope.events[holder.variable]
+    return (event_type, value) if _has_key(checker, argument, event_type, scope) else None
+
+
+def _event_type(checker: Checker, node: NameRef, scope: Scope) -> EventType | None:
+    found = scope.events.get(node.name)
+    if found is None:
+        help_line, fix = did_you_mean(node.name, scope.events), nearest_fix(node.name, scope.events, node.span)
+        owner = next((n for n, e in scope.events.items() if e.field(node.name)), None)
+        help_line = help_line if owner is None else f"write `{owner}.{node.name}`"
+        fix = fix if owner is None else Fix(node.span, f"{owner}.{node.name}")
+        message = f"`{node.name}` is not an event type"
+        checker.collector.add("CEP202", message, node.span, help_line, scope.labels(), fix)
+    return found
+
+
+def _has_key(checker: Checker, node: object, event_type: EventType, scope: Scope) -> bool:
+    missing = [name for name in scope.key if event_type.field(name) is None]
+    if missing:
+        message = f"events of `{event_type.name}` have no `{missing[0]}`, so they belong to no key of this pattern"
+        checker.collector.add("CEP417", message, getattr(node, "span", None), "", scope.labels())
+    return not missing
+
+
+def _last(checker: Checker, event_type: EventType, field: Member, scope: Scope) -> tuple[EventType, Expr | None] | None:
+    found = event_type.field(field.field)
+    if found is None:
+        names = [f.name for f in event_type.fields]
+        message = f"`{event_type.name}` has no field `{field.field}`"
+        fix = nearest_fix(field.field, names, field.field_span)
+        help_line = did_you_mean(field.field, names, "its fields")
+        checker.collector.add("CEP203", message, field.field_span, help_line, scope.labels(), fix)
+        return None
+    return event_type, CurrentField(found.name, found.type)
+
+
+def _first_seen(checker: Checker, node: HistorySyntax, scope: Scope) -> Expr | None:
+    """How long ago the key first had the value that this field has now."""
+    argument = node.argument
+    is_field = isinstance(argument, NameRef) and scope.fields is not None and argument.name in scope.fields
+    if not is_field or node.window is not None or node.by or node.where is not None or node.extra:
+        message = "`first_seen` takes a field of the event under test and nothing else"
+        checker.collector.add("CEP317", message, argument.span, "write `first_seen(device_id) < 1 d`", scope.labels())
+        return None
+    assert isinstance(argument, NameRef)
+    assert scope.fields is not None
+    _not_yet(checker, node, scope)
+    kind = DURATION.as_nullable(scope.fields[argument.name].nullable)
+    return History("first_seen", "", None, None, (argument.name,), None, None, kind)
+
+
+def _inside(scope: Scope, event_type: EventType) -> Scope:
+    fields = {f.name: f.type for f in event_type.fields}
+    return replace(scope, fields=fields, fields_of=f"`{event_type.name}`", variables={}, past=True)
+
+
+def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope: Scope) -> bool:
+    for name in node.by:
+        for known, of in (
+            ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
+            (scope.fields or (), scope.fields_of),
+        ):
+            if name.name not in known:
+                message = f"`{name.name}` is no field of {of}"
+                help_line, fix = did_you_mean(name.name, known), nearest_fix(name.name, known, name.span)
+                checker.collector.add("CEP203", message, name.span, help_line, scope.labels(), fix)
+                return False
+    return True
+
+
+def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
+    wanted = 1 if fn == "percentile" else 0
+    if len(node.extra) != wanted:
+        more = "the field and a number, `percentile(t.amount over 30 d, 95)`" if wanted else "one argument"
+        checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, "", scope.labels())
+        return None
+    if not wanted:
+        return None
+    value = checker.check(node.extra[0], scope)
+    if value is None:
+        return None
+    if not isinstance(value, Const | Param) or value.type.kind is not Kind.INT:
+        checker.collector.add("CEP317", "the percentage is a whole number", node.extra[0].span, "", scope.labels())
+        return None
+    if isinstance(value, Const) and isinstance(value.value, int) and not 0 < value.value <= 100:
+        checker.collector.add("CEP317", "the percentage is from 1 to 100", node.extra[0].span, "", scope.labels())
+        return None
+    return value
+
+
+def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr | None, scope: Scope) -> Type | None:
+    if fn in ("count", "distinct"):
+        return INT
+    if fn == "exists":
+        return BOOL
+    assert argument is not None, "the others have a field"
+    kind = argument.type
+    if fn == "last":
+        return kind.as_nullable()
+    fits = is_ordered(kind) if fn in ("min", "max") else kind.is_number
+    if not fits:
+        wanted = "an ordered value" if fn in ("min", "max") else "a number"
+        checker.collector.add(
+            "CEP301", f"`{fn}` needs {wanted}, this is {kind}", node.argument.span, labels=scope.labels()
+        )
+        return None
+    if fn in ("min", "max"):
+        return kind.as_nullable()
+    return kind.as_nullable(nullable=False) if fn == "sum" else FLOAT.as_nullable()
