@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from cep.lang.ir import Expr
+from cep.lang.ir import Expr, Link
 from cep.lang.show import show_duration, show_expr, show_value
 from cep.nfa.positions import Guard, Wait
 from cep.testing.conditions import Conditions, parts_of
@@ -23,6 +23,8 @@ from cep.testing.values import value_of
 Clock = Callable[[int], str]
 _TAKEN_SHOWN_MAX = 6
 _RUNS_SHOWN_MAX = 3
+# Events after the end of a window among which one that would have fit is looked for.
+_LATER_LOOKED_AT_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ class Explainer:
             case Why.BETWEEN:
                 return [f"{event} came between at {at}: {name} had to be the very next event"]
             case Why.LATE:
-                return [f"the time for the step to {name} was up at {at}{_limit(wait)}"]
+                return [f"the time for the step to {name} was up at {at}{_limit(wait)}", *self._too_late(run, closing)]
             case Why.ABSENCE:
                 return self._broken(run, closing, at, event)
             case Why.GREEDY:
@@ -183,11 +185,26 @@ class Explainer:
             case Why.WITHIN:
                 within = self.trace.pattern.within_ms
                 shown = f" (within {show_duration(within)})" if isinstance(within, int) else ""
-                return [f"the window was over at {at}{shown}"]
+                return [f"the window was over at {at}{shown}", *self._too_late(run, closing)]
             case Why.EVENTS:
                 return [f"the window of {self.trace.pattern.within_events} events was over at {at}"]
             case _:
                 return []
+
+    def _too_late(self, run: Run, closing: Closing) -> list[str]:
+        """The event that would have been taken if the time had not been up."""
+        wait = self._positions[run.position].waits[closing.wait]
+        if wait.target is None:
+            return []
+        variable = self._positions[wait.target].variable
+        later = [e for e in self.trace.events[run.row + 1 :] if e.time_ms >= closing.at_ms][:_LATER_LOOKED_AT_MAX]
+        for event in later:
+            if wait.link is Link.NEXT and event.ordinal != run.ordinal + 1:
+                continue
+            if self._conditions.is_of_type(variable, event) and not self._conditions.failed(variable, event, run):
+                late = show_duration(event.time_ms - closing.at_ms)
+                return [f"{event.event_id} at {self.clock(event.time_ms)} is {variable}, {late} too late"]
+        return []
 
     def _broken(self, run: Run, closing: Closing, at: str, event: str) -> list[str]:
         guard = closing.guard

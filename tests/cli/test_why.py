@@ -13,10 +13,12 @@ from cep.base.limits import TIME_MS_MAX
 from cep.cli import main as cli
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route
+from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.job import Programs, StepOutput, match_step
 from cep.runners.output import write_outputs
+from cep.testing import inquiry
 
 PATTERNS = """
 event payment { id id  event_time time  card string  shop string  amount decimal(2)  status enum(approved, declined) }
@@ -115,7 +117,13 @@ def why_not(place: Path, card: str, *more: str, rule: str = "testing") -> int:
         ),
         ("one_probe", ["hit is waited for after 2 probe, there were 1", "one_probe-1 is no probe: status = approved"]),
         ("good_between", ["good_between-2 at 2026-03-01T10:02:00Z is good, which must not come (status = approved, "]),
-        ("too_late", ["the window was over at 2026-03-01T10:10:00Z (within 10 min)"]),
+        (
+            "too_late",
+            [
+                "the window was over at 2026-03-01T10:10:00Z (within 10 min)",
+                "too_late-2 at 2026-03-01T10:10:00Z is hit, 0 s too late",
+            ],
+        ),
         ("no_start", ["no run started", "no_start-1 is no probe: amount < 2.00 is not true (amount = 3.00)"]),
         ("nobody", ["the key has no events"]),
     ],
@@ -160,6 +168,23 @@ def test_the_version_was_not_yet_in_force(place: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "version 1 was not yet in force: it begins at 2026-03-01T10:00:30Z" in out
     assert "2026-03-01T10:00:00Z fires-0 probe" in out
+
+
+def test_the_version_was_no_longer_in_force(place: Path) -> None:
+    """A folder of rules has one version each, so a successor is put in place as a control topic would."""
+    (record,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
+    changes = {"effective_at": "2026-03-01T10:00:00.000Z", "status": "draft"}
+    ended = deploy([record, UpsertRecord(**{**record.model_dump(), "version": 2, **changes})])
+    restarted = deploy([record, RetireRecord(id="testing", version=2, effective_at="2026-03-01T10:02:00.000Z")])
+    lines = pa.array((place / "events.jsonl").read_bytes().splitlines()[:3], pa.large_binary())
+    for deployment, line in (
+        (ended, "version 1 was no longer in force: it ended at 2026-03-01T10:00:00Z"),
+        (restarted, "version 1 ended at 2026-03-01T10:02:00Z, before the match was complete"),
+    ):
+        batch, _ = route(decode_json(deployment.schema, lines), ("card",), deployment.schema.columns())
+        answer = inquiry.why_not(deployment.schema, deployment.rulebook.deployed(), batch, None)
+        assert answer.matches == []
+        assert answer.reasons[0][0] == line
 
 
 def test_rules_that_are_not_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,8 +60,22 @@ WHERE = "where a: pay amount < 10  b: pay amount > 100"
         pytest.param(
             f"seq a ->[1 min] b within 1 h {WHERE}",
             "0s pay amount=1  1m pay amount=200",
-            ["a 0 s · then waited for b", "  the time for the step to b was up at 1 min (less than 1 min)"],
+            [
+                "a 0 s · then waited for b",
+                "  the time for the step to b was up at 1 min (less than 1 min)",
+                "  e00002 at 1 min is b, 0 s too late",
+            ],
             id="the time of a step",
+        ),
+        pytest.param(
+            f"seq a, b within 5 min {WHERE}",
+            "0s pay amount=1  7m pay amount=200",
+            [
+                "a 0 s · then waited for b",
+                "  the window was over at 5 min (within 5 min)",
+                "  e00002 at 7 min is b, 2 min too late",
+            ],
+            id="an event after the window",
         ),
         pytest.param(
             f"seq a -> !n -> b {WHERE} n: pay ok == true",
