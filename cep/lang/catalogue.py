@@ -213,8 +213,8 @@ CATALOGUE: dict[str, Entry] = {
     "CEP317": Entry(
         "function of past events misused",
         "`count(transaction over 1 h where status == declined)` looks at the past events of the key from the event "
-        "under test: it stands in a condition, not in `emit`, and not inside another aggregate. It names an event type, "
-        "or a field of one.",
+        "under test: it stands in a condition, not in `emit`, and not inside another aggregate. It names an event "
+        "type, or a field of one.",
     ),
     "CEP318": Entry(
         "how far back is not said",
