@@ -28,6 +28,7 @@ from cep.testing.events import batch_of, traced_events
 from cep.testing.found import Found, found_in
 from cep.testing.journal import Trace
 from cep.testing.trace import trace_key
+from cep.testing.values import UnexplainedError
 
 # 2024-01-01T00:00:00Z, a Monday: the time 0 of every test.
 START_MS = 1_704_067_200_000
@@ -117,7 +118,7 @@ def _traces(
     for key, events in traced_events(schema, test.pattern, batch).items():
         try:
             traces[labels[key]] = trace_key(test.pattern, events)
-        except LimitError as error:
+        except (LimitError, UnexplainedError) as error:
             return traces, f"{labels[key]} is not explained: {error}"
     return {label: traces[label] for label in dict.fromkeys(labels.values())}, ""
 

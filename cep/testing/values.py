@@ -7,19 +7,28 @@ Tested by: tests/testing/test_values.py
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.errors import CepError
 from cep.base.schema import Kind, Type
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+from cep.lang.show import show_expr
 from cep.lang.test_ir import Slot
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARTH_DIAMETER_KM = 2 * 6371.0088
 _INT64 = range(-(2**63), 2**63)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -30,6 +39,10 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], int | float]] = {"+": operator.add, 
 _FUNCTIONS: dict[str, Callable[[float], float]] = {
     "sqrt": math.sqrt, "sin": math.sin, "cos": math.cos, "asin": math.asin,
 }  # fmt: skip
+
+
+class UnexplainedError(CepError):
+    """An expression that plain Python cannot evaluate for one event: the engine can."""
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
@@ -58,7 +71,7 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
         case Call():
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
         case _:
-            raise AssertionError(f"{expr!r} has no value here")
+            raise UnexplainedError(f"a condition over past events cannot be explained: {show_expr(expr)}")
 
 
 def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
@@ -141,7 +154,11 @@ def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     if None in arguments:
         return None
     if isinstance(arguments[0], str):
-        return _text_test(expr.fn, arguments[0], str(arguments[1]))
+        return _text_call(expr.fn, arguments[0], arguments[1:])
+    if expr.fn in ("hour", "weekday", "date"):
+        return _calendar(expr.fn, int(arguments[0] or 0), str(arguments[1]))
+    if expr.fn in ("round", "floor", "ceil"):
+        return _rounded(expr, _number(arguments[0]))
     numbers = [_number(a) for a in arguments]
     if expr.fn in ("least", "greatest"):
         if expr.type.is_float:
@@ -155,15 +172,63 @@ def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     return _FUNCTIONS[expr.fn](floats[0])
 
 
-def _text_test(fn: str, text: str, other: str) -> bool:
+def _text_call(fn: str, text: str, others: Sequence[Slot]) -> Slot:
+    if fn in ("lower", "upper"):
+        return text.lower() if fn == "lower" else text.upper()
+    if fn == "length":
+        return len(text)
+    if fn == "substring":
+        start = int(_number(others[0])) - 1
+        return text[start:] if len(others) == 1 else text[start : start + int(_number(others[1]))]
+    other = str(others[0])
     if fn == "starts_with":
         return text.startswith(other)
     if fn == "ends_with":
         return text.endswith(other)
     if fn == "contains":
         return other in text
+    if fn == "in_cidr":
+        return _in_network(text, other)
+    if fn == "matches":
+        return bool(pc.match_substring_regex(pa.array([text]), other)[0].as_py())
     parts = [{"%": ".*", "_": "."}.get(c, re.escape(c)) for c in other]
     return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+
+
+def _in_network(text: str, network: str) -> Slot:
+    """Null for what is no address."""
+    try:
+        return ipaddress.ip_address(text) in ipaddress.ip_network(network)
+    except ValueError:
+        return None
+
+
+def _calendar(fn: str, time_ms: int, zone: str) -> Slot:
+    moment = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(zone))
+    if fn == "hour":
+        return moment.hour
+    if fn == "weekday":
+        return moment.isoweekday()
+    return (moment.replace(hour=0, minute=0, second=0, microsecond=0) - _EPOCH) // timedelta(milliseconds=1)
+
+
+def _rounded(expr: Call, value: float) -> Slot:
+    """Halves away from zero; a decimal becomes coarser, or a whole number."""
+    source = expr.arguments[0].type
+    if source.is_float:
+        digits = expr.arguments[1] if len(expr.arguments) > 1 else None
+        units = 10.0 ** (int(digits.value or 0) if isinstance(digits, Const) else 0)
+        if expr.fn == "round":
+            return math.copysign(math.floor(abs(value) * units + 0.5) / units, value)
+        return float(math.floor(value) if expr.fn == "floor" else math.ceil(value))
+    step: int = 10 ** (source.scale - expr.type.scale)
+    whole = int(value)
+    if expr.fn == "floor":
+        return whole // step
+    if expr.fn == "ceil":
+        return -(-whole // step)
+    size = (abs(whole) + step // 2) // step
+    return -size if whole < 0 else size
 
 
 def _distance(lat1: float, lon1: float, lat2: float, lon2: float) -> float:

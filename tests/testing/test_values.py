@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cep.lang.ir import PatternIR
+from cep.base.schema import Kind, Type
+from cep.lang.ir import History, PatternIR
+from cep.lang.load import load_text
 from cep.testing.conditions import Conditions
 from cep.testing.harness import Verdict
-from cep.testing.values import value_of
-from tests.testing.common import verdict_of
+from cep.testing.values import Fields, UnexplainedError, value_of
+from tests.lang.common import shown
+from tests.testing.common import EVENTS, verdict_of
 
 EXPRESSIONS = [
     "a.amount + b.amount", "a.amount * b.amount", "a.amount / b.amount", "a.amount / (b.amount - b.amount)",
@@ -55,3 +58,45 @@ def test_an_integer_that_leaves_64_bits_is_null() -> None:
     _, pattern = both("seq a where a: pay amount > 100 emit x = (a.amount + 9000000000000000.00) * 100.00")
     bound = {"a": [{"amount": 20_010}]}
     assert value_of(pattern.measures[0].value, {}, bound) is None
+
+
+EVENT: Fields = {"amount": -250, "km": 2.5, "note": "Ab_c", "event_time": 1_709_247_600_000, "card": "192.0.2.7", "ok": True}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("round(amount) == -3", True),  # halves away from zero
+        ("floor(amount) == -3", True),
+        ("ceil(amount) == -2", True),
+        ("round(amount, 1) == -2.5", True),
+        ("round(km) == 3e0", True),
+        ("floor(km) == 2e0 and ceil(km) == 3e0 and round(-km) == -3e0", True),
+        ('lower(note) == "ab_c" and upper(note) == "AB_C"', True),
+        ('substring(note, 2) == "b_c" and substring(note, 1, 2) == "Ab"', True),
+        ("length(note) == 4 and length(substring(note, 4, 9)) == 1", True),
+        ('ends_with(note, "_c") and contains(note, "b_") and starts_with(note, "A")', True),
+        ('note matches "^A.*c$"', True),
+        ('note matches "^b"', False),
+        ('in_cidr(card, "192.0.2.0/24")', True),
+        ('in_cidr(card, "10.0.0.0/8")', False),
+        ('in_cidr(note, "10.0.0.0/8")', None),
+        ('hour(event_time, "UTC") == 23 and hour(event_time, "Europe/Paris") == 0', True),
+        ('weekday(event_time, "UTC") == 4 and weekday(event_time, "Europe/Paris") == 5', True),
+        ('event_time - date(event_time, "Europe/Paris") == 0 s', True),
+        ("amount in [1.00, -2.50]", True),
+        ("if km > 2 then ok else false", True),
+    ],
+)
+def test_functions_of_one_event(condition: str, holds: bool | None) -> None:
+    found = load_text(f"{EVENTS} pattern p by card {{ seq a where a: pay {condition} }}")
+    assert found.ok, shown(found)
+    where = found.patterns["p"].variables[0].where
+    assert where is not None
+    assert value_of(where, EVENT, {}) is holds
+
+
+def test_what_needs_past_events_is_not_explained() -> None:
+    where = History("count", "pay", None, None, (), None, None, Type(Kind.INT))
+    with pytest.raises(UnexplainedError, match="past events"):
+        value_of(where, EVENT, {})
