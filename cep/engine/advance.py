@@ -22,7 +22,7 @@ from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, r
 from cep.kernels import layout as y
 from cep.kernels.advance import advance_rule, compact
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.matches import match_bindings, match_lengths
+from cep.kernels.matches import match_bindings, match_hashes, match_lengths
 from cep.nfa.program import Program, RuleProgram
 
 _COUNTER_NAMES = {
@@ -85,6 +85,7 @@ class _Outputs:
         self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_HEADER + program.measures_max), np.int64)
         self.runs = np.empty((len(fitted.runs) + _FIRST_CAPACITY, width), np.int64)
         self.run_key = np.empty(len(self.runs), np.int32)
+        self.trail = np.empty((_WORK_ROWS, 3), np.int64)
         self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
         self.cursor[y.CURSOR_NODES] = len(fitted.nodes)
         self.counters = np.zeros(y.COUNTERS, np.int64)
@@ -95,6 +96,8 @@ class _Outputs:
             self.work = np.empty((2 * len(self.work), self.work.shape[1]), np.int64)
         elif full == y.FULL_NODES:
             self.nodes = _doubled(self.nodes)
+        elif full == y.FULL_TRAIL:
+            self.trail = np.empty((2 * len(self.trail), 3), np.int64)
         elif full == y.FULL_MATCHES:
             self.matches = _doubled(self.matches)
         else:
@@ -160,8 +163,8 @@ def _advance_rule(
         full = advance_rule(
             prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
             stream_count, queue, program.start_runs[rule.row[y.R_NUMBER]], fitted.runs[own], fitted.run_key[own],
-            watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, machine,
-            outputs.cursor, outputs.counters, held,
+            watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.trail,
+            machine, outputs.cursor, outputs.counters, held,
         )  # fmt: skip
         if full == y.FULL_NOT:
             return
@@ -178,6 +181,11 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
+    kept = _distinct(found, offsets, rows, variables)
+    if kept is not None:
+        flat = np.concatenate([np.arange(offsets[m], offsets[m + 1]) for m in kept])
+        found, lengths, rows, variables = found[kept], lengths[kept], rows[flat], variables[flat]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     flags = found[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)
     return Matches(
         found[:, y.MATCH_RULE].astype(np.int32),
@@ -194,6 +202,17 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.keys,
         prepared.texts,
     )
+
+
+def _distinct(found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64 | None:
+    """The matches without repeats, in order; None if there are no repeats.
+
+    Repeated groups, alternatives and any-order can bind the same events to the same variables on two ways.
+    """
+    hashes = np.zeros(len(found), np.uint64)
+    match_hashes(found, offsets, rows, variables, hashes)
+    _, first = np.unique(hashes, return_index=True)
+    return None if len(first) == len(found) else np.sort(first)
 
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
@@ -59,16 +60,7 @@ def alert_table(program: Program, matches: Matches) -> pa.Table:
     numbers = np.unique(matches.rule).tolist()
     parts = [_rule_alerts(program.rules[n], matches, np.flatnonzero(_of_rule(matches, n))) for n in numbers]
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
-    return sort_alerts(_without_repeats(table))
-
-
-def _without_repeats(table: pa.Table) -> pa.Table:
-    """Each alert once: repeated groups and alternatives can bind the same events to the same variables on two ways."""
-    encoded = table.column("alert_id").combine_chunks().dictionary_encode()
-    if len(encoded.dictionary) == table.num_rows:
-        return table
-    _, first = np.unique(np.asarray(encoded.indices), return_index=True)
-    return table.take(pa.array(np.sort(first)))
+    return sort_alerts(table)
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
@@ -100,6 +92,10 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
     key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
     measures = {name: _measure(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)}
 
+    # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
+    ended = matches.detected_ms[rows] >= TIME_MS_MAX
+    detected = np.where(ended, times[offsets[1:] - 1], matches.detected_ms[rows])
+
     def constant(value: Any, type_: pa.DataType) -> pa.Array:
         return pa.repeat(pa.scalar(value, type_), count)
 
@@ -118,7 +114,7 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         events,
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
         pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),
-        pa.array(matches.detected_ms[rows]).cast(_TIMESTAMP),
+        pa.array(detected).cast(_TIMESTAMP),
         constant(deployed.content_hash, pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)

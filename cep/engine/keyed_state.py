@@ -95,19 +95,21 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     target = Layout.of(program)
     places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(target.rules)}
     slots = np.full(len(keyed_state.layout.rules) + 1, -1, np.int32)
-    shifts = np.zeros(sum(count for _, _, count in keyed_state.layout.rules) + 1, np.int64)
+    states_count = sum(count for _, _, count in keyed_state.layout.rules)
+    numbers = np.zeros(states_count, np.int64)  # of states in the target; 0 for those of rules that are gone
     for old, (identity, first, count) in enumerate(keyed_state.layout.rules):
         if identity in places:
             slots[old] = places[identity][0]
-            shifts[first : first + count] = places[identity][1] - first
+            numbers[first : first + count] = places[identity][1] + np.arange(count)
     run_rule = slots[keyed_state.run_rule]
     kept = run_rule >= 0
     runs = np.zeros((int(kept.sum()), program.width), np.int64)
     shared = min(program.width, keyed_state.runs.shape[1])
     runs[:, :shared] = keyed_state.runs[kept, :shared]
-    runs[:, y.RUN_STATE] += shifts[runs[:, y.RUN_STATE]]
+    runs[:, y.RUN_STATE] = numbers[runs[:, y.RUN_STATE]]
     nodes = keyed_state.nodes.copy()
-    nodes[:, y.NODE_STATE] += shifts[nodes[:, y.NODE_STATE]]
+    single = nodes[:, y.NODE_ROW] >= 0
+    nodes[single, y.NODE_STATE] = numbers[nodes[single, y.NODE_STATE]]
     run_rule, run_key = run_rule[kept], keyed_state.run_key[kept]
     order = np.lexsort((np.arange(len(runs)), run_key, run_rule))
     columns = {
@@ -129,7 +131,9 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     for keyed_state in states:
         runs.append(_shifted_runs(keyed_state, nodes_before, rows_before, row_registers))
         moved = keyed_state.nodes.copy()
-        moved[:, y.NODE_ROW] += rows_before
+        union = moved[:, y.NODE_ROW] < 0
+        moved[:, y.NODE_ROW] += np.where(union, 0, rows_before)
+        moved[:, y.NODE_STATE] += np.where(union, nodes_before, 0)
         moved[:, y.NODE_PREVIOUS] += np.where(moved[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
         nodes.append(moved)
         events.append(replace(keyed_state.events, key=keyed_state.events.key + np.int32(keys_before)))
@@ -168,11 +172,23 @@ def _shifted_runs(keyed_state: KeyedState, nodes_before: int, rows_before: int, 
     return runs
 
 
+def _some_row(nodes: Int64) -> Int64:
+    """For each node the row of an event that it leads to: its own, or for a union that of one of its ways."""
+    rows = nodes[:, y.NODE_ROW].copy()
+    open_ = np.flatnonzero(rows < 0)
+    target = nodes[open_, y.NODE_STATE]
+    while len(open_):
+        rows[open_] = nodes[target, y.NODE_ROW]
+        again = rows[open_] < 0
+        open_, target = open_[again], nodes[target[again], y.NODE_STATE]
+    return rows
+
+
 def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
     """The part of the state that belongs to the keys where the mask bool[K] is true. Order is unchanged."""
     in_runs = wanted[keyed_state.run_key]
     in_events = wanted[keyed_state.events.key]
-    in_nodes = in_events[keyed_state.nodes[:, y.NODE_ROW]]
+    in_nodes = in_events[_some_row(keyed_state.nodes)]
     new_key = np.cumsum(wanted, dtype=np.int64) - 1
     new_row = np.cumsum(in_events, dtype=np.int64) - 1
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
@@ -185,7 +201,9 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
         holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
         registers[holds_row] = new_row[registers[holds_row]]
     nodes = keyed_state.nodes[in_nodes]
-    nodes[:, y.NODE_ROW] = new_row[nodes[:, y.NODE_ROW]]
+    single = nodes[:, y.NODE_ROW] >= 0
+    nodes[single, y.NODE_ROW] = new_row[nodes[single, y.NODE_ROW]]
+    nodes[~single, y.NODE_STATE] = new_node[nodes[~single, y.NODE_STATE]]
     has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
     nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
     rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events

@@ -144,14 +144,16 @@ def _fill_texts(
 ) -> pa.Array:
     """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary."""
     numbers = [n for n, c in enumerate(program.columns) if c.type.is_text]
+    written = pa.array([text for _, text in program.text_constants], TEXT)
     if not numbers:
-        return pa.array([], TEXT)
+        return written
     parts: list[pa.Array] = []
     for number in numbers:
         column = program.columns[number]
         parts.append(keyed_state.events.columns[column.name] if column.retained else pa.array([], TEXT))
         parts.append(batch.columns[column.name])
-    encoded = pa.concat_arrays(parts).dictionary_encode()
+    # A text that a rule writes has a number too, or a measure could not be it.
+    encoded = pa.concat_arrays([*parts, written]).dictionary_encode()
     indices = encoded.indices
     missing = np.asarray(pc.is_null(indices)).astype(np.uint8) if indices.null_count else None
     codes = np.asarray(indices.fill_null(0) if missing is not None else indices)

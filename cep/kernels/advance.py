@@ -22,7 +22,8 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.matches import choose, emit, settle
-from cep.kernels.runs import accepts, close_due, close_missed, gaps_fit, guarded, suits, take
+from cep.kernels.merge import emit_all, merge_runs
+from cep.kernels.runs import accepts, bit, close_due, close_missed, gaps_fit, guarded, suits, take
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
@@ -30,6 +31,7 @@ _COMPLETE = np.int64(y.COMPLETE)
 _FREED = np.int64(y.FREED)
 _FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
+_FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
 
 
 @bare
@@ -44,7 +46,7 @@ def _hold_back(work: Any, i: Any, runs: Any) -> Any:
 
 @bare
 def _fire(
-    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, i: Any, work: Any, runs: Any,
+    image: Any, rule: Any, columns: Any, nulls: Any, until: Any, detected: Any, seen: Any, i: Any, work: Any, runs: Any,
     nodes: Any, out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Close the waits of run i whose time is up; report the match of an absence, or the time-out.
@@ -60,6 +62,7 @@ def _fire(
         work[i, y.RUN_WAITS] |= _TIMED_OUT
     if absent and rule[y.R_IN_ORDER] != 0:
         runs = _hold_back(work, i, runs)
+        work[runs - 1, y.RUN_ORDINAL] = seen - 1  # completed by a deadline after the last event, not by that event
         absent = False
     if absent or fresh:
         kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
@@ -93,14 +96,16 @@ def _expire(
     """
     while True:
         due_ms = _FOREVER
+        open_ = False
         for i in range(1, runs):
-            if work[i, y.RUN_WAITS] != 0:
+            if work[i, y.RUN_WAITS] != 0 and work[i, y.RUN_WAITS] != _COMPLETE:
                 due_ms = min(due_ms, work[i, y.RUN_EXPIRY])
-        if due_ms > until or due_ms >= _FOREVER:
+                open_ = True
+        if due_ms > until or (due_ms >= _FOREVER and not open_):
             return runs, matches, y.FULL_NOT
         before, live = matches, runs
         for i in range(1, live):
-            if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_EXPIRY] > due_ms:
+            if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE or work[i, y.RUN_EXPIRY] > due_ms:
                 continue
             if matches >= out.shape[0]:
                 return runs, matches, y.FULL_MATCHES
@@ -109,13 +114,16 @@ def _expire(
             close_missed(image, work, i, seen)
             if work[i, y.RUN_WAITS] != 0:
                 runs, matches = _fire(
-                    image, rule, columns, nulls, due_ms, due_ms, i, work, runs, nodes, out, matches, machine, counters
+                    image, rule, columns, nulls, due_ms, due_ms, seen, i, work, runs, nodes, out, matches, machine,
+                    counters,
                 )  # fmt: skip
         matches, stuck = _release(
             image, rule, columns, nulls, due_ms, work, runs, nodes, out, before, matches, machine, counters
         )
         if stuck:
             return runs, matches, y.FULL_MATCHES
+        if due_ms >= _FOREVER:
+            return runs, matches, y.FULL_NOT
 
 
 @bare
@@ -137,7 +145,8 @@ def _expire_events(
         close_missed(image, work, i, ordinal)
         if work[i, y.RUN_WAITS] != 0:
             runs, matches = _fire(
-                image, rule, columns, nulls, _FOREVER, detected, i, work, runs, nodes, out, matches, machine, counters
+                image, rule, columns, nulls, _FOREVER + 1, detected, ordinal, i, work, runs, nodes, out, matches,
+                machine, counters,
             )  # fmt: skip
     matches, stuck = _release(
         image, rule, columns, nulls, detected, work, runs, nodes, out, before, matches, machine, counters
@@ -148,7 +157,7 @@ def _expire_events(
 @inlined
 def _offer(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, i: Any, work: Any, runs: Any,
-    nodes: Any, node_count: Any, out: Any, matches: Any, machine: Any, counters: Any,
+    nodes: Any, node_count: Any, out: Any, matches: Any, limit: Any, trail: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """Offer the event in `row` (new event number `new`) to run i: children go behind row `runs`, waits may close.
 
@@ -187,7 +196,14 @@ def _offer(
             take(image, rule, wait, columns, nulls, row, work, i, runs, nodes, node_count, counters)
             node_count += 1
             accepted = accepts(image, work, runs)
-            if accepted and rule[y.R_IN_ORDER] == 0:
+            if accepted and rule[y.R_MERGES] != 0:
+                node_count, matches, full = emit_all(
+                    image, rule, columns, nulls, row, work, runs, runs + 1, nodes, node_count, out, matches, limit,
+                    trail, machine, counters,
+                )  # fmt: skip
+                if full != y.FULL_NOT:
+                    break
+            elif accepted and rule[y.R_IN_ORDER] == 0:
                 emit(
                     image, rule, columns, nulls, row, work, runs, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
                     matches, machine, counters,
@@ -245,9 +261,30 @@ def _tidy(rule: Any, work: Any, runs: Any, counters: Any) -> Any:
 
 
 @bare
+def _moved_states(image: Any, rule: Any, bitmaps: Any, new: Any) -> Any:
+    """A bit for each NFA state of the rule that the event may concern; bit 62 stands for all from the 63rd on."""
+    moved = np.int64(1) << np.int64(62)
+    states = image[y.HEADER_STATES]
+    for number in range(rule[y.R_START_STATE], min(rule[y.R_END_STATE], rule[y.R_START_STATE] + 62)):
+        nfa_state = states + number * y.STATE_WIDTH
+        concerned = False
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            predicate = image[wait + y.W_PREDICATE]
+            if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, new)):
+                concerned = True
+            for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
+                predicate = image[g + y.G_PREDICATE]
+                if predicate < 0 or bit(bitmaps, predicate, new):
+                    concerned = True
+        if concerned:
+            moved |= np.int64(1) << np.int64(number - rule[y.R_START_STATE])
+    return moved
+
+
+@bare
 def _on_event(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, work: Any, runs: Any, nodes: Any,
-    node_count: Any, out: Any, matches: Any, machine: Any, counters: Any,
+    node_count: Any, out: Any, matches: Any, trail: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """One event of a key: expire, offer to every run and the start run, apply the skip strategy, tidy up.
 
@@ -269,8 +306,14 @@ def _on_event(
     first = 0 if time >= rule[y.R_FROM_MS] and time < rule[y.R_STARTS_UNTIL_MS] else 1
     closed = rule[y.R_FIRES] != 0 or runs - 1 >= rule[y.R_RUNS_MAX]
     earliest_ordinal = columns[y.COLUMN_ORDINAL, row] - rule[y.R_WITHIN_EVENTS]
+    # With many runs, those whose state no condition of the event speaks of are passed over, but for a full look now
+    # and then that drops what has expired.
+    choosy = live > _FEW_RUNS and new & 63 != 0
+    moved = _moved_states(image, rule, bitmaps, new) if choosy else np.int64(-1)
     for i in range(first, live):
         if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:
+            continue
+        if i > 0 and choosy and (moved >> min(np.int64(62), work[i, y.RUN_STATE] - rule[y.R_START_STATE])) & 1 == 0:
             continue
         if i > 0 and (work[i, y.RUN_EXPIRY] <= time or work[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
             work[i, y.RUN_WAITS] = 0
@@ -279,12 +322,17 @@ def _on_event(
             continue
         counters[y.COUNT_STEPS] += 1
         runs, node_count, matches, full = _offer(
-            image, rule, columns, nulls, bitmaps, row, new, i, work, runs, nodes, node_count, out, matches, machine,
-            counters,
+            image, rule, columns, nulls, bitmaps, row, new, i, work, runs, nodes, node_count, out, matches,
+            before + rule[y.R_MATCHES_MAX], trail, machine, counters,
         )  # fmt: skip
         if full != y.FULL_NOT:
             return runs, node_count, matches, full
         closed = closed or work[i, y.RUN_WAITS] == 0
+    if rule[y.R_MERGES] != 0 and runs > live:
+        node_count, stuck = merge_runs(rule, work, live, runs, nodes, node_count)
+        closed = True
+        if stuck:
+            return runs, node_count, matches, y.FULL_NODES
     if matches > before or rule[y.R_IN_ORDER] != 0:
         closed = closed or rule[y.R_SKIP] != y.SKIP_NONE
         matches, stuck = _release(
@@ -348,7 +396,7 @@ def _on_end(
 def advance_rule(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, first_row: Any, stream_count: Any, queue: Any,
     start_run: Any, in_runs: Any, in_keys: Any, watermark: Any, work: Any, nodes: Any, out: Any, out_runs: Any,
-    out_keys: Any, machine: Any, cursor: Any, counters: Any, held: Any,
+    out_keys: Any, trail: Any, machine: Any, cursor: Any, counters: Any, held: Any,
 ) -> Any:  # fmt: skip
     """Carry one rule over the queued events and close what is over by the watermark.
 
@@ -389,7 +437,7 @@ def advance_rule(
             if time < rule[y.R_UNTIL_MS] and (starts or runs > 1) and not outside:
                 runs, node_count, matches, full = _on_event(
                     image, rule, columns, nulls, bitmaps, row, row - first_row, work, runs, nodes, node_count, out,
-                    matches, machine, counters,
+                    matches, trail, machine, counters,
                 )  # fmt: skip
         if full == y.FULL_NOT and runs > 1:
             runs, matches, full = _on_end(
@@ -420,7 +468,10 @@ def compact(runs: Any, nodes: Any, row_registers: Any, run_rule: Any, node_map: 
         node_map[runs[i, y.RUN_NODE]] = 0
     for k in range(nodes.shape[0] - 1, -1, -1):
         if node_map[k] >= 0:
-            row_map[nodes[k, y.NODE_ROW]] = 0
+            if nodes[k, y.NODE_ROW] >= 0:
+                row_map[nodes[k, y.NODE_ROW]] = 0
+            else:
+                node_map[nodes[k, y.NODE_STATE]] = 0
             if nodes[k, y.NODE_PREVIOUS] >= 0:
                 node_map[nodes[k, y.NODE_PREVIOUS]] = 0
     rows_kept = 0
@@ -433,8 +484,9 @@ def compact(runs: Any, nodes: Any, row_registers: Any, run_rule: Any, node_map: 
         if node_map[k] >= 0:
             node_map[k] = nodes_kept
             previous = nodes[k, y.NODE_PREVIOUS]
-            nodes[nodes_kept, y.NODE_ROW] = row_map[nodes[k, y.NODE_ROW]]
-            nodes[nodes_kept, y.NODE_STATE] = nodes[k, y.NODE_STATE]
+            row, other = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE]
+            nodes[nodes_kept, y.NODE_ROW] = row_map[row] if row >= 0 else -1
+            nodes[nodes_kept, y.NODE_STATE] = other if row >= 0 else node_map[other]
             nodes[nodes_kept, y.NODE_PREVIOUS] = node_map[previous] if previous >= 0 else -1
             nodes_kept += 1
     for i in range(runs.shape[0]):

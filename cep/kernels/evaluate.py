@@ -15,22 +15,10 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import opcodes as o
+from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, subtract_overflows
 from cep.kernels.jit import kernel
 
 BLOCK = 256  # events a block; a multiple of 64 so that bitmaps are written in whole words
-_INT64_MIN = np.int64(-(2**63))
-
-
-@kernel
-def _multiply_overflows(a: Any, b: Any) -> Any:
-    if a == 0 or b == 0:
-        return False
-    if a == -1:
-        return b == _INT64_MIN
-    if b == -1:
-        return a == _INT64_MIN
-    product = a * b
-    return product // b != a or product % b != 0
 
 
 @kernel
@@ -58,22 +46,22 @@ def _block_integer(op: Any, x: Any, y: Any, xn: Any, yn: Any, out: Any, outn: An
         outn[i] = xn[i] | yn[i]
     if op == o.ADD:
         for i in range(n):
-            out[i] = x[i] + y[i]
-            if ((x[i] ^ out[i]) & (y[i] ^ out[i])) < 0 and outn[i] == 0:
+            if outn[i] == 0 and add_overflows(x[i], y[i]):
                 outn[i] = 1
                 errors[0] += 1
+            out[i] = x[i] + y[i]
     elif op == o.SUB:
         for i in range(n):
-            out[i] = x[i] - y[i]
-            if ((x[i] ^ y[i]) & (x[i] ^ out[i])) < 0 and outn[i] == 0:
+            if outn[i] == 0 and subtract_overflows(x[i], y[i]):
                 outn[i] = 1
                 errors[0] += 1
+            out[i] = x[i] - y[i]
     elif op == o.MUL:
         for i in range(n):
-            out[i] = x[i] * y[i]
-            if outn[i] == 0 and _multiply_overflows(x[i], y[i]):
+            if outn[i] == 0 and multiply_overflows(x[i], y[i]):
                 outn[i] = 1
                 errors[0] += 1
+            out[i] = x[i] * y[i]
     elif op == o.MOD:
         for i in range(n):
             if y[i] == 0 or outn[i] != 0:
@@ -164,13 +152,13 @@ def _block_integer_unary(
             outf[i] = np.float64(x[i]) / np.float64(factor)
     elif op == o.SCALE:
         for i in range(n):
-            if outn[i] == 0 and _multiply_overflows(x[i], factor):
+            if outn[i] == 0 and multiply_overflows(x[i], factor):
                 outn[i] = 1
                 errors[0] += 1
             out[i] = x[i] * factor
     else:
         for i in range(n):
-            if outn[i] == 0 and x[i] == _INT64_MIN:
+            if outn[i] == 0 and x[i] == INT64_MIN:
                 outn[i] = 1
                 errors[0] += 1
             out[i] = abs(x[i]) if op == o.ABS else -x[i]

@@ -13,9 +13,8 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels import opcodes as o
+from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, subtract_overflows
 from cep.kernels.jit import bare
-
-_INT64_MIN = np.int64(-(2**63))
 
 
 @bare
@@ -31,37 +30,24 @@ def as_bits(value: Any) -> Any:
 
 
 @bare
-def _overflows(a: Any, b: Any) -> Any:
-    """Whether a * b leaves int64."""
-    if a == 0 or b == 0:
-        return False
-    if a == -1:
-        return b == _INT64_MIN
-    if b == -1:
-        return a == _INT64_MIN
-    product = a * b
-    return product // b != a or product % b != 0
-
-
-@bare
 def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
     """(value, is null) of an int64 instruction on values that are not null."""
     value, null = np.int64(0), False
     if op == o.ADD:
+        null = add_overflows(x, z)
         value = x + z
-        null = ((x ^ value) & (z ^ value)) < 0
     elif op == o.SUB:
+        null = subtract_overflows(x, z)
         value = x - z
-        null = ((x ^ z) & (x ^ value)) < 0
     elif op == o.MUL or op == o.SCALE:
+        null = multiply_overflows(x, z)
         value = x * z
-        null = _overflows(x, z)
     elif op == o.NEG:
         value = -x
-        null = x == _INT64_MIN
+        null = x == INT64_MIN
     elif op == o.ABS:
         value = abs(x)
-        null = x == _INT64_MIN
+        null = x == INT64_MIN
     elif op == o.MIN:
         value = min(x, z)
     elif op == o.MAX:

@@ -7,7 +7,7 @@ of a key domain is one array, the *image*; what one part says of another is an o
 
     run row    | state | waits | expiry_ms | start_row | ordinal | start_ordinal | node | registers… |
     match row  | rule | key | node | detected_ms | start_row | kind | bound | null bits | measures… |
-    node row   | event row | state | previous node |
+    node row   | event row | state | previous node |    or, where two ways meet, | -1 | node | other node |
 
 `waits` of a run has a bit for each wait of its state that is still open; bit 62 says that a time-out has been
 reported, bit 61 that the row is a complete match which an earlier start still holds back,
@@ -87,9 +87,10 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 (
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
     R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
-    R_IN_ORDER,
-) = range(18)  # fmt: skip
-RULE_WIDTH = 18
+    R_IN_ORDER, R_MERGES, R_CONTROL,
+) = range(20)  # fmt: skip
+# R_CONTROL has a bit for each register that a condition may look at; R_MERGES allows runs to share a row.
+RULE_WIDTH = 20
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
 # ------------------------------------------------------------------------------------------- predicates by index
@@ -123,4 +124,4 @@ COUNTERS = 6
 
 CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT = range(5)
 CURSOR_WIDTH = 5
-FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT = range(5)
+FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL = range(6)

@@ -197,6 +197,19 @@ def match_lengths(matches: Any, nodes: Any, lengths: Any) -> None:
 
 
 @bare
+def match_hashes(matches: Any, offsets: Any, rows: Any, variables: Any, hashes: Any) -> None:
+    """Fill hashes uint64[M]: equal for matches of one rule and kind that bind the same rows to the same variables."""
+    prime = np.uint64(0x100000001B3)
+    for m in range(matches.shape[0]):
+        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(matches[m, y.MATCH_RULE] * 4 + matches[m, y.MATCH_KIND])
+        h *= prime
+        for k in range(offsets[m], offsets[m + 1]):
+            h = (h ^ np.uint64(rows[k])) * prime
+            h = (h ^ np.uint64(variables[k])) * prime
+        hashes[m] = h ^ (h >> np.uint64(29))
+
+
+@bare
 def match_bindings(image: Any, matches: Any, nodes: Any, offsets: Any, rows: Any, variables: Any) -> None:
     """Walk each match back through its nodes: rows and variables [offsets[m], offsets[m + 1]) in binding order."""
     states = image[y.HEADER_STATES]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import layout as y
+from cep.kernels.checked import add_overflows
 from cep.kernels.interpret import as_bits, as_float, run_code
 from cep.kernels.jit import bare, inlined
 
@@ -93,7 +94,7 @@ def guarded(
         if moment == y.GUARD_NEXT and columns[y.COLUMN_ORDINAL, row] != runs[run, y.RUN_ORDINAL] + 1:
             continue
         node = runs[run, y.RUN_NODE]
-        if node >= 0:
+        if node >= 0 and (image[g + y.G_GAP_MIN] > 0 or image[g + y.G_GAP_MAX] < _FOREVER):
             gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, nodes[node, y.NODE_ROW]]
             if gap < image[g + y.G_GAP_MIN] or gap >= image[g + y.G_GAP_MAX]:
                 continue
@@ -129,11 +130,10 @@ def gaps_fit(image: Any, wait: Any, columns: Any, row: Any, runs: Any, run: Any,
 def _aggregate(kind: Any, old: Any, value: Any, seen: Any, counters: Any) -> Any:
     """The new content of an aggregate's register."""
     if kind == y.ACT_SUM:
-        total = old + value
-        if ((old ^ total) & (value ^ total)) < 0:
+        if add_overflows(old, value):
             counters[y.COUNT_OVERFLOW] += 1
             return old
-        return total
+        return old + value
     if kind == y.ACT_COUNT_PRESENT:
         return old + 1
     if kind == y.ACT_MIN:
@@ -215,7 +215,8 @@ def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
 
 @bare
 def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: Any, until: Any) -> Any:
-    """Close the waits of the run whose time is up, all of them for FOREVER.
+    """Close the waits of the run whose time is up. FOREVER is the end of the input: an absence without a window is
+    certain then, other waits without one stay open. Anything later closes all.
 
     Returns (an absence was certain, another wait ran out).
     """
@@ -224,12 +225,13 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
     mask = _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         open_ = runs[run, y.RUN_WAITS] & mask != 0
-        if open_ and _deadline(image, wait, rule[y.R_WITHIN_MS], columns, runs, run, nodes) <= until:
-            runs[run, y.RUN_WAITS] &= ~mask
-            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE:
-                absent = True
-            else:
-                ran_out = True
+        if open_:
+            absence = image[wait + y.W_KIND] >= y.WAIT_ABSENCE
+            ends = _deadline(image, wait, rule[y.R_WITHIN_MS], columns, runs, run, nodes)
+            if ends <= until and (absence or ends < _FOREVER or until > _FOREVER):
+                runs[run, y.RUN_WAITS] &= ~mask
+                absent = absent or absence
+                ran_out = ran_out or not absence
         mask <<= _ONE
     if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
         runs[run, y.RUN_WAITS] = 0

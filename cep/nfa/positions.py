@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from cep.base.limits import NFA_STATES_MAX
 from cep.lang.ir import (
@@ -79,7 +80,7 @@ class Wait:
     counted: tuple[int, int | None] = (0, None)
     enters_loop: bool = True
     marks: tuple[int, ...] = ()
-    until: Expr | None = None
+    untils: tuple[Expr, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +167,9 @@ def _number(value: int | Param | None) -> int:
     return value
 
 
-def _greed(variable: str, until: Expr | None) -> tuple[Guard, ...]:
+def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
     """What keeps a run from leaving a greedy loop: an event that fits and does not stop it. A stop event ends that."""
-    if until is None:
-        return (Guard("greedy", variable),)
-    return (Guard("greedy", variable, unless=(until,)), Guard("frees", condition=until))
+    return (Guard("greedy", variable, unless=untils), *(Guard("frees", condition=until) for until in untils))
 
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
@@ -216,16 +215,17 @@ class _Builder:
         count_min = _number(quantifier.min_count)
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         position = self._add(Position(node.variable, loops=count_max != 1))
-        goes_on = _greed(node.variable, until) if quantifier.greedy else ()
+        untils = () if until is None else (until,)
+        goes_on = _greed(node.variable, untils) if quantifier.greedy else ()
         skip_guards = goes_on if count_min == 0 else ()
-        entry = Wait(position, until=until)
+        entry = Wait(position, untils=untils)
         if count_max == 1:
             return _Fragment((entry,), (Exit(position),), count_min == 0, skip_guards)
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         stop = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
         self.positions[position].waits.append(
-            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, until=until)
+            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, untils=untils)
         )
         exits = [Exit(position, max(count_min, 1), count_max if goes_on else None, goes_on)]
         if goes_on and count_max is not None:
@@ -264,6 +264,10 @@ class _Builder:
         count_max = None if quantifier.max_count is None else _number(quantifier.max_count)
         if (count_min, count_max) == (1, 1):
             return make()
+        until = quantifier.until
+        if until is not None:
+            once = make
+            make = partial(self._stoppable, until, once)
         link = _INNER_LINK[quantifier.inner]
         copies = max(count_min, 1) if count_max is None else count_max
         entries: tuple[Wait, ...] = ()
@@ -289,17 +293,27 @@ class _Builder:
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """For a greedy group: an event that begins another round is not for what comes after it."""
-        targets = [(self.positions[w.target].variable, w.until) for w in entries if w.target is not None]
-        return tuple(guard for variable, until in targets for guard in _greed(variable, until))
+        targets = [(self.positions[w.target].variable, w.untils) for w in entries if w.target is not None]
+        return tuple(guard for variable, untils in targets for guard in _greed(variable, untils))
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier) -> tuple[Wait, ...]:
+        """The waits for another round: the gap between rounds holds, and a stop event ends them."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
-        return tuple(
-            replace(w, guards=w.guards + stop, until=quantifier.until or w.until, bounds=w.bounds + gap)
-            for w in entries
-        )
+        return tuple(replace(w, guards=w.guards + stop, bounds=w.bounds + gap) for w in entries)
+
+    def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
+        """One round of a group with `until`: no element takes a stop event, and once it has begun one ends it."""
+        first = len(self.positions)
+        fragment = make()
+        stop = Guard("before", condition=until)
+        for position in self.positions[first:]:
+            position.waits = [
+                replace(w, untils=(*w.untils, until), guards=(*w.guards, stop)) if w.target is not None else w
+                for w in position.waits
+            ]
+        return replace(fragment, entries=tuple(replace(w, untils=(*w.untils, until)) for w in fragment.entries))
 
     def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:

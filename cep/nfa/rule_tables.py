@@ -76,6 +76,9 @@ class RuleCompiler:
         self.relevant: set[int] = set()
         self.reacts_to_all = False
         self._has_absence = False
+        self._counts_distinct = False
+        self._merges = False
+        self._control_count = 0
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
@@ -100,6 +103,9 @@ class RuleCompiler:
                 )
             self._write_position(automaton, number, position, known[number])
         self._end_state = len(self._tables.states)
+        # What conditions look at comes first among the registers; the rest only feeds measures.
+        self._control_count = self.registers_count
+        self._merges = self._may_merge(automaton)
         for measure in self.measures:
             code = self._scalar_code(measure.value)
             self._tables.measures.append(code)
@@ -116,12 +122,26 @@ class RuleCompiler:
             for p in automaton.positions
             for w in p.waits
         )
-        if self._in_order and strict:
-            self.reacts_to_all = True  # any event may close the run that holds a match back
+        if strict and (self._in_order or self._has_absence or self.pattern.timeout_measures is not None):
+            self.reacts_to_all = True  # when a strict wait is lost matters: to a deadline, or to a match held back
         if strict or self._in_order or self.pattern.within_events is not None:
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may be the one that closes a window in events
+
+    def _may_merge(self, automaton: Automaton) -> bool:
+        """Whether runs that wait alike have the same future (kernels/merge.py), and some may become many.
+
+        Not where something depends on the last event taken, on each single binding, or on its order.
+        """
+        waits = [w for p in automaton.positions[1:] for w in p.waits]
+        branches = any(w.link is Link.FOLLOWED_BY_ANY for w in waits)
+        by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
+        guards = [g for w in waits for g in w.guards]
+        by_last = by_last or any(g.moment == "next" or g.gap_min_ms > 0 or g.gap_max_ms is not None for g in guards)
+        single = self.pattern.timeout_measures is not None or self._has_absence or self._counts_distinct
+        bounded = self.pattern.within_events is not None
+        return branches and self.pattern.skip.kind is SkipKind.NONE and not (by_last or single or bounded)
 
     # -------------------------------------------------------------------------------------------- what is known
 
@@ -182,12 +202,12 @@ class RuleCompiler:
         else:
             variable = automaton.positions[wait.target].variable
             row.target = self._first_state + wait.target
-            row.predicate, row.code, row.simple = self._condition(variable, wait.until, known)
+            row.predicate, row.code, row.simple = self._condition(variable, wait.untils, known)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._react(row.predicate)
-            if wait.until is not None and wait.link is Link.FOLLOWED_BY:
+            if wait.link is Link.FOLLOWED_BY:
                 # A stop event that fits the loop is neither taken nor skipped: nothing is waited for any more.
-                guards = (*guards, Guard("before", variable, wait.until))
+                guards = (*guards, *(Guard("before", variable, until) for until in wait.untils))
         row.guards = [self._guard_row(guard, known) for guard in guards]
         return row
 
@@ -215,10 +235,10 @@ class RuleCompiler:
 
     # ----------------------------------------------------------------------------------------------- conditions
 
-    def _condition(self, variable: str, until: Expr | None, known: Known) -> tuple[int, Row, Row]:
+    def _condition(self, variable: str, untils: tuple[Expr, ...], known: Known) -> tuple[int, Row, Row]:
         """Predicate, code and fast form of "fits the variable, and is not the stop event"."""
         parts, event_type = self._fits(variable, known)
-        if until is not None:
+        for until in untils:
             parts = parts + _unless(until, known)
         return self._split(parts, event_type, known, allow_simple=True)
 
@@ -273,6 +293,7 @@ class RuleCompiler:
             if not isinstance(expr.argument, CurrentField):
                 raise RuleLimitError("distinct(…) over a variable takes a plain field, like distinct(x.merchant_id)")
             self._columns.retained.add(self._columns.number(expr.argument.field))
+            self._counts_distinct = True
         for child in children(expr):
             self._retain(child)
 
@@ -367,6 +388,8 @@ class RuleCompiler:
             y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
             y.R_COUNTS: int(bool(self.stream)),
             y.R_IN_ORDER: int(self._in_order),
+            y.R_MERGES: int(self._merges),
+            y.R_CONTROL: sum(1 << register for register in range(self._control_count)),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]
 

@@ -69,10 +69,11 @@ def coverage_of(pattern: PatternIR, traces: Iterable[Trace]) -> Coverage:
 def _outcomes(share: Share, trace: Trace) -> None:
     parts = [(v.name, i, p) for v in trace.pattern.variables for i, p in enumerate(parts_of(v.where))]
     untils = {
-        trace.automaton.positions[w.target].variable: w.until
+        trace.automaton.positions[w.target].variable: until
         for position in trace.automaton.positions
         for w in position.waits
-        if w.target is not None and w.until is not None
+        if w.target is not None
+        for until in w.untils
     }
     parts += [(f"until {name}", 0, until) for name, until in untils.items()]
     for name, index, part in parts:

@@ -146,8 +146,9 @@ class Explainer:
             seen = dict.fromkeys(pair for part in parts for pair in operands(part, fields, bound))
             return [head + ", ".join(f"{text} = {value}" for text, value in seen)]
         if miss.stopped and not miss.failed:
-            assert wait.until is not None, "only `until` stops"
-            return [head + f"it stops the loop, {self._judged(wait.until, run, miss.row, outcome='is true')}"]
+            assert wait.untils, "only `until` stops"
+            judged = " and ".join(self._judged(until, run, miss.row, outcome="is true") for until in wait.untils)
+            return [head + f"it stops the loop, {judged}"]
         return [head + self._judged(parts[i], run, miss.row) for i in miss.failed]
 
     def _judged(self, part: Expr, run: Run, row: int, outcome: str = "") -> str:

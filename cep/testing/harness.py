@@ -32,7 +32,7 @@ from cep.testing.values import UnexplainedError
 
 # 2024-01-01T00:00:00Z, a Monday: the time 0 of every test.
 START_MS = 1_704_067_200_000
-_END_MS = TIME_MS_MAX - 1
+_END_MS = TIME_MS_MAX
 
 
 class Outcome(StrEnum):

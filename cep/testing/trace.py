@@ -144,7 +144,7 @@ class _Tracer:
         if not self.conditions.is_of_type(variable, event):
             return False
         failed = self.conditions.failed(variable, event, run)
-        stopped = wait.until is not None and self.conditions.holds(wait.until, f"until {variable}", event, run)
+        stopped = any(self.conditions.holds(until, f"until {variable}", event, run) for until in wait.untils)
         if not failed and not stopped:
             return True
         miss = Miss(index, event.row, failed, stopped)
@@ -157,8 +157,9 @@ class _Tracer:
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
         """The guard that closes the wait, of those that speak before an event is taken or of the others."""
         guards = wait.guards
-        if wait.until is not None and wait.link is Link.FOLLOWED_BY and wait.target is not None:
-            guards = (*guards, Guard("before", self.positions[wait.target].variable, wait.until))
+        if wait.link is Link.FOLLOWED_BY and wait.target is not None:
+            variable = self.positions[wait.target].variable
+            guards = (*guards, *(Guard("before", variable, until) for until in wait.untils))
         for guard in guards:
             if (guard.moment in ("after", "frees")) == before:
                 continue
@@ -270,8 +271,8 @@ class _Tracer:
     def _expire(self, until_ms: int, seen: int) -> None:
         """Close what is over by `until_ms`, deadline after deadline."""
         while True:
-            due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER)
-            if due_ms > until_ms or due_ms >= _FOREVER:
+            due_ms = min((r.expiry_ms for r in self.runs if r.open), default=_FOREVER + 1)
+            if due_ms > until_ms:
                 return
             before = len(self.matches)
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
@@ -279,6 +280,8 @@ class _Tracer:
                 if run.open:
                     self._fire(run, due_ms, due_ms, Why.WITHIN)
             self._release(before, due_ms)
+            if due_ms >= _FOREVER:
+                return
 
     def _expire_events(self, event: TracedEvent) -> None:
         """Close the runs whose window in events ends with the event."""
@@ -287,7 +290,7 @@ class _Tracer:
             if run.open and event.ordinal - run.start_ordinal >= self.within_events:
                 self._close_missed(run, event.ordinal)
                 if run.open:
-                    self._fire(run, _FOREVER, event.time_ms, Why.EVENTS)
+                    self._fire(run, _FOREVER + 1, event.time_ms, Why.EVENTS)
         self._release(before, event.time_ms)
 
     def _close_missed(self, run: Run, seen: int) -> None:
@@ -305,6 +308,8 @@ class _Tracer:
         absent = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
             is_absence = waits[index].target is None
+            if not is_absence and self._deadline_ms(run, waits[index]) >= _FOREVER >= until_ms:
+                continue  # the input ends: what has no window stays open
             absent, ran_out = absent or is_absence, ran_out or not is_absence
             if is_absence:
                 self.conditions.covered.waits.add((run.position, index))
@@ -335,7 +340,7 @@ class _Tracer:
     def _finish(self, seen: int) -> None:
         """The end of the input: every window closes; what has none stays open."""
         if self.fires:
-            self._expire(_FOREVER - 1, seen)
+            self._expire(_FOREVER, seen)
         for run in self.runs:
             self._close_missed(run, seen)
             if run.expiry_ms < _FOREVER and not self.fires:

@@ -26,7 +26,7 @@ from cep.state.pages import decode_page, encode_page
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
-END_MS = TIME_MS_MAX - 1
+END_MS = TIME_MS_MAX
 RULE_ID = "subject"
 
 Found = tuple[str, tuple[tuple[str, tuple[str, ...]], ...], int, tuple[tuple[str, Value], ...]]

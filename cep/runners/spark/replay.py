@@ -135,7 +135,7 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                match_step(programs[domain], None, events, TIME_MS_MAX - 1, output)
+                match_step(programs[domain], None, events, TIME_MS_MAX, output)
             else:
                 output.counters["events_without_rule"] += len(events)
         passed += [(ALERTS, encode_alerts(alerts)) for alerts in output.alerts]

@@ -30,7 +30,7 @@ from cep.testing.conformance.names import ID, KEY, STAMP, Names
 from cep.testing.conformance.scenario import Answer, Bindings, Scenario, ScenarioEvent, bindings_of
 from cep.testing.conformance.structure import PATTERN, PatternText
 
-_END_MS = TIME_MS_MAX - 1
+_END_MS = TIME_MS_MAX
 # Event ids are compared by length, then by bytes: with one length their order is that of arrival.
 _ID_DIGITS = 9
 
