@@ -7,6 +7,7 @@ Tested by: tests/cli/test_why.py
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -48,6 +49,7 @@ examples:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALERTS_SHOWN_MAX = 3
 _ID_LETTERS_MIN = 4
+_PIPE_WIDTH = 1_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,7 +211,9 @@ def _time(text: str) -> int:
 
 
 def _console(color: bool) -> Console:
-    return Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
+    """A pipe has no width: lines stay whole, so that they can be searched."""
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True, width=width)
 
 
 def _print_head(alert: dict[str, Any], console: Console) -> None:

@@ -60,7 +60,9 @@ def test_an_integer_that_leaves_64_bits_is_null() -> None:
     assert value_of(pattern.measures[0].value, {}, bound) is None
 
 
-EVENT: Fields = {"amount": -250, "km": 2.5, "note": "Ab_c", "event_time": 1_709_247_600_000, "card": "192.0.2.7", "ok": True}
+EVENT: Fields = {
+    "amount": -250, "km": 2.5, "note": "Ab_c", "event_time": 1_709_247_600_000, "card": "192.0.2.7", "ok": True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
