@@ -33,6 +33,8 @@ from cep.testing.values import UnexplainedError
 # 2024-01-01T00:00:00Z, a Monday: the time 0 of every test.
 START_MS = 1_704_067_200_000
 _END_MS = TIME_MS_MAX
+# Calls of the engine for one test; each costs about a millisecond.
+_DELIVERIES_MAX = 500
 
 
 class Outcome(StrEnum):
