@@ -278,7 +278,7 @@ class _Tracer:
             for run in [r for r in self.runs if r.open and r.expiry_ms <= due_ms]:
                 self._close_missed(run, seen)
                 if run.open:
-                    self._fire(run, due_ms, due_ms, Why.WITHIN)
+                    self._fire(run, due_ms, due_ms, Why.WITHIN, seen)
             self._release(before, due_ms)
             if due_ms >= _FOREVER:
                 return
@@ -290,7 +290,7 @@ class _Tracer:
             if run.open and event.ordinal - run.start_ordinal >= self.within_events:
                 self._close_missed(run, event.ordinal)
                 if run.open:
-                    self._fire(run, _FOREVER + 1, event.time_ms, Why.EVENTS)
+                    self._fire(run, _FOREVER + 1, event.time_ms, Why.EVENTS, event.ordinal)
         self._release(before, event.time_ms)
 
     def _close_missed(self, run: Run, seen: int) -> None:
@@ -302,8 +302,9 @@ class _Tracer:
                     at_ms = self.events[run.row].time_ms if between is None else between.time_ms
                     self._close(run, Closing(index, Why.BETWEEN, at_ms, None if between is None else between.row))
 
-    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why) -> None:
-        """Close the waits whose time is up: an absence is a match, another wait a time-out."""
+    def _fire(self, run: Run, until_ms: int, at_ms: int, why: Why, seen: int) -> None:
+        """Close the waits whose time is up: an absence is a match, another wait a time-out. The key's stream has had
+        `seen` events by then."""
         waits = self.positions[run.position].waits
         absent = ran_out = False
         for index in [i for i in run.open if self._deadline_ms(run, waits[i]) <= until_ms]:
@@ -322,6 +323,7 @@ class _Tracer:
         run.is_reported = run.is_reported or fresh
         if absent and self.in_order:
             self._complete(run, at_ms, None)
+            self.runs[-1].ordinal = seen - 1  # held back; completed after the last event, not by that of the run
             absent = False
         if absent or fresh:
             self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
