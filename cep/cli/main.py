@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, conformance, explain, fmt, lint, live, new, plan, replay, test, why
+from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, test, why
 
 CLEAN = 0
 FINDINGS = 1
@@ -79,6 +79,8 @@ def _run(options: argparse.Namespace) -> int:
             return plan.run(options, _is_colored("auto"))
         case "new":
             return new.run(options)
+        case "lsp":
+            return lsp.run()
         case "explain":
             return explain.run(options)
         case "test":
@@ -120,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     fmt.add_arguments(_verb(verbs, "fmt", "bring pattern files into the canonical layout", fmt.HELP))
     lint.add_arguments(_verb(verbs, "lint", "say what is probably not meant in pattern files", lint.HELP))
+    _verb(verbs, "lsp", "serve an editor", lsp.HELP)
     new.add_arguments(_verb(verbs, "new", "write the skeleton of a pattern", new.HELP))
     plan.add_arguments(_verb(verbs, "plan", "show the automaton of patterns and what they cost", plan.HELP))
     explain.add_arguments(_verb(verbs, "explain", "explain a diagnostic's code", explain.HELP))

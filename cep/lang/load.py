@@ -6,7 +6,7 @@ Tested by: tests/lang/test_load.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,6 +67,22 @@ def load_files(paths: Iterable[str | Path]) -> Checked:
             loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
         else:
             loader.add(name, found)
+    return loader.checked()
+
+
+def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str]) -> Checked:
+    """`load_files`, where texts in the overlay (by `file_name`) stand for files: those that an editor has open."""
+
+    def resolver(importing: str, written: str) -> tuple[str, str] | str:
+        name = file_name(Path(importing).parent / written)
+        return (name, overlay[name]) if name in overlay else resolve_path(importing, written)
+
+    loader = _Loader(resolver)
+    for path in paths:
+        name = file_name(Path(path))
+        text = overlay[name] if name in overlay else read_source(Path(path))
+        if isinstance(text, str):
+            loader.add(name, text)
     return loader.checked()
 
 

@@ -1,0 +1,304 @@
+"""`cep lsp`: an editor's requests over standard input and output → what cep/lang says about the text.
+
+The Language Server Protocol 3.17; pygls does the wire. Texts that are open in the editor stand for their files.
+Tested by: tests/cli/test_lsp.py
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+from pygls.uris import from_fs_path, to_fs_path
+from pygls.workspace import TextDocument
+
+from cep import __version__
+from cep.base.limits import IMPORTS_MAX
+from cep.lang.assist import meaning, words_at
+from cep.lang.cursor import RESERVED
+from cep.lang.diagnostics import Diagnostic, Severity, Span
+from cep.lang.format import format_text
+from cep.lang.lint import lint
+from cep.lang.load import Checked, file_name, load_overlaid
+from cep.lang.symbols import Named, Place, place_at, places
+from cep.lang.syntax import PatternTestSyntax
+
+HELP = """\
+Speak the Language Server Protocol over standard input and output: diagnostics while typing, hover, completion, go to
+definition, rename, formatting, quick fixes. Editors start it; patterns/editor/ has the extension for VS Code.
+"""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NEVER_RENAMED = ("function",)
+_SEVERITIES = {
+    Severity.ERROR: types.DiagnosticSeverity.Error,
+    Severity.WARNING: types.DiagnosticSeverity.Warning,
+}
+_ITEM_KINDS = {
+    "field": types.CompletionItemKind.Field,
+    "symbol": types.CompletionItemKind.EnumMember,
+    "function": types.CompletionItemKind.Function,
+    "definition": types.CompletionItemKind.Function,
+    "variable": types.CompletionItemKind.Variable,
+    "parameter": types.CompletionItemKind.Variable,
+    "event": types.CompletionItemKind.Class,
+    "list": types.CompletionItemKind.Constant,
+    "pattern": types.CompletionItemKind.Module,
+    "keyword": types.CompletionItemKind.Keyword,
+}
+
+
+def run() -> int:
+    """Serve until the editor says exit."""
+    # Standard output is the protocol's; anything else that is written there ends the session.
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    # Copies, because pygls closes what it is given.
+    with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
+        server().start_io(requests, answers)
+    return 0
+
+
+class _Texts:
+    """The texts of the workspace: open documents before files."""
+
+    def __init__(self, served: LanguageServer) -> None:
+        self.served = served
+
+    def name(self, uri: str) -> str:
+        """The name under which cep/lang knows a document."""
+        path = to_fs_path(uri)
+        return uri if path is None else file_name(Path(path))
+
+    def uri(self, name: str) -> str:
+        """The document behind a name."""
+        open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
+        return open_ones.get(name) or from_fs_path(str(Path(name).resolve())) or name
+
+    def document(self, name: str) -> TextDocument:
+        return self.served.workspace.get_text_document(self.uri(name))
+
+    def overlay(self) -> dict[str, str]:
+        return {self.name(uri): d.source for uri, d in self.served.workspace.text_documents.items()}
+
+    def checked(self, uri: str) -> Checked:
+        """One document and what it imports."""
+        return load_overlaid([self.name(uri)], self.overlay())
+
+    def all_checked(self, uri: str) -> Checked:
+        """Every pattern file of the workspace: who imports this one has to be renamed along."""
+        path = to_fs_path(uri)
+        root = self.served.workspace.root_path or (str(Path(path).parent) if path is not None else None)
+        found = sorted(Path(root).rglob("*.cep"))[:IMPORTS_MAX] if root is not None else []
+        names = dict.fromkeys([self.name(uri), *(file_name(p) for p in found)])
+        return load_overlaid(names, self.overlay())
+
+    def span_range(self, span: Span) -> types.Range:
+        document = self.document(span.file)
+        start, end = document.client_position_at_offset(span.start), document.client_position_at_offset(span.end)
+        return types.Range(start, end)
+
+
+def server() -> LanguageServer:
+    """The server with all its features."""
+    served = LanguageServer("cep", __version__)
+    texts = _Texts(served)
+    _add_diagnostics(served, texts)
+    _add_reading(served, texts)
+    _add_changing(served, texts)
+    return served
+
+
+# ------------------------------------------------------------------------------------------------- diagnostics
+
+
+def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
+    def publish(uri: str) -> None:
+        found = [_diagnostic(d, texts) for d in _findings(texts, uri)]
+        served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
+
+    @served.feature(types.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenTextDocumentParams) -> None:
+        publish(params.text_document.uri)
+
+    @served.feature(types.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: types.DidChangeTextDocumentParams) -> None:
+        publish(params.text_document.uri)
+
+    @served.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(_params: types.DidSaveTextDocumentParams) -> None:
+        for uri in list(served.workspace.text_documents):
+            publish(uri)
+
+    @served.feature(types.TEXT_DOCUMENT_CODE_ACTION)
+    def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
+        uri = params.text_document.uri
+        found: list[types.CodeAction] = []
+        for diagnostic in _findings(texts, uri):
+            if diagnostic.fix is None or diagnostic.span is None:
+                continue
+            place = texts.span_range(diagnostic.span)
+            if place.start.line > params.range.end.line or place.end.line < params.range.start.line:
+                continue
+            fix = diagnostic.fix
+            edit = types.TextEdit(texts.span_range(fix.span), fix.replacement)
+            found.append(
+                types.CodeAction(
+                    title=f"Change to `{fix.replacement}`",
+                    kind=types.CodeActionKind.QuickFix,
+                    diagnostics=[_diagnostic(diagnostic, texts)],
+                    edit=types.WorkspaceEdit(changes={texts.uri(fix.span.file): [edit]}),
+                )
+            )
+        return found
+
+
+def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
+    """Errors and lints of one document."""
+    checked = texts.checked(uri)
+    name = texts.name(uri)
+    errors = [d for d in checked.diagnostics if d.is_error and (d.span is None or d.span.file == name)]
+    return errors + lint(checked, [name])
+
+
+def _diagnostic(found: Diagnostic, texts: _Texts) -> types.Diagnostic:
+    start = types.Position(0, 0)
+    place = types.Range(start, start) if found.span is None else texts.span_range(found.span)
+    related = [
+        types.DiagnosticRelatedInformation(
+            types.Location(texts.uri(label.span.file), texts.span_range(label.span)), label.text
+        )
+        for label in found.labels
+    ]
+    message = f"{found.message}\n{found.help}" if found.help else found.message
+    return types.Diagnostic(
+        place, message, _SEVERITIES[found.severity], code=found.code, source="cep", related_information=related
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- reading
+
+
+def _add_reading(served: LanguageServer, texts: _Texts) -> None:
+    @served.feature(types.TEXT_DOCUMENT_HOVER)
+    def hover(params: types.HoverParams) -> types.Hover | None:
+        checked, found = _place(texts, params, whole=False)
+        text = "" if found is None else meaning(checked, found.named)
+        if found is None or not text:
+            return None
+        content = types.MarkupContent(types.MarkupKind.Markdown, text)
+        return types.Hover(content, texts.span_range(found.span))
+
+    @served.feature(
+        types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", ":", "=", "[", ","])
+    )
+    def complete(params: types.CompletionParams) -> types.CompletionList:
+        uri = params.text_document.uri
+        document = served.workspace.get_text_document(uri)
+        offset = document.offset_at_position(params.position)
+        words = words_at(texts.checked(uri), texts.name(uri), document.source, offset)
+        items = [
+            types.CompletionItem(
+                word.text, kind=_ITEM_KINDS.get(word.kind), detail=word.detail or word.kind, sort_text=f"{rank:04}"
+            )
+            for rank, word in enumerate(words)
+        ]
+        return types.CompletionList(is_incomplete=False, items=items)
+
+    @served.feature(types.TEXT_DOCUMENT_DEFINITION)
+    def definition(params: types.DefinitionParams) -> list[types.Location]:
+        checked, found = _place(texts, params, whole=False)
+        if found is None:
+            return []
+        return [_location(p, texts) for p in _same(checked, found.named) if p.declares]
+
+    @served.feature(types.TEXT_DOCUMENT_REFERENCES)
+    def references(params: types.ReferenceParams) -> list[types.Location]:
+        checked, found = _place(texts, params, whole=True)
+        return [] if found is None else [_location(p, texts) for p in _same(checked, found.named)]
+
+    @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
+    def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
+        """A lens over each test; the editor's extension runs the command in a terminal."""
+        uri = params.text_document.uri
+        name = texts.name(uri)
+        tests = [
+            d
+            for file in texts.checked(uri).files
+            if file.name == name
+            for d in file.declarations
+            if isinstance(d, PatternTestSyntax)
+        ]
+        path = to_fs_path(uri) or uri
+        return [
+            types.CodeLens(texts.span_range(t.span), types.Command("Run tests", "cep.test", arguments=[path, t.name]))
+            for t in tests
+        ]
+
+
+class _At(Protocol):
+    """A request about a place in a document."""
+
+    @property
+    def text_document(self) -> types.TextDocumentIdentifier: ...
+
+    @property
+    def position(self) -> types.Position: ...
+
+
+def _place(texts: _Texts, params: _At, *, whole: bool) -> tuple[Checked, Place | None]:
+    uri = params.text_document.uri
+    checked = texts.all_checked(uri) if whole else texts.checked(uri)
+    offset = texts.served.workspace.get_text_document(uri).offset_at_position(params.position)
+    return checked, place_at(places(checked.files, checked.resolved), texts.name(uri), offset)
+
+
+def _same(checked: Checked, named: Named) -> list[Place]:
+    return [p for p in places(checked.files, checked.resolved) if p.named == named]
+
+
+def _location(place: Place, texts: _Texts) -> types.Location:
+    return types.Location(texts.uri(place.span.file), texts.span_range(place.span))
+
+
+# ---------------------------------------------------------------------------------------------------- changing
+
+
+def _add_changing(served: LanguageServer, texts: _Texts) -> None:
+    @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
+    def prepare(params: types.PrepareRenameParams) -> types.Range | None:
+        _, found = _place(texts, params, whole=False)
+        return None if found is None or found.named.kind in _NEVER_RENAMED else texts.span_range(found.span)
+
+    @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
+    def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
+        checked, found = _place(texts, params, whole=True)
+        if found is None or found.named.kind in _NEVER_RENAMED or not _is_free(checked, found.named, params.new_name):
+            return None
+        changes: dict[str, list[types.TextEdit]] = {}
+        for place in _same(checked, found.named):
+            edit = types.TextEdit(texts.span_range(place.span), params.new_name)
+            changes.setdefault(texts.uri(place.span.file), []).append(edit)
+        return types.WorkspaceEdit(changes=changes)
+
+    @served.feature(types.TEXT_DOCUMENT_FORMATTING)
+    def formatting(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
+        document = served.workspace.get_text_document(params.text_document.uri)
+        formatted, _ = format_text(document.source)
+        if formatted is None or formatted == document.source:
+            return []
+        end = document.client_position_at_offset(len(document.source))
+        return [types.TextEdit(types.Range(types.Position(0, 0), end), formatted)]
+
+
+def _is_free(checked: Checked, named: Named, new_name: str) -> bool:
+    """May this be renamed so? Not to a word of the language, and not to what the same kind of thing is called."""
+    if _NAME.fullmatch(new_name) is None or new_name in RESERVED:
+        return False
+    taken: Iterable[Place] = places(checked.files, checked.resolved)
+    return not any(p.named == Named(named.kind, new_name, named.owner) for p in taken)

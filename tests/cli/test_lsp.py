@@ -1,0 +1,167 @@
+"""A session with the real server over its pipes: open, break, fix, hover, complete, define, rename, format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.lsp_client import Client
+from tests.lang.common import EVENTS
+
+PATTERN = """import "events.cep"
+
+## Small ones, then a large one. 💳
+pattern p(least: int = 2)
+  by card_id
+{
+  seq    probe{least,} -> hit  within 1 h
+  where  probe: transaction  status == declined
+         hit:   transaction  amount > probe.amount
+  emit   total = sum(probe.amount)
+}
+"""
+
+
+class Session:
+    """One open document of a workspace with two files."""
+
+    def __init__(self, client: Client, path: Path) -> None:
+        self.client, self.path, self.uri = client, path, path.as_uri()
+        self.text = ""
+        self.version = 0
+
+    def open(self, text: str) -> list[dict[str, Any]]:
+        self.text = text
+        document = {"uri": self.uri, "languageId": "cep", "version": 0, "text": text}
+        self.client.tell("textDocument/didOpen", {"textDocument": document})
+        return self.client.diagnostics()
+
+    def change(self, old: str, new: str) -> list[dict[str, Any]]:
+        """Replace a part of the text, as an editor does while somebody types."""
+        place = self.place(old)
+        self.text = self.text.replace(old, new, 1)
+        self.version += 1
+        change = {"range": {"start": place, "end": self.after(place, old)}, "text": new}
+        document = {"uri": self.uri, "version": self.version}
+        self.client.tell("textDocument/didChange", {"textDocument": document, "contentChanges": [change]})
+        return self.client.diagnostics()
+
+    def place(self, part: str, into: int = 0) -> dict[str, int]:
+        """The position of a part of the text; characters count as UTF-16 does."""
+        before = self.text[: self.text.index(part) + into]
+        line = before.rpartition("\n")[2]
+        return {"line": before.count("\n"), "character": len(line.encode("utf-16-le")) // 2}
+
+    @staticmethod
+    def after(place: dict[str, int], text: str) -> dict[str, int]:
+        return {"line": place["line"], "character": place["character"] + len(text)}
+
+    def ask(self, method: str, part: str, into: int = 0, **more: Any) -> Any:
+        params = {"textDocument": {"uri": self.uri}, "position": self.place(part, into), **more}
+        return self.client.ask(f"textDocument/{method}", params)
+
+    def words(self, part: str) -> list[str]:
+        """What is offered behind a part of the text."""
+        return [item["label"] for item in self.ask("completion", part, len(part))["items"]]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Session]:
+    (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
+    path = tmp_path / "p.cep"
+    path.write_text(PATTERN, encoding="utf-8")
+    with Client(tmp_path) as client:
+        yield Session(client, path)
+
+
+def codes(diagnostics: list[dict[str, Any]]) -> list[str]:
+    return [d["code"] for d in diagnostics if d["severity"] == 1]
+
+
+def applied(text: str, edits: list[dict[str, Any]]) -> str:
+    """The text after the edits of one file."""
+    lines = text.split("\n")
+    for edit in sorted(
+        edits, key=lambda e: (e["range"]["start"]["line"], e["range"]["start"]["character"]), reverse=True
+    ):
+        start, end = edit["range"]["start"], edit["range"]["end"]
+        head = "\n".join([*lines[: start["line"]], lines[start["line"]][: start["character"]]])
+        tail = "\n".join([lines[end["line"]][end["character"] :], *lines[end["line"] + 1 :]])
+        lines = (head + edit["newText"] + tail).split("\n")
+    return "\n".join(lines)
+
+
+def test_a_session(session: Session) -> None:
+    # open, break, fix
+    assert codes(session.open(PATTERN)) == []
+    broken = session.change("amount > probe.amount", "amont > probe.amount")
+    assert codes(broken) == ["CEP201"]
+    place = broken[0]["range"]
+    action = session.client.ask(
+        "textDocument/codeAction",
+        {"textDocument": {"uri": session.uri}, "range": place, "context": {"diagnostics": broken}},
+    )[0]
+    assert applied(session.text, action["edit"]["changes"][session.uri]) == PATTERN
+    assert codes(session.change("amont", "amount")) == []
+    # hover
+    assert "amount  decimal(2)" in session.ask("hover", "amount > probe", 2)["contents"]["value"]
+    assert "probe: transaction  status == declined" in session.ask("hover", "probe{", 1)["contents"]["value"]
+    assert "least: int = 2" in session.ask("hover", "least,}", 1)["contents"]["value"]
+    assert "total: decimal(2)" in session.ask("hover", "total =", 1)["contents"]["value"]
+    assert "sum(x.field)" in session.ask("hover", "sum(", 1)["contents"]["value"]
+    assert session.ask("hover", "within", 1) is None
+    # go to definition, also into another file
+    (target,) = session.ask("definition", "transaction  status", 3)
+    assert target["uri"].endswith("events.cep")
+    (target,) = session.ask("definition", "least,}", 1)
+    assert target["range"]["start"] == session.place("least: int")
+    # rename
+    edit = session.ask("rename", "probe{", 1, newName="attempt")
+    renamed = applied(session.text, edit["changes"][session.uri])
+    assert renamed == PATTERN.replace("probe", "attempt")
+    assert session.ask("rename", "probe{", 1, newName="where") is None
+    assert session.ask("rename", "probe{", 1, newName="hit") is None
+    # format
+    session.change("  seq    probe", "seq probe")
+    (edit,) = session.client.ask(
+        "textDocument/formatting",
+        {"textDocument": {"uri": session.uri}, "options": {"tabSize": 2, "insertSpaces": True}},
+    )
+    assert edit["newText"] == PATTERN
+
+
+def test_completion(session: Session) -> None:
+    session.open(PATTERN)
+    session.change("status == declined", "status == ")
+    assert session.words("status == ")[:3] == ["approved", "declined", "reversed"]
+    session.change("status == ", "")
+    assert {"amount", "least", "probe", "count"} <= set(session.words("probe: transaction  "))
+    session.change("amount > probe.amount", "amount > probe.")
+    assert session.words("amount > probe.")[:3] == ["tx_id", "event_time", "card_id"]
+    session.change("hit:   transaction  amount > probe.", "hit: ")
+    assert session.words("hit: ") == ["transaction"]
+
+
+def test_a_field_is_renamed_in_every_file(session: Session) -> None:
+    session.open(PATTERN)
+    edit = session.ask("rename", "amount > probe", 1, newName="value_of_it")
+    assert len(edit["changes"]) == 2
+    other = next(uri for uri in edit["changes"] if uri.endswith("events.cep"))
+    assert "value_of_it      decimal(2)" in applied(EVENTS, edit["changes"][other])
+
+
+def test_positions_behind_a_character_outside_of_the_basic_plane(session: Session) -> None:
+    text = PATTERN.replace("status == declined", '"💳" == cuntry')
+    broken = session.open(text)
+    (found,) = [d for d in broken if d["code"] == "CEP201"]
+    assert found["range"]["start"] == session.place("cuntry")
+
+
+def test_lints_are_warnings_and_tests_have_a_lens(session: Session) -> None:
+    found = session.open(PATTERN + 'test "t" of p { c: 0s transaction\n expect none }\n')
+    assert [d["code"] for d in found] == ["CEP704"]
+    (lens,) = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
+    assert lens["command"]["arguments"][1] == "t"
