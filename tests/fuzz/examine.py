@@ -65,7 +65,7 @@ def examine_skip(found: Finding, free: Json) -> Finding:
         return replace(found, outcome=replace(found.outcome, verdict=Verdict.DIFFERS, numbers=numbers))
     if free_outcome.verdict is Verdict.PASS and scenario.expected is not None:
         free_answer = scenario_of(free, free["name"]).expected
-        if free_answer is not None and has_rivals(scenario, free_answer):
+        if free_answer is not None and (has_rivals(scenario, free_answer) or released_together(found.outcome)):
             return replace(found, outcome=replace(found.outcome, verdict=Verdict.PASS, numbers=()), tie=True)
         # What an absence at an end leaves alive withholds matches though it never completes one itself.
         if found.outcome.verdict is Verdict.DIFFERS and not {2, 3} & set(found.outcome.numbers):
@@ -94,6 +94,25 @@ def has_rivals(scenario: Scenario, free: Answer) -> bool:
     assert scenario.expected is not None
     spans = [span(match) for match in free.bindings]
     return any(spans.count(span(match)) > 1 for match in scenario.expected.bindings)
+
+
+def released_together(outcome: Outcome) -> bool:
+    """Whether the two sides chose otherwise among matches that start alike and that one and the same event released:
+    the library orders what it has withheld by start, and then by its internal queue."""
+    scenario, found = outcome.scenario, outcome.disagreement
+    if scenario.expected is None or outcome.written is None or not found.missing:
+        return False
+    ours = answer(check_pattern(outcome.written), scenario)
+    order = {event.id: (event.time_ms, place) for place, event in enumerate(scenario.events)}
+
+    def released(matches: Answer, chosen: frozenset[Bindings]) -> set[tuple[tuple[int, int], int]]:
+        return {
+            (min(order[i] for _, ids in match for i in ids), time_ms)
+            for match, time_ms in matches.matches
+            if match in chosen
+        }
+
+    return released(scenario.expected, found.missing) == released(ours, found.extra)
 
 
 # ------------------------------------------------------------------------------------------------------ oracle

@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from cep.testing.conformance.scenario import Json
 
@@ -58,7 +59,7 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
             given,
             len(loops),
             any(is_loop(group) for group in _groups(stages, str(given["name"]))),
-            given.get("link", "").startswith("not"),
+            is_negated(given),
             frozenset(names[:at]) | around | own,
             frozenset(names[at + 1 :]) | around | own,
             step_ms,
@@ -100,7 +101,7 @@ def may_be_empty(stage: Json) -> bool:
     """Whether it can match no event."""
     if stage.get("optional") or stage.get("times", (1, 1))[0] == 0:
         return True
-    return "group" in stage and all(s.get("link", "").startswith("not") or may_be_empty(s) for s in stage["group"])
+    return "group" in stage and all(is_negated(s) or may_be_empty(s) for s in stage["group"])
 
 
 def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
@@ -115,19 +116,54 @@ def begins_with_group(stages: Sequence[Json], *, first: bool = True) -> bool:
     return False
 
 
-def greed_meets_nothing(stages: Sequence[Json], *, behind: bool = False) -> bool:
-    """Whether a greedy loop stands before what may match nothing, or at the end of a group that repeats. `behind` says
-    whether what follows the stages is so."""
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What surrounds stages: whether they are in a group, in an optional one, and before what may match nothing."""
+
+    in_group: bool = False
+    optional: bool = False
+    before_nothing: bool = False
+
+
+def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
+    """Whether a greedy loop stands where the library treats its greed otherwise: before what may match nothing, at the
+    end of a group that repeats, in an optional group, before a `notNext`, or with a stop event in a group or as a whole
+    optional."""
     for number, stage in enumerate(stages):
         follower = stages[number + 1] if number + 1 < len(stages) else None
-        opens = behind
+        opens = around.before_nothing
         if follower is not None:
             opens = may_be_empty(follower) or ("group" in follower and may_be_empty(follower["group"][0]))
-        if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1] and opens:
-            return True
-        if "group" in stage and greed_meets_nothing(stage["group"], behind=opens or is_loop(stage)):
-            return True
+        if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
+            stops = "until" in stage and (around.in_group or bool(stage.get("optional")))
+            refused_next = follower is not None and follower.get("link") == "notNext"
+            if opens or stops or refused_next or around.optional:
+                return True
+        if "group" in stage:
+            inside = _Around(True, around.optional or may_be_empty(stage), opens or is_loop(stage))
+            if greed_is_lost(stage["group"], inside):
+                return True
     return False
+
+
+def absences_in_a_row(stages: Sequence[Json]) -> bool:
+    """Whether an absence follows another."""
+    both = (is_negated(a) and is_negated(b) for a, b in pairwise(stages))
+    return any(both) or any("group" in stage and absences_in_a_row(stage["group"]) for stage in stages)
+
+
+def loop_before_absence(stages: Sequence[Json]) -> bool:
+    """Whether an absence follows a loop that has an end or takes every combination, or a group."""
+    found = (
+        is_negated(b) and ("group" in a or (is_loop(a) and (a["times"][1] is not None or a.get("inner"))))
+        for a, b in pairwise(stages)
+    )
+    return any(found) or any("group" in stage and loop_before_absence(stage["group"]) for stage in stages)
+
+
+def is_negated(stage: Json) -> bool:
+    """Whether it is an absence."""
+    return str(stage.get("link", "")).startswith("not")
 
 
 def groups_in(stages: Sequence[Json]) -> Iterator[Json]:
@@ -141,7 +177,7 @@ def groups_in(stages: Sequence[Json]) -> Iterator[Json]:
 def ends_on_absence(stages: Sequence[Json]) -> bool:
     """Whether an absence may be the last thing of the stages or of a group among them."""
     for stage in reversed(stages):
-        if stage.get("link", "").startswith("not"):
+        if is_negated(stage):
             return True
         if not may_be_empty(stage):
             break
