@@ -22,9 +22,9 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: every token has one, and freezing doubles the cost of one
 class Span:
-    """The characters [start, end) of one file."""
+    """The characters [start, end) of one file. Never changed."""
 
     file: str
     start: int

@@ -98,18 +98,20 @@ def pieces(lexed: Lexed, text: str) -> list[Piece]:
     end = 0
     for token in lexed.tokens:
         piece = Piece(token)
+        lead: list[str] = []
         while at < len(comments) and comments[at].span.start < token.span.start:
             comment = comments[at]
             between = text[end : comment.span.start]
-            if found and "\n" not in between and not piece.lead and not found[-1].trail:
-                found[-1].trail = _comment(comment.text)
+            if found and "\n" not in between and not lead and not found[-1].trail:
+                found[-1].trail = comment.text.rstrip()
             else:
-                _blank(piece, between)
-                piece.lead += (_comment(comment.text),)
+                _blank(lead, between)
+                lead.append(comment.text.rstrip())
             end = comment.span.end
             at += 1
         if token.first_on_line:
-            _blank(piece, text[end : token.span.start])
+            _blank(lead, text[end : token.span.start])
+        piece.lead = tuple(lead)
         end = token.span.end
         if found and found[-1].text == "," and piece.text in ("]", ")"):
             _absorb(found, piece)
@@ -127,13 +129,9 @@ def _absorb(found: list[Piece], piece: Piece) -> None:
     piece.lead = (*(c for c in comma.lead if c), *((_no_doc(trail),) if trail else ()), *piece.lead)
 
 
-def _comment(text: str) -> str:
-    return text.rstrip()
-
-
-def _blank(piece: Piece, between: str) -> None:
-    if between.count("\n") > 1 and piece.lead[-1:] != ("",):
-        piece.lead += ("",)
+def _blank(lead: list[str], between: str) -> None:
+    if between.count("\n") > 1 and lead[-1:] != [""]:
+        lead.append("")
 
 
 def without(group: Sequence[Piece], texts: tuple[str, ...]) -> list[Piece]:
@@ -317,23 +315,38 @@ def _text(group: Sequence[Piece], spots: Sequence[_Spot], first: int, last: int)
 def _fitting(
     group: Sequence[Piece], spots: Sequence[_Spot], begin: int, end: int, layout: Layout
 ) -> list[tuple[int, int]]:
-    """Cut [begin, end) so that every part fits, as far as that is possible."""
+    """Cut [begin, end) so that every part fits, as far as that is possible: at the weakest operators first.
+
+    Cost: linear for each strength of operator, of which nesting bounds the number.
+    """
+    widths = [0]
+    for at in range(begin, end):
+        widths.append(widths[-1] + len(spots[at].space) + len(group[at].text))
+
+    def width(first: int, last: int) -> int:
+        inside = widths[last - begin] - widths[first - begin] - len(spots[first].space)
+        return _column(spots, first, layout) + inside
+
     found: list[tuple[int, int]] = []
     waiting = [(begin, end)]
     while waiting:
         first, last = waiting.pop()
-        width = _column(spots, first, layout)
-        cuts: list[tuple[int, int, bool, int]] = []
-        for at in range(first, last):
-            spot = spots[at]
-            if at > first and spot.rank is not None:
-                fits = width <= WIDTH
-                cuts.append((spot.depth, spot.rank[0], not fits, -at if fits else at))
-            width += (len(spot.space) if at > first else 0) + len(group[at].text)
-        if width <= WIDTH or not cuts:
+        strengths = {at: _strength(spots[at]) for at in range(first + 1, last) if spots[at].rank is not None}
+        if width(first, last) <= WIDTH or not strengths:
             found.append((first, last))
             continue
-        # The weakest operator; of several the last one before which everything fits.
-        cut = abs(min(cuts)[3])
-        waiting += [(cut, last), (first, cut)]
+        weakest = min(strengths.values())
+        cuts = [at for at, strength in strengths.items() if strength == weakest]
+        parts: list[tuple[int, int]] = []
+        start = first
+        for cut, boundary in zip(cuts, [*cuts[1:], last], strict=True):
+            if width(start, boundary) > WIDTH:
+                parts.append((start, cut))
+                start = cut
+        waiting += [(start, last), *reversed(parts)]
     return found
+
+
+def _strength(spot: _Spot) -> tuple[int, int]:
+    assert spot.rank is not None
+    return spot.depth, spot.rank[0]

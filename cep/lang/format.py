@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from cep.base.collection import paused
 from cep.lang.cursor import CLAUSE_WORDS, Cursor
 from cep.lang.diagnostics import Collector, Diagnostic
 from cep.lang.flow import WIDTH, Layout, Line, Piece, Style, flow, joined, pieces, without
@@ -30,11 +31,12 @@ def format_text(text: str, name: str = "<text>") -> tuple[str | None, list[Diagn
     Cost: linear in the text.
     """
     collector = Collector()
-    lexed = lex(text, name, collector)
-    file = parse_tokens(Cursor(lexed.tokens, collector), name)
-    if collector.error_count:
-        return None, collector.found
-    return _written(_file(pieces(lexed, text), file.declarations)), []
+    with paused():
+        lexed = lex(text, name, collector)
+        file = parse_tokens(Cursor(lexed.tokens, collector), name)
+        if collector.error_count:
+            return None, collector.found
+        return _written(_file(pieces(lexed, text), file.declarations)), []
 
 
 def _written(lines: Iterable[Line]) -> str:

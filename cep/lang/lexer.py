@@ -99,12 +99,15 @@ class _Lexer:
 
     def run(self) -> Lexed:
         position = 0
+        match = _SCANNER.match
         while position < len(self.text):
-            found = _SCANNER.match(self.text, position)
+            found = match(self.text, position)
             if found is None:
                 position = self._unknown(position)
                 continue
-            self._take(found)
+            # Most of a file by far is spaces.
+            if found.lastgroup != "space":
+                self._take(found)
             position = found.end()
         end = len(self.text)
         self._push(TokenKind.END, "", Span(self.file, end, end), "")

@@ -9,6 +9,7 @@ Tested by: tests/lang/test_lint.py, tests/lang/golden/lints/
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ def _allows(name: str, text: str) -> Iterator[_Allow]:
             continue
         line = lines.position(comment.span.start)[0]
         if line not in with_tokens:
-            line = next((later for later in starts if later > line), line)
+            line = starts[min(bisect_right(starts, line), len(starts) - 1)]
         start = comment.span.start + found.start(1)
         code_span = Span(name, start, start + len(found[1]))
         yield _Allow(found[1], line, (found[2] or "").strip(), comment.span, code_span)

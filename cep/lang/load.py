@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cep.base.collection import paused
 from cep.base.errors import UsageError
 from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.base.schema import Schema
@@ -51,23 +52,25 @@ class Checked:
 
 def load_text(text: str, name: str = "<text>", resolver: Resolver | None = None) -> Checked:
     """Check one text. Without a resolver it may not import anything."""
-    loader = _Loader(resolver or _no_imports)
-    loader.add(name, text)
-    return loader.checked()
+    with paused():
+        loader = _Loader(resolver or _no_imports)
+        loader.add(name, text)
+        return loader.checked()
 
 
 def load_files(paths: Iterable[str | Path]) -> Checked:
     """Check files together, as one set of names, with what they import."""
-    loader = _Loader(resolve_path)
-    for path in paths:
-        name = file_name(Path(path))
-        found = read_source(Path(path))
-        if found is None or isinstance(found, _Unreadable):
-            reason = found.reason if found is not None else "there is no such file"
-            loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
-        else:
-            loader.add(name, found)
-    return loader.checked()
+    with paused():
+        loader = _Loader(resolve_path)
+        for path in paths:
+            name = file_name(Path(path))
+            found = read_source(Path(path))
+            if found is None or isinstance(found, _Unreadable):
+                reason = found.reason if found is not None else "there is no such file"
+                loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
+            else:
+                loader.add(name, found)
+        return loader.checked()
 
 
 def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str]) -> Checked:

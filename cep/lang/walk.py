@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from functools import cache
 
 from cep.lang.ir import Aggregate, Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
@@ -21,7 +22,13 @@ def nodes(tree: object) -> Iterator[object]:
             waiting.extend(reversed(node))
         elif is_dataclass(node) and not isinstance(node, type):
             yield node
-            waiting.extend(getattr(node, f.name) for f in reversed(fields(node)))
+            waiting.extend([getattr(node, name) for name in _field_names(type(node))])
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass that hold other nodes, the last one first."""
+    return tuple(f.name for f in reversed(fields(kind)) if f.type not in ("str", "Span", "bool", "int"))
 
 
 def names_in(tree: object) -> set[str]:

@@ -32,7 +32,7 @@ def scope(text: str) -> str:
     for include in GRAMMAR["patterns"]:
         for rule in rules(GRAMMAR["repository"][include["include"].removeprefix("#")]):
             found = re.match(rule.get("match", rule.get("begin")), text)
-            if found is not None and found.end() >= len(text.split()[0]):
+            if found is not None and found.end() >= len(text.split(maxsplit=1)[0]):
                 captures = rule.get("captures", {"1": {"name": ""}})
                 return str(rule.get("name", captures["1"]["name"]))
     return ""

@@ -1,0 +1,194 @@
+"""Broken files: never a traceback, a diagnostic wherever something is wrong, and time linear in the size.
+
+The first mutation tests are short; the slow ones do many more and files of a mebibyte.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cep.base.limits import SOURCE_BYTES_MAX
+from cep.lang.assist import words_at
+from cep.lang.diagnostics import Collector
+from cep.lang.fix import fixed
+from cep.lang.format import format_text
+from cep.lang.lexer import lex
+from cep.lang.lint import lint
+from cep.lang.load import load_text
+from cep.lang.render import render_text
+from cep.lang.symbols import places
+from tests.lang.generate import random_file
+from tests.lang.plain import tree
+
+PATTERNS = sorted((Path(__file__).parents[2] / "patterns").rglob("*.cep"))
+ODD = [
+    "\x00",
+    "\ufeff",
+    "\u202e",
+    "é",
+    "💳",
+    "\u2028",
+    "\ud7ff",
+    "\u0301",
+    "”",
+    "\t",
+    "\r",
+    "\x0b",
+    "#",
+    '"',
+    "\\",
+    "'",
+]
+HUGE = [
+    "9" * 50,
+    "1" + "0" * 5_000,
+    "0." + "0" * 400 + "1",
+    "1e999",
+    "-9223372036854775809",
+    "99999999999 weeks",
+    "1_" * 60,
+]
+
+
+def broken_tokens(text: str, random: Random) -> str:
+    """Drop, duplicate, swap or insert tokens."""
+    spans = [(t.span.start, t.span.end) for t in lex(text, "x", Collector()).tokens if t.text]
+    for _ in range(random.randint(1, 4)):
+        start, end = random.choice(spans)
+        other_start, other_end = random.choice(spans)
+        other = text[other_start:other_end]
+        match random.randrange(4):
+            case 0:
+                text = text[:start] + text[end:]
+            case 1:
+                text = text[:end] + " " + text[start:end] + text[end:]
+            case 2:
+                text = text[:start] + other + text[end:]
+            case _:
+                text = text[:start] + random.choice([other, *ODD, *HUGE]) + " " + text[start:]
+    return text
+
+
+def broken_bytes(text: str, random: Random) -> str:
+    """The same with bytes; what is no UTF-8 any more is replaced, as an editor would."""
+    data = bytearray(text.encode())
+    for _ in range(random.randint(1, 6)):
+        at, other = random.randrange(len(data)), random.randrange(len(data))
+        match random.randrange(4):
+            case 0:
+                del data[at : at + random.randint(1, 8)]
+            case 1:
+                data[at:at] = data[other : other + random.randint(1, 20)]
+            case 2:
+                data[at], data[other] = data[other], data[at]
+            case _:
+                data.insert(at, random.randrange(256))
+    return data.decode("utf-8", "replace")
+
+
+def survives(text: str, label: str) -> None:
+    """Everything that reads pattern text comes back, and what is wrong is said."""
+    checked = load_text(text)
+    render_text(checked.diagnostics, checked.sources)
+    declared = re.findall(r"^pattern ([A-Za-z_]\w*)", text, re.MULTILINE)
+    if set(declared) - checked.patterns.keys():
+        assert checked.diagnostics, f"{label}: a pattern is lost without a word"
+    formatted, mistakes = format_text(text)
+    assert (formatted is None) == bool(mistakes), label
+    if formatted is not None:
+        assert tree(formatted) == tree(text), label
+        assert format_text(formatted)[0] == formatted, label
+    lint(checked)
+    places(checked.files, checked.resolved)
+    fixed(checked.diagnostics, checked.sources)
+    words_at(checked, "<text>", text, len(text) // 2)
+
+
+def source(seed: int) -> str:
+    if seed % 4 == 0:
+        return "\n".join(path.read_text(encoding="utf-8") for path in PATTERNS).replace('import "events.cep"', "")
+    return random_file(seed)
+
+
+def mutate(seeds: range) -> None:
+    for seed in seeds:
+        random = Random(seed)
+        text = source(seed)
+        survives(broken_tokens(text, random), f"tokens, seed {seed}")
+        survives(broken_bytes(text, random), f"bytes, seed {seed}")
+
+
+def test_some_mutations() -> None:
+    mutate(range(25))
+
+
+@pytest.mark.slow
+def test_many_mutations() -> None:
+    mutate(range(25, 2_000))
+
+
+@pytest.mark.parametrize("word", [*ODD, *HUGE], ids=[ascii(w)[:16] for w in (*ODD, *HUGE)])
+def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
+    text = random_file(3)
+    for at in range(0, len(text), max(1, len(text) // 12)):
+        survives(text[:at] + word + text[at:], f"{word!r} at {at}")
+
+
+# What is repeated, and what stands around it.
+_EVENT = "event t { i id event_time time k string a int }\n"
+_IN_WHERE = (_EVENT + "pattern p by k { seq v where v: t ", " }")
+REPEATED = {
+    "spaces": ("", " ", ""),
+    "comments": ("", "# x\n", ""),
+    "unknown characters": ("", "§", ""),
+    "open texts": ("", '"x\n', ""),
+    "braces": ("", "{", ""),
+    "parentheses": (_IN_WHERE[0], "(", _IN_WHERE[1]),
+    "and": (_IN_WHERE[0] + "a > 1", " and a > 1", _IN_WHERE[1]),
+    "plus": (_IN_WHERE[0] + "a > 1", " + 1", _IN_WHERE[1]),
+    "not": (_IN_WHERE[0], "not ", _IN_WHERE[1]),
+    "unknown names": (_IN_WHERE[0] + "bb > 1", " and amout > 1", _IN_WHERE[1]),
+    "items": ("list l = [1", ", 22", "]"),
+    "fields": ("event t { ", "a int ", "}"),
+    "empty patterns": ("", "pattern p by k { }\n", ""),
+    "half patterns": ("", "pattern p by k { seq a -> where\n", ""),
+    "steps": (_EVENT + "pattern p by k { seq a", " -> a", " }"),
+    "one long name": ("list ", "x", " = [1]"),
+    "one long number": ("list l = [", "9", "]"),
+    "half tests": ("", 'test "x" of p { c: 0s t a=1\n', ""),
+    "silences": ("", "# allow(CEP701): x\n", ""),
+    "dots": (_IN_WHERE[0] + "a", ".a", _IN_WHERE[1]),
+    "histories": (_IN_WHERE[0] + "a > 1", " and count(t over 1 h) > 1", _IN_WHERE[1]),
+}
+
+
+def seconds(text: str) -> float:
+    start = time.process_time()
+    checked = load_text(text)
+    lint(checked)
+    format_text(text)
+    return time.process_time() - start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REPEATED)
+def test_time_is_linear(name: str) -> None:
+    before, part, after = REPEATED[name]
+    small, large = (
+        before + part * ((size - len(before) - len(after)) // len(part.encode())) + after
+        for size in (SOURCE_BYTES_MAX // 16, SOURCE_BYTES_MAX)
+    )
+    survives(large, name)
+    seconds(small)
+    first, second = seconds(small), seconds(large)
+    assert second < 16 * 3 * first + 1.0, f"{first:.3f} s for a sixteenth, {second:.3f} s for all"
+
+
+def test_a_file_that_is_too_large_is_refused() -> None:
+    checked = load_text("# " + "x" * SOURCE_BYTES_MAX)
+    assert [d.code for d in checked.diagnostics] == ["CEP110"]
