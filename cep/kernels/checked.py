@@ -30,12 +30,10 @@ def subtract_overflows(a: Any, b: Any) -> Any:
 
 @inlined
 def multiply_overflows(a: Any, b: Any) -> Any:
-    """Whether a * b leaves int64."""
+    """Whether a * b leaves int64; a product of exactly -2**63 counts as leaving it."""
     over = False
-    if a > 0:
-        over = b > INT64_MAX // a if b > 0 else b < INT64_MIN // a
-    elif a < 0 and b > 0:
-        over = a < INT64_MIN // b
-    elif a < 0 and b < 0:
-        over = a == INT64_MIN or b == INT64_MIN or -a > INT64_MAX // -b
+    if a == INT64_MIN or b == INT64_MIN:
+        over = a != 0 and b != 0 and a != 1 and b != 1
+    elif a != 0:
+        over = abs(b) > INT64_MAX // abs(a)
     return over

@@ -77,24 +77,33 @@ def _swap(out: Any, i: Any, k: Any) -> None:
 
 
 @bare
-def _preferred(nodes: Any, out: Any, a: Any, b: Any) -> Any:
+def _preferred(image: Any, nodes: Any, out: Any, a: Any, b: Any) -> Any:
     """Whether match a comes before b: the earlier start, then the more events, then the earlier events one by one."""
     if out[a, y.MATCH_START_ROW] != out[b, y.MATCH_START_ROW]:
         return out[a, y.MATCH_START_ROW] < out[b, y.MATCH_START_ROW]
     if out[a, y.MATCH_BOUND] != out[b, y.MATCH_BOUND]:
         return out[a, y.MATCH_BOUND] > out[b, y.MATCH_BOUND]
-    return _earlier_rows(nodes, out[a, y.MATCH_NODE], out[b, y.MATCH_NODE])
+    return _earlier_rows(image, nodes, out[a, y.MATCH_NODE], out[b, y.MATCH_NODE])
 
 
 @bare
-def _earlier_rows(nodes: Any, x: Any, z: Any) -> Any:
-    """Of two bindings of equal length: whether the one that ends in node x has the earlier events, one by one."""
-    before = False
+def _earlier_rows(image: Any, nodes: Any, x: Any, z: Any) -> Any:
+    """Of two bindings of equal length: whether the one that ends in node x has the earlier events, one by one.
+
+    With the same events, whether it has the earlier variables.
+    """
+    states = image[y.HEADER_STATES]
+    before, before_by_variable, same_rows = False, False, True
     while x >= 0 and x != z:
         if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
             before = nodes[x, y.NODE_ROW] < nodes[z, y.NODE_ROW]
+            same_rows = False
+        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        variable_z = image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_x != variable_z:
+            before_by_variable = variable_x < variable_z
         x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
-    return before
+    return before_by_variable if same_rows else before
 
 
 @bare
@@ -112,7 +121,7 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
     while kept < count:
         best = kept
         for m in range(kept + 1, count):
-            if _preferred(nodes, out, m, best):
+            if _preferred(image, nodes, out, m, best):
                 best = m
         _swap(out, kept, best)
         cut = _resume_row(image, rule, nodes, out, kept)
@@ -130,7 +139,7 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
 
 
 @bare
-def _completed_before(nodes: Any, runs: Any, a: Any, b: Any) -> Any:
+def _completed_before(image: Any, nodes: Any, runs: Any, a: Any, b: Any) -> Any:
     """Order of complete matches that are held back: by start, by completing event, then as `_preferred`."""
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
         return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
@@ -139,7 +148,7 @@ def _completed_before(nodes: Any, runs: Any, a: Any, b: Any) -> Any:
     count_a, count_b = bound_count(nodes, runs[a, y.RUN_NODE]), bound_count(nodes, runs[b, y.RUN_NODE])
     if count_a != count_b:
         return count_a > count_b
-    return _earlier_rows(nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
+    return _earlier_rows(image, nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
 
 
 @bare
@@ -156,7 +165,7 @@ def settle(
         earliest = np.int64(y.FOREVER)
         for i in range(1, runs_count):
             if runs[i, y.RUN_WAITS] == np.int64(y.COMPLETE):
-                if best < 0 or _completed_before(nodes, runs, i, best):
+                if best < 0 or _completed_before(image, nodes, runs, i, best):
                     best = i
             elif runs[i, y.RUN_WAITS] != 0:
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])

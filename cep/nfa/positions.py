@@ -169,6 +169,8 @@ def _number(value: int | Param | None) -> int:
 
 def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
     """What keeps a run from leaving a greedy loop: an event that fits and does not stop it. A stop event ends that."""
+    if not untils:
+        return (Guard("before", variable),)
     return (Guard("greedy", variable, unless=untils), *(Guard("frees", condition=until) for until in untils))
 
 
@@ -279,7 +281,9 @@ class _Builder:
             fragment = make()
             goes_on = self._goes_on(fragment.entries) if quantifier.greedy else ()
             if copy == 1:
-                entries, skip_guards = fragment.entries, fragment.skip_guards + goes_on
+                entries = fragment.entries
+                # What is left out because no round is asked for is not held back by what stands inside a round.
+                skip_guards = goes_on + (fragment.skip_guards if fragment.nullable and count_min > 0 else ())
                 nullable = nullable or fragment.nullable
             else:
                 self._join(open_exits, self._rounds(fragment.entries, quantifier), link, ())
@@ -359,7 +363,7 @@ class _Builder:
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
         return _Fragment(
-            tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment in ("greedy", "frees"))
+            tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment not in ("after", "next"))
         )
 
     def _forbid_between_repetitions(self, exits: tuple[Exit, ...], guard: Guard) -> None:

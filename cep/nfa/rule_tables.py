@@ -124,7 +124,10 @@ class RuleCompiler:
         )
         if strict and (self._in_order or self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # when a strict wait is lost matters: to a deadline, or to a match held back
-        if strict or self._in_order or self.pattern.within_events is not None:
+        elsewhere = len(self.pattern.event_types) < len(self.schema.event_types)
+        stops = any(g.variable is None for p in automaton.positions for w in p.waits for g in w.guards)
+        # A stop event is one of the pattern's stream, so events outside it have to be told apart.
+        if strict or self._in_order or self.pattern.within_events is not None or (elsewhere and stops):
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may be the one that closes a window in events

@@ -51,8 +51,7 @@ def wait_text(wait: Wait) -> str:
         parts.append(_counted(low, high))
     parts += [_bound(bound) for bound in wait.bounds]
     parts += [_guard(guard) for guard in wait.guards]
-    if wait.until is not None:
-        parts.append(f"not when {show_expr(wait.until)}")
+    parts.extend(f"not when {show_expr(until)}" for until in wait.untils)
     return ", ".join(parts)
 
 

@@ -5,6 +5,7 @@ An answer is a set of (key, bindings by variable, detected_ms, measures), one fo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -49,7 +50,8 @@ def event_id(order: int) -> str:
 
 
 def rule_of(pattern: PatternIR, rule_id: str = RULE_ID) -> DeployedRule:
-    return DeployedRule(rule_id, 1, 1, "hash of " + rule_id, pattern)
+    # Stored runs are tied to the hash, so it has to tell patterns apart, as that of a real rule does.
+    return DeployedRule(rule_id, 1, 1, hashlib.sha256(repr(pattern).encode()).hexdigest(), pattern)
 
 
 def program_of(schema: Schema, *patterns: PatternIR) -> Program:

@@ -20,7 +20,8 @@ LARGEST = 92_233_720_368_547_758  # whole units of a decimal(2) in 64 bits
         (-LARGEST, "-", 1, False),
         (LARGEST, "-", LARGEST, True),
         (3_037_000, "*", 3_037_000, True),
-        (30_370_005, "*", 30_370_005, False),
+        (30_370_005, "*", 3_037_000_499, True),  # 3 037 000 500 * 3 037 000 499 units is just below 2**63
+        (30_370_005, "*", 3_037_000_501, False),
         (LARGEST, "*", 0, True),
         (LARGEST, "*", 1, True),
         (LARGEST, "*", 2, False),

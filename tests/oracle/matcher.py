@@ -275,16 +275,25 @@ class _Oracle:
         self.instants += 1
         unique = list(dict.fromkeys(runs))
         self.runs = [run for run in unique if not run.wait.is_certain]
-        complete = sorted((run for run in unique if run.wait.is_certain), key=_preference)
+        complete = sorted((run for run in unique if run.wait.is_certain), key=self._preference)
         queue = self.withheld + [(self.instants, run) for run in complete]
         if self.pattern.skip.in_order:
-            queue.sort(key=lambda entry: (entry[1].start, entry[0], _preference(entry[1])))
+            queue.sort(key=lambda entry: (entry[1].start, entry[0], self._preference(entry[1])))
         while queue and not self._is_withheld(queue[0][1]):
             match = queue.pop(0)[1]
             self._emit(match, now_ms, is_match=True)
             queue = [entry for entry in queue if not _covers(self.pattern.skip, match, entry[1])]
             self.runs = [run for run in self.runs if not _covers(self.pattern.skip, match, run)]
         self.withheld = queue
+
+    def _preference(self, run: Run) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+        """Which of the matches that one event completes comes first.
+
+        The earliest start, then the most events, then the earliest positions, then the variables declared first.
+        """
+        numbers = list(self.where)
+        variables = tuple(numbers.index(b.variable) for b in run.bound)
+        return run.start, -len(run.bound), tuple(b.position for b in run.bound), variables
 
     def _is_withheld(self, match: Run) -> bool:
         skip = self.pattern.skip
@@ -305,11 +314,6 @@ def _fields_by_variable(bound: tuple[Bound, ...]) -> dict[str, list[Mapping[str,
     for b in bound:
         fields.setdefault(b.variable, []).append(b.event.fields)
     return fields
-
-
-def _preference(run: Run) -> tuple[int, int, tuple[int, ...]]:
-    """Which of the matches that one event completes comes first: earliest start, most events, earliest positions."""
-    return run.start, -len(run.bound), tuple(b.position for b in run.bound)
 
 
 def _covers(skip: Skip, match: Run, run: Run) -> bool:

@@ -210,7 +210,9 @@ def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> A
 def _following_absences(rest: Rest) -> list[Step]:
     """The negated steps that come directly after what `rest` follows."""
     found: list[Step] = []
-    while isinstance(rest, Steps) and rest.index == len(rest.node.steps):
+    while (isinstance(rest, Steps) and rest.index == len(rest.node.steps)) or (
+        isinstance(rest, Items) and not rest.items
+    ):
         rest = rest.rest
     if isinstance(rest, Steps):
         for step in rest.node.steps[rest.index :]:
