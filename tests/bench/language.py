@@ -1,6 +1,6 @@
 """How long the check, the lints and the formatter take for a file with 1 000 patterns.
 
-`python tests/bench/language.py` prints one line a step: seconds of processor time on one core, best of three, beside
+`python -m tests.bench.language` prints one line a step: seconds of processor time on one core, best of three, beside
 the time that it may take.
 """
 
@@ -10,14 +10,10 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
-
-from cep.lang.format import format_text  # noqa: E402 the project is found by its place, not by being installed
-from cep.lang.lint import lint  # noqa: E402
-from cep.lang.load import Checked, load_text  # noqa: E402
+from cep.lang.format import format_text
+from cep.lang.lint import lint
+from cep.lang.load import Checked, load_text
 
 PATTERNS = 1_000
 ROUNDS = 3

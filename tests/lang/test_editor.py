@@ -31,7 +31,7 @@ def scope(text: str) -> str:
     """The scope of the first rule that takes the whole word, in the order of the grammar."""
     for include in GRAMMAR["patterns"]:
         for rule in rules(GRAMMAR["repository"][include["include"].removeprefix("#")]):
-            found = re.match(rule.get("match", rule.get("begin")), text)
+            found = re.match(rule["match"] if "match" in rule else rule["begin"], text)
             if found is not None and found.end() >= len(text.split(maxsplit=1)[0]):
                 captures = rule.get("captures", {"1": {"name": ""}})
                 return str(rule.get("name", captures["1"]["name"]))

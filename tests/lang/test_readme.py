@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from cep.lang.check_calls import is_builtin
+from cep.lang.catalogue import CATALOGUE
+from cep.lang.check_calls import AGGREGATES, FUNCTIONS, WHICH
 from cep.lang.cursor import RESERVED
 from cep.lang.lexer import UNITS_MS
 from cep.lang.load import load_text
@@ -30,7 +31,12 @@ def test_reserved_words_and_units_are_all_there() -> None:
     assert set(re.findall(r'"(\w+)"', units.group(1))) == set(UNITS_MS)
 
 
-def test_functions_that_it_names_exist() -> None:
-    for name in ("count", "stddev", "abs", "least", "greatest", "sqrt", "asin", "distance_km", "starts_with", "prev"):
-        assert is_builtin(name)
-        assert f"{name}" in TEXT
+def test_every_function_is_named() -> None:
+    for name in (*AGGREGATES, *WHICH, *FUNCTIONS):
+        assert re.search(rf"\b{name}\b", TEXT), name
+
+
+def test_every_lint_is_named() -> None:
+    for code in CATALOGUE:
+        if code.startswith("CEP7"):
+            assert code in TEXT, code
