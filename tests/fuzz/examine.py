@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from cep.base.limits import TIME_MS_MAX
 from cep.testing.conformance.compare import Outcome, Verdict
 from cep.testing.conformance.judge import judge
 from cep.testing.conformance.names import EVENT_TYPE, STAMP
@@ -138,7 +137,7 @@ def oracle_answer(subject: Subject, scenario: Scenario) -> Answer:
     matches: set[tuple[Bindings, int]] = set()
     timeouts: set[tuple[Bindings, int]] = set()
     for events in by_key.values():
-        found = find_matches(subject.pattern, events, watermark_ms=TIME_MS_MAX - 1)
+        found = find_matches(subject.pattern, events)
         matches |= {bound(match) for match in found.matches}
         if subject.pattern.timeout_measures is not None:
             timeouts |= {bound(match) for match in found.timeouts}

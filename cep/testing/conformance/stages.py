@@ -152,13 +152,13 @@ def absences_in_a_row(stages: Sequence[Json]) -> bool:
     return any(both) or any("group" in stage and absences_in_a_row(stage["group"]) for stage in stages)
 
 
-def loop_before_absence(stages: Sequence[Json]) -> bool:
-    """Whether an absence follows a loop that has an end or takes every combination, or a group."""
-    found = (
-        is_negated(b) and ("group" in a or (is_loop(a) and (a["times"][1] is not None or a.get("inner"))))
-        for a, b in pairwise(stages)
-    )
-    return any(found) or any("group" in stage and loop_before_absence(stage["group"]) for stage in stages)
+def loop_before_absence(stages: Sequence[Json], *, of_any: bool) -> bool:
+    """Whether an absence follows a loop that has an end; with `of_any` a group or a loop of every combination."""
+    for before, behind in pairwise(stages):
+        is_any = "group" in before or before.get("inner") == "combinations"
+        if is_negated(behind) and (is_any if of_any else is_loop(before) and before["times"][1] is not None):
+            return True
+    return any("group" in stage and loop_before_absence(stage["group"], of_any=of_any) for stage in stages)
 
 
 def is_negated(stage: Json) -> bool:
