@@ -182,6 +182,9 @@ def _offer(
         if guards and fits >= 0:
             if guarded(image, wait, True, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 fits = -1
+            elif kind >= y.WAIT_ABSENCE:  # which takes nothing: whatever is forbidden breaks it
+                if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
+                    fits = -1
         if fits < 0:
             waits &= ~current
             continue
@@ -224,6 +227,7 @@ def _offer(
                 break
             if rule[y.R_IN_ORDER] != 0:
                 runs = _hold_back(work, i, runs)
+                work[runs - 1, y.RUN_ORDINAL] = columns[y.COLUMN_ORDINAL, row]
             else:
                 emit(
                     image, rule, columns, nulls, row, work, i, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
@@ -308,7 +312,7 @@ def _on_event(
     earliest_ordinal = columns[y.COLUMN_ORDINAL, row] - rule[y.R_WITHIN_EVENTS]
     # With many runs, those whose state no condition of the event speaks of are passed over, but for a full look now
     # and then that drops what has expired.
-    choosy = live > _FEW_RUNS and new & 63 != 0
+    choosy = live > _FEW_RUNS and new & 63 != 0 and rule[y.R_FIRES] == 0
     moved = _moved_states(image, rule, bitmaps, new) if choosy else np.int64(-1)
     for i in range(first, live):
         if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:

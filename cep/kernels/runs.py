@@ -87,7 +87,7 @@ def guarded(
     """Whether a guard of the wait closes it for the event: one of those that speak before a take, or of the others."""
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
-        if (moment == y.GUARD_AFTER or moment == y.GUARD_FREES) == before:
+        if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
             continue
         if moment == y.GUARD_GREEDY and runs[run, y.RUN_WAITS] & _FREED != 0:
             continue

@@ -42,7 +42,7 @@ class StructureError(Exception):
 class Guard:
     """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
-    `moment` is "before" the wait may take the event, "after" it, "next" (before, and on the very next event alone), or
+    `moment` is "before" the wait may take the event, "after" it, "next" (after, and on the very next event alone), or
     "greedy" (before, until an event that "frees" it has come).
     It only speaks while the time since the last event taken lies in [gap_min_ms, gap_max_ms).
     """

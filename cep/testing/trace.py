@@ -114,6 +114,8 @@ class _Tracer:
                 self._close(run, Closing(index, Why.LATE, event.time_ms, event.row))
                 continue
             guard = self._guarded(run, wait, event, before=True)
+            if guard is None and wait.target is None:  # an absence takes nothing: whatever is forbidden breaks it
+                guard = self._guarded(run, wait, event, before=False)
             if guard is not None:
                 self._close(run, Closing(index, _WHY[guard.moment], event.time_ms, event.row, guard))
                 continue
@@ -161,7 +163,7 @@ class _Tracer:
             variable = self.positions[wait.target].variable
             guards = (*guards, *(Guard("before", variable, until) for until in wait.untils))
         for guard in guards:
-            if (guard.moment in ("after", "frees")) == before:
+            if (guard.moment in ("before", "greedy")) != before:
                 continue
             if guard.moment == "greedy" and run.is_freed:
                 continue

@@ -164,9 +164,9 @@ class _Oracle:
         arrival = run.wait.arrival
         if any(self._fits(s.variable, run, event) and not self._any(s.untils, run, event) for s in arrival.greedy):
             return []
-        if any(self._fits(variable, run, event) for variable in arrival.not_next):
-            return []
         after = self._take(run, event) if self._may_take(run, event) else []
+        if any(self._fits(variable, run, event) for variable in arrival.not_next):
+            return after  # what goes on with the match is not between; nothing else goes on
         if self._may_skip(run, event):
             greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
             wait = replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
