@@ -259,7 +259,7 @@ def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
-    """15: the library stops a group before its first event, and inside its last round when that might be over; a loop in
+    """15: the library stops a group before its first event, and in its last round when that may be over; a loop in
     a group it stops in every round."""
     on_group = any("until" in group for group in groups_in(seen.scenario.stages))
     in_group = any(s.in_loop and "until" in s.given for s in seen.stages)
