@@ -98,7 +98,7 @@ def _simple(group: list[Piece]) -> list[Line]:
 def _list(group: list[Piece]) -> list[Line]:
     """`list name = [a, b]`: on one line if it fits there, else the items between the brackets."""
     head, items = group[:4], group[4:-1]
-    if _is_short(group) and items:
+    if _is_short(group):
         return [Line(0, joined(group), group[-1].trail)]
     lines = flow(head, Layout(0))
     if items:
@@ -210,7 +210,7 @@ def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
         inside = bool(starts) and body[starts[-1]].text == "on" and at - starts[-1] <= 2
         if piece.token.kind is TokenKind.NAME and is_word and not inside:
             starts.append(at)
-    return list(zip(starts, [*starts[1:], len(body)], strict=True))
+    return list(pairwise([*starts, len(body)]))
 
 
 def _clause(group: list[Piece]) -> list[Line]:
@@ -267,7 +267,7 @@ def _entries(body: list[Piece]) -> list[list[Piece]]:
         elif depth == 0 and piece.token.kind is TokenKind.NAME and at + 1 < len(body) and body[at + 1].text == ":":
             starts.append(at)
     found: list[list[Piece]] = []
-    for begin, end in zip(starts, [*starts[1:], len(body)], strict=True):
+    for begin, end in pairwise([*starts, len(body)]):
         entry = body[begin:end]
         if entry[-1].text == "," and entry[-1].token.kind is TokenKind.SYMBOL:
             comma = entry.pop()

@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
 
 from cep.lang.diagnostics import Collector, Span
 from cep.lang.parser import parse
 
 
-def plain(node: object) -> object:
-    """The tree as nested tuples; a span only says that it is there."""
-    if isinstance(node, Span):
-        return "span"
-    if is_dataclass(node):
-        return (type(node).__name__, *(plain(getattr(node, f.name)) for f in fields(node)))
-    return tuple(plain(part) for part in node) if isinstance(node, tuple) else node
+@cache
+def _names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(f.name for f in reversed(fields(kind)))
 
 
-def tree(text: str) -> object:
+def plain(node: object) -> list[object]:
+    """The tree in pre-order, each part with its size; a span only says that it is there. Trees may be deep."""
+    found: list[object] = []
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Span):
+            found.append("span")
+        elif is_dataclass(part) and not isinstance(part, type):
+            names = _names(type(part))
+            found.append((type(part).__name__, len(names)))
+            waiting.extend(getattr(part, name) for name in names)
+        elif isinstance(part, tuple):
+            found.append(len(part))
+            waiting.extend(reversed(part))
+        else:
+            found.append(part)
+    return found
+
+
+def tree(text: str) -> list[object]:
     """The tree of a text that must have no mistakes of syntax."""
     collector = Collector()
     found = parse(text, "x.cep", collector)

@@ -130,3 +130,10 @@ def test_mistakes_of_syntax_stand_in_the_way() -> None:
 def test_an_empty_file_stays_empty() -> None:
     assert formatted("") == ""
     assert formatted("\n \n# only this") == "# only this\n"
+
+
+def test_a_pattern_without_clauses() -> None:
+    assert formatted("pattern p by k { }") == "pattern p\n  by k\n{\n}\n"
+    assert formatted("event t { }") == "event t {\n}\n"
+    assert formatted('test "x" of p { }') == 'test "x" of p {\n}\n'
+    assert formatted("list l = []") == "list l = []\n"
