@@ -44,7 +44,7 @@ REASONS = {
     14: "a skip to what is not bound skips nothing; no job fails for it",
     15: "the stop event of a group ends it where a round has ended, and does nothing before its first event",
     16: "absences in a row all hold between the same two events",
-    17: "a forbidden event ends a run that still repeats before the absence",
+    17: "a forbidden event ends a run whatever was skipped before it",
 }
 
 
@@ -272,8 +272,8 @@ def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _loop_before_absence(seen: _Seen, found: Disagreement) -> Disagreement:
-    """17: with the library a loop that has an end forgets the absence once it has skipped an event, and a group or a
-    loop of every combination remembers it too long."""
+    """17: with the library a loop that has an end forgets the absence once it has skipped an event, and so does the wait
+    for a group that may begin with nothing; a group or a loop of every combination remembers it too long."""
     stages = seen.scenario.stages
     if loop_before_absence(stages, of_any=True):
         return Disagreement()
