@@ -192,7 +192,7 @@ def set_expiry(image: Any, nfa_state: Any, rule: Any, columns: Any, runs: Any, r
         if waits & 1 != 0:
             ends = _deadline(image, wait, rule[y.R_WITHIN_MS], columns, runs, run, nodes)
             latest = max(latest, ends)
-            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or rule[y.R_TIMEOUTS] != 0:
+            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or rule[y.R_TIMEOUTS] != 0 or rule[y.R_IN_ORDER] != 0:
                 earliest = min(earliest, ends)
         waits >>= 1
         wait += y.WAIT_WIDTH

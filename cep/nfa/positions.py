@@ -90,7 +90,7 @@ class Exit:
     `guards` hold for whatever is waited for next: what must not come, and for a greedy loop that it does not go on.
     `bounds` are carried along from optional steps that are left out. `absence` is not None if the node ends in an
     absence: the bounds of the time for which nothing forbidden may come. `window` is that of a group that ends so: the
-    group is complete when it closes.
+    group is complete when it closes. `passed`: what follows the position has been left out since.
     """
 
     position: int
@@ -100,6 +100,7 @@ class Exit:
     bounds: tuple[Bound, ...] = ()
     absence: tuple[Bound, ...] | None = None
     window: Bound | None = None
+    passed: bool = False
 
 
 @dataclass(slots=True)
@@ -354,10 +355,11 @@ class _Builder:
                     )
                     for w in fragment.entries
                 )
-            latest = fragment.exits
+            latest = tuple(e for e in fragment.exits if not e.passed)
             carried = () if gap_max is None else (Bound(0, gap_max),)
             passing = tuple(
-                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried) for e in open_exits
+                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried, passed=True)
+                for e in open_exits
             )
             start = replace(start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried)
             open_exits = fragment.exits + (passing if fragment.nullable else ())
