@@ -1,0 +1,127 @@
+"""Every small pattern on every short stream: the engine answers what the oracle answers.
+
+Patterns of two or three variables over the letters a and b, with every link, a choice of quantifiers and skip
+strategies; streams of up to five letters, all of them, each as a key of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from cep.base.schema import Kind, Type
+from cep.lang.ir import (
+    Binary,
+    Const,
+    CurrentField,
+    Expr,
+    Inner,
+    Link,
+    PatternIR,
+    Quantifier,
+    SequenceNode,
+    Skip,
+    SkipKind,
+    Step,
+    Variable,
+    VarNode,
+)
+from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, whole
+from tests.oracle.matcher import Event
+from tests.oracle.random_cases import SCHEMA
+
+LETTERS = "ab"
+STREAM_MAX = 5
+TEXT, BOOL = Type(Kind.STRING, nullable=True), Type(Kind.BOOL, nullable=True)
+QUANTIFIERS = {
+    "": Quantifier(),
+    "?": Quantifier(0, 1),
+    "+": Quantifier(1, None),
+    "*": Quantifier(0, None),
+    "{2}": Quantifier(2, 2),
+    "+ any": Quantifier(1, None, Inner.ANY),
+    "+ strict": Quantifier(1, None, Inner.STRICT),
+    "+ greedy": Quantifier(1, None, greedy=True),
+}
+SKIPS = (SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT)
+
+
+def _streams() -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = {}
+    for length in range(1, STREAM_MAX + 1):
+        for letters in product(LETTERS, repeat=length):
+            word = "".join(letters)
+            found[word] = [
+                Event(
+                    str(at),
+                    SCHEMA.event_types[0].name,
+                    1_000 + at,
+                    at,
+                    {"id": str(at), "event_time": 1_000 + at, "key": word, "k": letter, "v": at},
+                )
+                for at, letter in enumerate(letters)
+            ]
+    return found
+
+
+def _is(letter: str) -> Expr:
+    return Binary("==", CurrentField("k", TEXT), Const(letter, TEXT), BOOL)
+
+
+def _pattern(
+    letters: str, links: tuple[Link, ...], words: tuple[str, ...], skip: SkipKind, negated: int | None
+) -> PatternIR:
+    names = [f"x{at}" for at in range(len(letters))]
+    steps = tuple(
+        Step(link, VarNode(name, Quantifier() if at == negated else QUANTIFIERS[word]), negated=at == negated)
+        for at, (name, link, word) in enumerate(zip(names, links, words, strict=True))
+    )
+    variables = tuple(
+        Variable(name, SCHEMA.event_types[0].name, _is(letter)) for name, letter in zip(names, letters, strict=True)
+    )
+    return PatternIR(
+        "small", (), ("key",), SequenceNode(steps), variables, (), (SCHEMA.event_types[0].name,), Skip(skip)
+    )
+
+
+def _pairs() -> Iterator[PatternIR]:
+    for letters, link, first, second, skip in product(("ab", "aa"), Link, QUANTIFIERS, QUANTIFIERS, SKIPS):
+        yield _pattern(letters, (Link.FOLLOWED_BY, link), (first, second), skip, None)
+
+
+def _triples() -> Iterator[PatternIR]:
+    simple = ("", "?", "+")
+    for letters, second, third, words in product(("aba", "aab"), Link, Link, product(simple, repeat=3)):
+        yield _pattern(letters, (Link.FOLLOWED_BY, second, third), words, SkipKind.NONE, None)
+
+
+def _absences() -> Iterator[PatternIR]:
+    for letters, second, third, first, last in product(
+        ("aba", "abb"), (Link.NEXT, Link.FOLLOWED_BY), Link, ("", "+", "{2}"), ("", "?", "+")
+    ):
+        yield _pattern(letters, (Link.FOLLOWED_BY, second, third), (first, "", last), SkipKind.NONE, 1)
+
+
+def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
+    found = engine_answers(program_of(SCHEMA, pattern), whole(batch_of(SCHEMA, streams)))
+    expected = oracle_answers(pattern, streams)
+    differing = sorted({one[0] for one in found.matches ^ expected.matches})
+    assert not differing, f"{pattern.structure} {pattern.skip.kind} on {differing[:5]}"
+
+
+@pytest.mark.parametrize("kind", ["pairs", "triples", "absences"])
+def test_some_small_patterns_on_every_short_stream(kind: str) -> None:
+    patterns = list({"pairs": _pairs, "triples": _triples, "absences": _absences}[kind]())
+    streams = _streams()
+    for pattern in patterns[:: max(1, len(patterns) // 40)]:
+        _compare(pattern, streams)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pairs", "triples", "absences"])
+def test_every_small_pattern_on_every_short_stream(kind: str) -> None:
+    streams = _streams()
+    for pattern in {"pairs": _pairs, "triples": _triples, "absences": _absences}[kind]():
+        _compare(pattern, streams)
