@@ -17,6 +17,7 @@ from cep.testing.conformance.compare import Disagreement
 from cep.testing.conformance.scenario import Bindings, Json, Scenario
 from cep.testing.conformance.stages import (
     Stage,
+    absence_before_loop,
     absences_in_a_row,
     begins_with_group,
     ends_on_absence,
@@ -116,7 +117,7 @@ def _keep_timed(
 def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
     """6: the library bounds the gap before the loop, and the repetitions loosely."""
     loops = (*(s.given for s in seen.stages), *groups_in(seen.scenario.stages))
-    return Disagreement() if any("gap_ms" in loop and is_loop(loop) for loop in loops) else found
+    return Disagreement() if any("gap_ms" in loop and "times" in loop for loop in loops) else found
 
 
 def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
@@ -213,6 +214,8 @@ def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
 
 def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
     """10: a step time beside a loop, over though the library does not see it."""
+    if any(is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(seen)):
+        return Disagreement()
     steps = [s for s in seen.stages if s.step_ms]
     if not steps:
         return found
@@ -230,6 +233,13 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
     extra_timeouts = found.extra_timeouts - ends
     smaller = replace(found, missing=missing, missing_timeouts=missing_timeouts, extra_timeouts=extra_timeouts)
     return Disagreement() if seen.scenario.skips and smaller != found else smaller
+
+
+def _groups_with_windows(seen: _Seen) -> list[Json]:
+    """The groups; a window of the whole that is a step's is the last one's, if a group is last."""
+    last, within = seen.scenario.stages[-1], seen.scenario.within
+    found = [*groups_in(seen.scenario.stages)]
+    return [*found, {**last, "within": within}] if "group" in last and within else found
 
 
 def _over(seen: _Seen, stage: Stage, bindings: Bindings) -> bool:
@@ -271,17 +281,17 @@ def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
     return Disagreement() if absences_in_a_row(seen.scenario.stages) else found
 
 
-def _loop_before_absence(seen: _Seen, found: Disagreement) -> Disagreement:
-    """17: with the library a loop that has an end forgets the absence once it has skipped an event, and so does the wait
-    for a group that may begin with nothing; a group or a loop of every combination remembers it too long."""
+def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
+    """17: with the library, once a run has skipped an event, a loop that has an end forgets the absence behind it and
+    remembers the one before it, and so does the wait for a group that may begin with nothing; a group or a loop of
+    every combination does either."""
     stages = seen.scenario.stages
-    if loop_before_absence(stages, of_any=True):
+    forgets, remembers = loop_before_absence(stages, of_any=False), absence_before_loop(stages)
+    if loop_before_absence(stages, of_any=True) or ((forgets or remembers) and seen.scenario.skips):
         return Disagreement()
-    if not loop_before_absence(stages, of_any=False):
-        return found
-    if seen.scenario.skips:
-        return Disagreement()
-    return replace(found, missing=frozenset(), missing_timeouts=frozenset())
+    if forgets:
+        found = replace(found, missing=frozenset(), missing_timeouts=frozenset())
+    return replace(found, extra=frozenset(), extra_timeouts=frozenset()) if remembers else found
 
 
 def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:
@@ -316,7 +326,7 @@ _SHAPES: Sequence[tuple[int, _Shape]] = (
     (16, _absences_in_a_row),
     (5, _bounded_greed),
     (4, _strictly_between),
-    (17, _loop_before_absence),
+    (17, _loop_and_absence),
     (10, _step_time),
     (2, _order_of_time),
     (12, _group_in_first_place),

@@ -127,17 +127,19 @@ class _Around:
 
 def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
     """Whether a greedy loop stands where the library treats its greed otherwise: before what may match nothing, at the
-    end of a group that repeats, in an optional group, before a `notNext`, or with a stop event in a group or as a whole
-    optional."""
+    end of a group that repeats, in an optional group, before a `notNext`, optional behind an absence, or with a stop
+    event in a group, as a whole optional, or before a `followedByAny`."""
     for number, stage in enumerate(stages):
         follower = stages[number + 1] if number + 1 < len(stages) else None
         opens = around.before_nothing
         if follower is not None:
             opens = may_be_empty(follower) or ("group" in follower and may_be_empty(follower["group"][0]))
         if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
-            stops = "until" in stage and (around.in_group or bool(stage.get("optional")))
-            refused_next = follower is not None and follower.get("link") == "notNext"
-            if opens or stops or refused_next or around.optional:
+            optional = bool(stage.get("optional"))
+            link = follower.get("link") if follower is not None else ""
+            stops = "until" in stage and (around.in_group or optional or link == "followedByAny")
+            behind_absence = optional and number > 0 and is_negated(stages[number - 1])
+            if opens or stops or behind_absence or link == "notNext" or around.optional:
                 return True
         if "group" in stage:
             inside = _Around(True, around.optional or may_be_empty(stage), opens or is_loop(stage))
@@ -162,6 +164,12 @@ def loop_before_absence(stages: Sequence[Json], *, of_any: bool) -> bool:
         if is_negated(behind) and (is_any if of_any else is_loop(before) and before["times"][1] is not None):
             return True
     return any("group" in stage and loop_before_absence(stage["group"], of_any=of_any) for stage in stages)
+
+
+def absence_before_loop(stages: Sequence[Json]) -> bool:
+    """Whether a loop that has an end follows an absence."""
+    found = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
+    return any(found) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
 
 
 def is_negated(stage: Json) -> bool:
