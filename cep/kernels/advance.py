@@ -312,7 +312,7 @@ def _on_event(
     earliest_ordinal = columns[y.COLUMN_ORDINAL, row] - rule[y.R_WITHIN_EVENTS]
     # With many runs, those whose state no condition of the event speaks of are passed over, but for a full look now
     # and then that drops what has expired.
-    choosy = live > _FEW_RUNS and new & 63 != 0 and rule[y.R_FIRES] == 0
+    choosy = live > _FEW_RUNS and new & 63 != 0 and rule[y.R_FIRES] == 0 and rule[y.R_REACTS_TO_ALL] == 0
     moved = _moved_states(image, rule, bitmaps, new) if choosy else np.int64(-1)
     for i in range(first, live):
         if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:

@@ -138,13 +138,16 @@ def _block_float_unary(op: Any, x: Any, xn: Any, out: Any, outn: Any, n: Any) ->
                 out[i] = 0.0
             else:
                 out[i] = np.arcsin(x[i])
+    elif op == o.FFLOOR:
+        for i in range(n):
+            out[i] = np.floor(x[i])
 
 
 @kernel
 def _block_integer_unary(
     op: Any, x: Any, xn: Any, factor: Any, out: Any, outf: Any, outn: Any, n: Any, errors: Any
 ) -> None:
-    """NEG, ABS, SCALE, TO_FLOAT; `factor` is the constant of SCALE and TO_FLOAT."""
+    """NEG, ABS, SCALE, TO_FLOAT, QUOTIENT; `factor` is the constant of the last three."""
     for i in range(n):
         outn[i] = xn[i]
     if op == o.TO_FLOAT:
@@ -156,6 +159,9 @@ def _block_integer_unary(
                 outn[i] = 1
                 errors[0] += 1
             out[i] = x[i] * factor
+    elif op == o.QUOTIENT:
+        for i in range(n):
+            out[i] = x[i] // factor
     else:
         for i in range(n):
             if outn[i] == 0 and x[i] == INT64_MIN:
@@ -224,9 +230,9 @@ def _run_block(
             _block_logic(op, ints[a], ints[b], ints[c], nulled[a], nulled[b], nulled[c], ints[t], nulled[t], n)
         elif op >= o.FLT or (op >= o.FADD and op <= o.FDIV) or op == o.FMIN or op == o.FMAX:
             _block_float(op, floats[a], floats[b], nulled[a], nulled[b], floats[t], ints[t], nulled[t], n)
-        elif op >= o.FADD and op <= o.FASIN:
+        elif op >= o.FADD and op <= o.FFLOOR:
             _block_float_unary(op, floats[a], nulled[a], floats[t], nulled[t], n)
-        elif op == o.SCALE or op == o.TO_FLOAT:
+        elif op == o.SCALE or op == o.TO_FLOAT or op == o.QUOTIENT:
             _block_integer_unary(op, ints[a], nulled[a], constants[b], ints[t], floats[t], nulled[t], n, errors)
         elif op == o.NEG or op == o.ABS:
             _block_integer_unary(op, ints[a], nulled[a], np.int64(1), ints[t], floats[t], nulled[t], n, errors)

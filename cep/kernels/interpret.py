@@ -42,6 +42,8 @@ def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
     elif op == o.MUL or op == o.SCALE:
         null = multiply_overflows(x, z)
         value = x * z
+    elif op == o.QUOTIENT:
+        value = x // z
     elif op == o.NEG:
         value = -x
         null = x == INT64_MIN
@@ -95,6 +97,8 @@ def _float_step(op: Any, x: Any, z: Any) -> Any:
         return np.sin(x), False
     if op == o.FCOS:
         return np.cos(x), False
+    if op == o.FFLOOR:
+        return np.floor(x), False
     inside = x >= -1.0 and x <= 1.0
     return np.arcsin(x if inside else 0.0), not inside
 
@@ -180,16 +184,17 @@ def run_code(
         elif op >= o.FLT:
             machine[t] = _float_compare(op, as_float(machine[a]), as_float(machine[b]))
             machine[t + 1] = machine[a + 1] | machine[b + 1]
-        elif op >= o.FADD and op <= o.FASIN:
+        elif op >= o.FADD and op <= o.FFLOOR:
             if op == o.FNEG or op == o.FABS or op >= o.FSQRT:
                 b = a
             value, null = _float_step(op, as_float(machine[a]), as_float(machine[b]))
             machine[t], machine[t + 1] = as_bits(value), np.int64(null or (machine[a + 1] | machine[b + 1]) != 0)
         else:
-            unary = op == o.NEG or op == o.ABS or op == o.SCALE
+            scales = op == o.SCALE or op == o.QUOTIENT
+            unary = op == o.NEG or op == o.ABS or scales
             if (machine[a + 1] | (0 if unary else machine[b + 1])) != 0:
                 machine[t], machine[t + 1] = 0, 1
             else:
-                other = image[constants + image[pc + 3]] if op == o.SCALE else (machine[a] if unary else machine[b])
+                other = image[constants + image[pc + 3]] if scales else (machine[a] if unary else machine[b])
                 whole, missing = _integer_step(op, machine[a], other, counters)
                 machine[t], machine[t + 1] = whole, np.int64(missing)

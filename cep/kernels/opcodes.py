@@ -37,6 +37,8 @@ FSQRT = 28  # null if a is negative
 FSIN = 29
 FCOS = 30
 FASIN = 31  # null outside [-1, 1]
+FFLOOR = 32
+QUOTIENT = 33  # target = a / constants[b] (above 0) of int64, rounded down
 
 LT = 40
 LE = 41

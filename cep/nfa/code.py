@@ -59,10 +59,14 @@ class ColumnNumbers(Protocol):
 
     def number(self, field: str) -> int: ...
 
-    def text_test(self, function: str, field: str, text: str) -> int: ...
+    def computed(self, call: Call) -> int: ...
 
 
-TEXT_TESTS = ("contains", "starts_with", "ends_with", "like")
+# Functions of one event's text or time: the engine computes a column for them before any code runs.
+COLUMN_FUNCTIONS = (
+    "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
+    "hour", "weekday", "date",
+)  # fmt: skip
 
 
 class Lowering(ABC):
@@ -156,11 +160,10 @@ class Lowering(ABC):
         return found
 
     def _call(self, expr: Call) -> int:
-        if expr.fn in TEXT_TESTS:
-            subject, text = expr.arguments
-            assert isinstance(subject, CurrentField), "checked before"
-            assert isinstance(text, Const), "checked before"
-            return self.emit(o.COLUMN, self.columns.text_test(expr.fn, subject.field, str(text.value)))
+        if expr.fn in COLUMN_FUNCTIONS:
+            return self.emit(o.COLUMN, self.columns.computed(expr))
+        if expr.fn in ("round", "floor", "ceil"):
+            return self._rounded(expr)
         arguments = [self.lower(a) for a in expr.arguments]
         if expr.fn in ("least", "greatest"):
             is_float = expr.type.is_float
@@ -175,6 +178,45 @@ class Lowering(ABC):
         if expr.fn == "distance_km":
             return self._distance(floats)
         return self.emit({"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}[expr.fn], floats[0])
+
+    def _rounded(self, expr: Call) -> int:
+        value, source = self.lower(expr.arguments[0]), _type(expr.arguments[0])
+        if source.is_float:
+            digits = expr.arguments[1] if expr.fn == "round" else None
+            return self._rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
+        step = 10 ** (source.scale - expr.type.scale)
+        if expr.fn == "floor" or step == 1:
+            return self._quotient(value, step)
+        if expr.fn == "ceil":
+            return self._quotient_up(value, step)
+        # Counted in halves, rounded towards zero, the nearest whole is half of the next number away from zero.
+        upwards = self.emit(o.ADD, self._quotient(value, step // 2), self.constant(1))
+        negative = self.emit(o.LT, value, self.constant(0))
+        halves = self.emit(o.SELECT, negative, self._quotient_up(value, step // 2), upwards)
+        return self._quotient(halves, 2)
+
+    def _quotient(self, register: int, divisor: int) -> int:
+        return self.emit(o.QUOTIENT, register, self.constants.add(divisor, is_float=False))
+
+    def _quotient_up(self, register: int, divisor: int) -> int:
+        rest = self.emit(o.MOD, register, self.constant(divisor))
+        return self.emit(o.ADD, self._quotient(register, divisor), self.emit(o.NE, rest, self.constant(0)))
+
+    def _rounded_float(self, fn: str, value: int, digits: int) -> int:
+        if fn == "floor":
+            return self.emit(o.FFLOOR, value)
+        if fn == "ceil":
+            return self.emit(o.FNEG, self.emit(o.FFLOOR, self.emit(o.FNEG, value)))
+        units = self.constant(10.0**digits, is_float=True)
+        size = self.emit(o.FMUL, self.emit(o.FABS, value), units)
+        # The part behind the point is exact, size + 0.5 is not: it would make 1 of the greatest number below a half.
+        whole = self.emit(o.FFLOOR, size)
+        half = self.constant(0.5, is_float=True)
+        reaches_half = self.emit(o.FLE, half, self.emit(o.FSUB, size, whole))
+        above = self.emit(o.FADD, whole, self.constant(1.0, is_float=True))
+        nearest = self.emit(o.FDIV, self.emit(o.SELECT, reaches_half, above, whole), units)
+        negative = self.emit(o.FLT, value, self.constant(0.0, is_float=True))
+        return self.emit(o.SELECT, negative, self.emit(o.FNEG, nearest), nearest)
 
     def _distance(self, degrees: list[int]) -> int:
         """Great-circle distance by the haversine formula (Sinnott, "Virtues of the Haversine", 1984)."""
@@ -286,7 +328,8 @@ class VectorProgram:
 
 _NO_REGISTERS = (o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT)
 _ONE_REGISTER = (
-    o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.NOT, o.IS_NULL,
+    o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.FFLOOR,
+    o.QUOTIENT, o.NOT, o.IS_NULL,
 )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ import numpy as np
 
 from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
-from cep.lang.ir import PatternIR
+from cep.lang.ir import Call, CurrentField, PatternIR
+from cep.lang.show import show_expr
+from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import Tables
@@ -31,7 +33,7 @@ class ColumnMap:
         self._types = schema.columns()
         self._times = {e.time_field for e in schema.event_types}
         self.names: list[str] = []
-        self._tests: dict[str, tuple[str, int, str]] = {}
+        self._computed: dict[str, tuple[int, Call]] = {}
         self.retained: set[int] = set()
 
     def number(self, field: str) -> int:
@@ -41,25 +43,34 @@ class ColumnMap:
             self.names.append(field)
         return y.COLUMNS_FIXED + self.names.index(field)
 
-    def text_test(self, function: str, field: str, text: str) -> int:
-        """The column that says for each event whether its text passes the test."""
-        name = f"{function}({field}, {text!r})"
-        if name not in self.names:
-            source = self.number(field)
-            self._tests[name] = (function, source, text)
+    def computed(self, call: Call) -> int:
+        """The column that holds a function of the event's text or time."""
+        name = show_expr(call)
+        if name not in self._computed:
+            self._computed[name] = (self.number(_subject(call)), call)
             self.names.append(name)
         return y.COLUMNS_FIXED + self.names.index(name)
 
     def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
         fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
         read = [
-            Column(n, Type(Kind.BOOL, nullable=True), False, text_test=self._tests[n])
-            if n in self._tests
-            else Column(n, self._types[n], number in self.retained)
-            for number, n in enumerate(self.names, start=y.COLUMNS_FIXED)
+            self._column(name, number in self.retained) for number, name in enumerate(self.names, start=y.COLUMNS_FIXED)
         ]
         made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
         return (*fixed, *read, *made)
+
+    def _column(self, name: str, retained: bool) -> Column:
+        if name not in self._computed:
+            return Column(name, self._types[name], retained)
+        source, call = self._computed[name]
+        return Column(name, call.type.as_nullable(), retained=False, source=source, computed=call)
+
+
+def _subject(call: Call) -> str:
+    """The field that a function of the event's text or time looks at."""
+    inner = call.arguments[0]
+    assert isinstance(inner, CurrentField | Call), "checked before"
+    return inner.field if isinstance(inner, CurrentField) else _subject(inner)
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
@@ -86,6 +97,7 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     compiled: list[RuleCompiler] = []
     for number, rule in enumerate(rules):
         assert rule.pattern.key == key_fields, "rules of one program share their key"
+        _refuse_histories(rule.pattern)
         compiler = RuleCompiler(number, rule, schema, columns, predicates, vector, scalar, tables)
         compiler.compile(build(rule.pattern.structure))
         compiled.append(compiler)
@@ -119,6 +131,12 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
         measures_max=max((len(c.measures) for c in compiled), default=0),
         fingerprint=_fingerprint(schema, rules),
     )
+
+
+def _refuse_histories(pattern: PatternIR) -> None:
+    past = next(histories(pattern), None)
+    if past is not None:
+        raise RuleLimitError(f"`{show_expr(past)}` looks at past events, and the engine does not keep them")
 
 
 def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_measures: int) -> RuleProgram:

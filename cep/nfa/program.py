@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.lang.ir import Call
 from cep.nfa.code import VectorProgram
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.predicates import PredicatePlan
@@ -21,15 +22,16 @@ from cep.nfa.predicates import PredicatePlan
 class Column:
     """A column of the event table. `retained`: conditions or measures read it of bound events.
 
-    A text test (function, column number, text) is a BOOL column made from a text column: the function is evaluated
-    once for each different text.
+    `computed` is a function of one text or time field of the event, which is column `source`; the engine fills the
+    column (engine/functions.py).
     """
 
     name: str
     type: Type
     retained: bool
     derived: bool = False
-    text_test: tuple[str, int, str] | None = None
+    source: int = -1
+    computed: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,10 @@ class RuleCompiler:
         Not where something depends on the last event taken, on each single binding, or on its order.
         """
         waits = [w for p in automaton.positions[1:] for w in p.waits]
-        branches = any(w.link is Link.FOLLOWED_BY_ANY for w in waits)
+        # A branch that ends with the event it takes leaves no run behind.
+        branches = any(
+            w.link is Link.FOLLOWED_BY_ANY and w.target is not None and automaton.positions[w.target].waits for w in waits
+        )
         by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
         guards = [g for w in waits for g in w.guards]
         by_last = by_last or any(g.moment == "next" or g.gap_min_ms > 0 or g.gap_max_ms is not None for g in guards)
@@ -392,6 +395,7 @@ class RuleCompiler:
             y.R_COUNTS: int(bool(self.stream)),
             y.R_IN_ORDER: int(self._in_order),
             y.R_MERGES: int(self._merges),
+            y.R_REACTS_TO_ALL: int(self.reacts_to_all),
             y.R_CONTROL: sum(1 << register for register in range(self._control_count)),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]
