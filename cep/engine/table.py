@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
+from cep.engine.functions import fill_computed
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
 from cep.kernels.arrange import count_ordinals, find_concerned, group_by_key, queue_rows
@@ -20,13 +21,6 @@ from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.lookup import FILTER_SIZE, look_up
 from cep.nfa.program import Program
-
-_TEXT_TESTS = {
-    "contains": pc.match_substring,
-    "starts_with": pc.starts_with,
-    "ends_with": pc.ends_with,
-    "like": pc.match_like,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +67,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
     texts = _fill_texts(program, keyed_state, batch, batch_rows, columns, nulls)
     for number, column in enumerate(program.columns):
-        if number < y.COLUMNS_FIXED or column.derived or column.type.is_text:
-            continue
-        if column.text_test is not None:
-            function, source, text = column.text_test
-            passes = _TEXT_TESTS[function](texts, text)
-            columns[number, first_row:] = (
-                np.asarray(passes).astype(np.int64)[columns[source, first_row:]] if len(texts) else 0
-            )
-            nulls[number, first_row:] = nulls[source, first_row:]
+        if number < y.COLUMNS_FIXED or column.derived or column.computed or column.type.is_text:
             continue
         if column.retained:
             columns[number, :first_row], nulls[number, :first_row] = slots(keyed_state.events.columns[column.name])
@@ -90,6 +76,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
         np.take(values, batch_rows, out=columns[number, first_row:])
         if new.null_count:
             np.take(flags, batch_rows, out=nulls[number, first_row:])
+    texts = fill_computed(program, texts, first_row, columns, nulls)
     image = _image(program, texts)
     constants = image[image[y.HEADER_CONSTANTS] :]
     words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)
@@ -143,7 +130,7 @@ def _fill_texts(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
 ) -> pa.Array:
     """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary."""
-    numbers = [n for n, c in enumerate(program.columns) if c.type.is_text]
+    numbers = [n for n, c in enumerate(program.columns) if c.type.is_text and not (c.derived or c.computed)]
     written = pa.array([text for _, text in program.text_constants], TEXT)
     if not numbers:
         return written

@@ -98,12 +98,18 @@ class Maker:
             return self._field(INT) if self.random.random() < 0.7 else Const(self.random.randint(-4, 4), Type(Kind.INT))
         return self._numeric(INT, ("+", "-", "*", "%"), depth)
 
+    def _rounded(self, value: Expr, type_: Type) -> Expr:
+        fn = self.random.choice(("round", "floor", "ceil"))
+        return Call(fn, (value, Const(0, Type(Kind.INT))) if fn == "round" else (value,), type_)
+
     def _cents(self, depth: int) -> Expr:
         if depth <= 0 or self.random.random() < 0.3:
             constant = Const(self.random.randint(-500, 500), Type(Kind.DECIMAL, scale=2))
             return self._field(CENTS) if self.random.random() < 0.7 else constant
         if self.random.random() < 0.2:
             return Cast(self.make(INT, depth - 1), CENTS)
+        if self.random.random() < 0.15:
+            return Cast(self._rounded(self.make(CENTS, depth - 1), INT), CENTS)
         return self._numeric(CENTS, ("+", "-"), depth)
 
     def _float(self, depth: int) -> Expr:
@@ -115,6 +121,8 @@ class Maker:
             return Cast(self.make(self.random.choice((INT, CENTS)), depth - 1), FLOAT)
         if shape < 0.3:
             return Call("sqrt", (self.make(FLOAT, depth - 1),), FLOAT)
+        if shape < 0.35:
+            return self._rounded(self.make(FLOAT, depth - 1), FLOAT)
         if shape < 0.5:
             type_ = self.random.choice((INT, CENTS))
             return Binary("/", self.make(type_, depth - 1), self.make(type_, depth - 1), FLOAT)

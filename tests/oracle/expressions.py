@@ -7,9 +7,13 @@ Tested by: tests/oracle/test_oracle.py
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, time, timedelta
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_UP, Context, Decimal
+from zoneinfo import ZoneInfo
 
 from cep.base.schema import Kind, Type
 from cep.lang.ir import (
@@ -32,6 +36,7 @@ Fields = Mapping[str, Value]
 Bound = Mapping[str, Sequence[Fields]]
 
 EARTH_RADIUS_KM = 6371.0088
+_EXACT = Context(prec=400)  # a double has at most 309 digits before the point
 
 
 def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
@@ -60,6 +65,8 @@ def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
         case If(condition=condition, then=then, otherwise=otherwise):
             chosen = then if evaluate(condition, event, bound) is True else otherwise
             return evaluate(chosen, event, bound)
+        case Call(fn="round" | "floor" | "ceil"):
+            return _rounded(expr, evaluate(expr.arguments[0], event, bound))
         case Call(fn=fn, arguments=arguments):
             return _call(fn, [evaluate(argument, event, bound) for argument in arguments])
     raise AssertionError(f"unknown expression {expr!r}")
@@ -173,8 +180,10 @@ def _member(value: Value, items: Sequence[Value]) -> Value:
 def _call(fn: str, arguments: Sequence[Value]) -> Value:
     if any(argument is None for argument in arguments):
         return None
-    if fn in ("starts_with", "contains", "like"):
-        return _text_call(fn, str(arguments[0]), str(arguments[1]))
+    if isinstance(arguments[0], str):
+        return _text_call(fn, arguments[0], arguments[1:])
+    if fn in ("hour", "weekday", "date"):
+        return _calendar(fn, int(_number(arguments[0])), ZoneInfo(str(arguments[1])))
     numbers = [_number(argument) for argument in arguments]
     match fn:
         case "least":
@@ -194,11 +203,54 @@ def _call(fn: str, arguments: Sequence[Value]) -> Value:
     raise AssertionError(f"unknown function {fn}")
 
 
-def _text_call(fn: str, text: str, other: str) -> bool:
+def _rounded(call: Call, value: Value) -> Value:
+    """To the scale of a DECIMAL result, to digits of a FLOAT; halves away from zero. Exact, in decimal arithmetic."""
+    if value is None:
+        return None
+    source = call.arguments[0].type
+    number = Decimal(_number(value)) if source.is_float else Decimal(_number(value)).scaleb(-source.scale, _EXACT)
+    digits = call.type.scale
+    if source.is_float and len(call.arguments) > 1:
+        digits = int(_number(evaluate(call.arguments[1], {}, {})))
+    ways = {"round": ROUND_HALF_UP, "floor": ROUND_FLOOR, "ceil": ROUND_CEILING}
+    found = number.quantize(Decimal(1).scaleb(-digits), ways[call.fn], _EXACT)
+    return float(found) if source.is_float else int(found.scaleb(digits, _EXACT))
+
+
+def _calendar(fn: str, time_ms: int, zone: ZoneInfo) -> Value:
+    local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).astimezone(zone)
+    if fn == "date":
+        midnight = datetime.combine(local.date(), time(), zone)
+        return round((midnight - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(milliseconds=1))
+    return local.hour if fn == "hour" else local.isoweekday()
+
+
+def _text_call(fn: str, text: str, constants: Sequence[Value]) -> Value:
+    match fn:
+        case "lower":
+            return text.lower()
+        case "upper":
+            return text.upper()
+        case "length":
+            return len(text)
+        case "substring":
+            start, *length = (int(_number(constant)) for constant in constants)
+            return text[start - 1 :][: length[0] if length else None]
+    other = str(constants[0])
     if fn == "starts_with":
         return text.startswith(other)
+    if fn == "ends_with":
+        return text.endswith(other)
     if fn == "contains":
         return other in text
+    if fn == "matches":
+        return re.search(other, text) is not None
+    if fn == "in_cidr":
+        try:
+            return ipaddress.ip_address(text) in ipaddress.ip_network(other)
+        except ValueError:
+            return None
+    assert fn == "like", f"unknown function {fn}"
     wild = {"%": ".*", "_": "."}
     expression = "".join(wild.get(character, re.escape(character)) for character in other)
     return re.fullmatch(expression, text, re.DOTALL) is not None
