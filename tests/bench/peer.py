@@ -44,10 +44,19 @@ def write_events(columns: dict[str, Any], path: Path) -> None:
             writer.writerow(f"{v:.2f}" if isinstance(v, float) else v for v in row)
 
 
-def run_peer(path: Path) -> dict[str, Any]:
-    """The peer's own figures, by pattern."""
-    command = [str(PEER / "run.sh"), "bench", "--events", str(path), "--parallelism", "1", "--backend", "hashmap"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def run_peer(path: Path, tasks: int = 1, *more: str) -> dict[str, Any]:
+    """The peer's own figures, by pattern; `more` are further options of its benchmark."""
+    command = [
+        str(PEER / "run.sh"),
+        "bench",
+        "--events",
+        str(path),
+        "--parallelism",
+        str(tasks),
+        "--backend",
+        "hashmap",
+    ]
+    done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)
     if done.returncode:
         stop(f"the peer's benchmark failed:\n{done.stderr[-2_000:]}")
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

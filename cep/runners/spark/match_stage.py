@@ -6,7 +6,7 @@
     pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
     waiting   MapState    domain → events that the watermark has not passed only where lateness is allowed
 
-Tested by: tests/runners/spark/test_live.py
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_match_stage.py
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -197,11 +198,12 @@ class MatchProcessor(StatefulProcessor):
             batch = concat_batches(parts)
             on_time = batch.time_ms >= watermark_ms
             if not on_time.all():
-                late += _late_letters(self._job, number, batch.take(~on_time))
+                behind = batch.take(~on_time)
+                late += _late_letters(self._job, number, behind)
+                output.counters["late_events"] += _first_seen(self._job, number, behind)
                 batch = batch.take(on_time)
             if len(batch):
                 fresh[number] = batch
-        output.counters["late_events"] += len(late)
         return fresh, late
 
     def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
@@ -296,6 +298,17 @@ def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:
 def _watermark(timer_values: Any) -> int:
     """Spark says 0 before the first event."""
     return int(timer_values.getCurrentWatermarkInMs()) or TIME_MS_MIN
+
+
+def _first_seen(job: Job, number: int, batch: EventBatch) -> int:
+    """How many of these events no earlier key domain has: an event that is late is late by each of its keys."""
+    seen = np.zeros(len(batch), bool)
+    for domain in job.domains[:number]:
+        has_key = np.ones(len(batch), bool)
+        for name in domain:
+            has_key &= np.asarray(pc.is_valid(batch.columns[name]))
+        seen |= has_key
+    return len(batch) - int(seen.sum())
 
 
 def _late_letters(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:

@@ -1,0 +1,86 @@
+"""Records to packed rows: every event once for each key that it has, what is set aside, and the counters."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cep.columnar.codec import decode_batch
+from cep.columnar.decode import Poison
+from cep.columnar.route import key_groups
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.runners.job import Job
+from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, dead_letter, decode_alerts, encode_alerts, packer
+from tests.columnar.common import GOOD_MS, TWO, record
+
+JOB = Job(TWO, (("card_id",), ("device",)), 4)
+RECORDS = [
+    record(event_type="payment", tx_id="t1", card_id="c1"),
+    record(event_type="payment", tx_id="t2", card_id="c2", event_time="2026-03-01T00:00:01Z"),
+    record(event_type="login", login_id="l1", card_id="c1", device="d1"),
+    record(event_type="login", login_id="l2", card_id=None, device="d2"),
+    b"no record",
+]
+
+
+def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
+    """The packed rows of records that come in one or more batches."""
+    size = -(-len(records) // batches)
+    given = [
+        pa.record_batch([pa.array(records[i : i + size], pa.binary())], names=["value"])
+        for i in range(0, len(records), size)
+    ]
+    return [row for batch in packer(JOB, "value")(iter(given)) for row in batch.to_pylist()]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_an_event_is_routed_once_to_each_key_that_it_has(batches: int) -> None:
+    found: dict[int, list[str]] = {0: [], 1: []}
+    for row in packed(RECORDS, batches):
+        if row["kind"] == EVENTS:
+            share = decode_batch(row["payload"])
+            found[row["domain"]] += share.event_id.to_pylist()
+            assert set(key_groups(share.key, JOB.groups_count).tolist()) == {row["key_group"]}
+            assert row["event_time"].timestamp() * 1_000 == share.time_ms.max()
+    assert {domain: sorted(ids) for domain, ids in found.items()} == {0: ["l1", "t1", "t2"], 1: ["l1", "l2"]}
+
+
+def test_what_cannot_be_read_is_set_aside_and_all_is_counted() -> None:
+    rows = packed(RECORDS)
+    letters = [json.loads(row["payload"]) for row in rows if row["kind"] == DEAD]
+    assert [letter["record"] for letter in letters] == ["no record"]
+    counters: Counter[str] = Counter()
+    for row in rows:
+        if row["kind"] == COUNTERS:
+            counters.update(json.loads(row["payload"]))
+    assert (counters["records"], counters["events"]) == (5, 4)
+    assert (counters["unkeyed[card_id]"], counters["unkeyed[device]"]) == (1, 2)
+    assert counters[f"poison[{letters[0]['code']}]"] == 1
+
+
+def test_nothing_is_packed_for_no_records() -> None:
+    empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
+    assert list(packer(JOB, "value")(iter([empty]))) == []
+
+
+def test_columns_are_packed_like_records() -> None:
+    table = pa.table({
+        "event_type": ["payment"], "tx_id": ["t1"], "card_id": ["c1"], "amount": [1.5], "status": ["approved"],
+        "event_time": pa.array([GOOD_MS], pa.timestamp("ms", "UTC")),
+    })  # fmt: skip
+    rows = [row for batch in packer(JOB, None)(iter(table.to_batches())) for row in batch.to_pylist()]
+    (events,) = [row for row in rows if row["kind"] == EVENTS]
+    assert decode_batch(events["payload"]).event_id.to_pylist() == ["t1"]
+
+
+def test_a_long_record_is_cut_in_its_dead_letter() -> None:
+    letter = json.loads(dead_letter(Poison("unreadable", "why", "x" * 10_000)))
+    assert (letter["code"], letter["reason"], len(letter["record"])) == ("unreadable", "why", 2_000)
+
+
+def test_alerts_come_back_from_their_bytes() -> None:
+    assert decode_alerts(encode_alerts(ALERT_SCHEMA.empty_table())).equals(ALERT_SCHEMA.empty_table())
