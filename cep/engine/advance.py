@@ -20,7 +20,8 @@ from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
-from cep.kernels.advance import advance_rule, compact
+from cep.kernels.advance import advance_rule
+from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
 from cep.nfa.program import Program, RuleProgram

@@ -10,7 +10,7 @@ Bound events form a tree of nodes (row, state, previous): runs that share a pref
 The queue holds the rows that some condition of the rule may react to, by key and time; keys without any are only
 visited if they have runs. Work on a key is restarted when an output array is full and has been enlarged.
 While a key is worked on its runs are rows of `work`; row 0 is the start run, which has taken nothing and never closes.
-Tested by: tests/kernels/test_advance.py, tests/engine/test_against_oracle.py
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import layout as y
-from cep.kernels.jit import bare, inlined
+from cep.kernels.jit import bare
 from cep.kernels.matches import choose, emit, settle
-from cep.kernels.merge import emit_all, merge_runs
-from cep.kernels.runs import accepts, bit, close_due, close_missed, gaps_fit, guarded, suits, take
+from cep.kernels.merge import merge_runs
+from cep.kernels.offer import hold_back, moved_states, offer, tidy
+from cep.kernels.runs import close_due, close_missed
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
@@ -32,16 +33,6 @@ _FREED = np.int64(y.FREED)
 _FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
 _FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
-
-
-@bare
-def _hold_back(work: Any, i: Any, runs: Any) -> Any:
-    """Write the match that run i has become behind row `runs`; returns the new number of rows."""
-    for c in range(work.shape[1]):
-        work[runs, c] = work[i, c]
-    work[runs, y.RUN_WAITS] = _COMPLETE
-    work[runs, y.RUN_EXPIRY] = _FOREVER
-    return runs + 1
 
 
 @bare
@@ -61,7 +52,7 @@ def _fire(
     if fresh and work[i, y.RUN_WAITS] != 0:
         work[i, y.RUN_WAITS] |= _TIMED_OUT
     if absent and rule[y.R_IN_ORDER] != 0:
-        runs = _hold_back(work, i, runs)
+        runs = hold_back(work, i, runs)
         work[runs - 1, y.RUN_ORDINAL] = seen - 1  # completed by a deadline after the last event, not by that event
         absent = False
     if absent or fresh:
@@ -154,137 +145,6 @@ def _expire_events(
     return runs, matches, y.FULL_MATCHES if stuck else y.FULL_NOT
 
 
-@inlined
-def _offer(
-    image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, i: Any, work: Any, runs: Any,
-    nodes: Any, node_count: Any, out: Any, matches: Any, limit: Any, trail: Any, machine: Any, counters: Any,
-) -> Any:  # fmt: skip
-    """Offer the event in `row` (new event number `new`) to run i: children go behind row `runs`, waits may close.
-
-    Returns (runs, node count, matches, FULL_*).
-    """
-    waits = work[i, y.RUN_WAITS]
-    nfa_state = image[y.HEADER_STATES] + work[i, y.RUN_STATE] * y.STATE_WIDTH
-    full = y.FULL_NOT
-    mask = _ONE
-    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-        current, mask = mask, mask << _ONE
-        if waits & current == 0:
-            continue
-        kind = image[wait + y.W_KIND]
-        if kind == y.WAIT_STRICT and columns[y.COLUMN_ORDINAL, row] != work[i, y.RUN_ORDINAL] + 1:
-            waits &= ~current
-            continue
-        fits = 1
-        if i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
-            fits = gaps_fit(image, wait, columns, row, work, i, nodes)
-        guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
-        if guards and fits >= 0:
-            if guarded(image, wait, True, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
-                fits = -1
-            elif kind >= y.WAIT_ABSENCE:  # which takes nothing: whatever is forbidden breaks it
-                if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
-                    fits = -1
-        if fits < 0:
-            waits &= ~current
-            continue
-        takes = False
-        if fits > 0 and kind < y.WAIT_ABSENCE:
-            takes = suits(image, wait, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters)
-        if takes:
-            if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0] or matches >= out.shape[0]:
-                full = y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_MATCHES
-                full = y.FULL_NODES if node_count >= nodes.shape[0] else full
-                break
-            take(image, rule, wait, columns, nulls, row, work, i, runs, nodes, node_count, counters)
-            node_count += 1
-            accepted = accepts(image, work, runs)
-            if accepted and rule[y.R_MERGES] != 0:
-                node_count, matches, full = emit_all(
-                    image, rule, columns, nulls, row, work, runs, runs + 1, nodes, node_count, out, matches, limit,
-                    trail, machine, counters,
-                )  # fmt: skip
-                if full != y.FULL_NOT:
-                    break
-            elif accepted and rule[y.R_IN_ORDER] == 0:
-                emit(
-                    image, rule, columns, nulls, row, work, runs, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
-                    matches, machine, counters,
-                )  # fmt: skip
-                matches += 1
-            child = runs
-            if work[runs, y.RUN_WAITS] != 0:
-                runs += 1
-            if accepted and rule[y.R_IN_ORDER] != 0:
-                runs = _hold_back(work, child, runs)
-            if kind != y.WAIT_ANY:
-                waits &= ~current
-        elif kind == y.WAIT_STRICT:
-            waits &= ~current
-        elif kind == y.WAIT_ABSENCE_NEXT:
-            if matches >= out.shape[0] or runs >= work.shape[0]:
-                full = y.FULL_MATCHES if matches >= out.shape[0] else y.FULL_WORK
-                break
-            if rule[y.R_IN_ORDER] != 0:
-                runs = _hold_back(work, i, runs)
-                work[runs - 1, y.RUN_ORDINAL] = columns[y.COLUMN_ORDINAL, row]
-            else:
-                emit(
-                    image, rule, columns, nulls, row, work, i, nodes, y.KIND_MATCH, columns[y.COLUMN_TIME, row], out,
-                    matches, machine, counters,
-                )  # fmt: skip
-                matches += 1
-            waits &= ~current
-        if guards and waits & current != 0:
-            if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
-                waits &= ~current
-    if i > 0:
-        waits |= work[i, y.RUN_WAITS] & _FREED
-        work[i, y.RUN_WAITS] = 0 if waits & ~_FLAGS == 0 else waits
-    return runs, node_count, matches, full
-
-
-@inlined
-def _tidy(rule: Any, work: Any, runs: Any, counters: Any) -> Any:
-    """Drop the runs without waits, keep the order, and drop the oldest beyond the limit; returns how many are left."""
-    kept = 1
-    for i in range(1, runs):
-        if work[i, y.RUN_WAITS] != 0:
-            if kept != i:
-                for c in range(work.shape[1]):
-                    work[kept, c] = work[i, c]
-            kept += 1
-    surplus = kept - 1 - rule[y.R_RUNS_MAX]
-    if surplus > 0:
-        counters[y.COUNT_EVICTED] += surplus
-        for i in range(1, kept - surplus):
-            for c in range(work.shape[1]):
-                work[i, c] = work[i + surplus, c]
-        kept -= surplus
-    return kept
-
-
-@bare
-def _moved_states(image: Any, rule: Any, bitmaps: Any, new: Any) -> Any:
-    """A bit for each NFA state of the rule that the event may concern; bit 62 stands for all from the 63rd on."""
-    moved = np.int64(1) << np.int64(62)
-    states = image[y.HEADER_STATES]
-    for number in range(rule[y.R_START_STATE], min(rule[y.R_END_STATE], rule[y.R_START_STATE] + 62)):
-        nfa_state = states + number * y.STATE_WIDTH
-        concerned = False
-        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
-            predicate = image[wait + y.W_PREDICATE]
-            if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, new)):
-                concerned = True
-            for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
-                predicate = image[g + y.G_PREDICATE]
-                if predicate < 0 or bit(bitmaps, predicate, new):
-                    concerned = True
-        if concerned:
-            moved |= np.int64(1) << np.int64(number - rule[y.R_START_STATE])
-    return moved
-
-
 @bare
 def _on_event(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, work: Any, runs: Any, nodes: Any,
@@ -313,7 +173,7 @@ def _on_event(
     # With many runs, those whose state no condition of the event speaks of are passed over, but for a full look now
     # and then that drops what has expired.
     choosy = live > _FEW_RUNS and new & 63 != 0 and rule[y.R_FIRES] == 0 and rule[y.R_REACTS_TO_ALL] == 0
-    moved = _moved_states(image, rule, bitmaps, new) if choosy else np.int64(-1)
+    moved = moved_states(image, rule, bitmaps, new) if choosy else np.int64(-1)
     for i in range(first, live):
         if work[i, y.RUN_WAITS] == 0 or work[i, y.RUN_WAITS] == _COMPLETE:
             continue
@@ -325,7 +185,7 @@ def _on_event(
             closed = True
             continue
         counters[y.COUNT_STEPS] += 1
-        runs, node_count, matches, full = _offer(
+        runs, node_count, matches, full = offer(
             image, rule, columns, nulls, bitmaps, row, new, i, work, runs, nodes, node_count, out, matches,
             before + rule[y.R_MATCHES_MAX], trail, machine, counters,
         )  # fmt: skip
@@ -348,7 +208,7 @@ def _on_event(
             counters[y.COUNT_DROPPED] += matches - before - rule[y.R_MATCHES_MAX]
             matches = before + rule[y.R_MATCHES_MAX]
     if closed:
-        runs = _tidy(rule, work, runs, counters)
+        runs = tidy(rule, work, runs, counters)
     return runs, node_count, matches, y.FULL_NOT
 
 
@@ -393,7 +253,7 @@ def _on_end(
             if work[i, y.RUN_EXPIRY] <= watermark and work[i, y.RUN_WAITS] != 0:
                 work[i, y.RUN_WAITS] = 0
                 counters[y.COUNT_EXPIRED] += 1
-    return _tidy(rule, work, runs, counters), matches, full
+    return tidy(rule, work, runs, counters), matches, full
 
 
 @bare
@@ -458,45 +318,3 @@ def advance_rule(
         cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
         cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, matches, out_count
     return y.FULL_NOT
-
-
-@bare
-def compact(runs: Any, nodes: Any, row_registers: Any, run_rule: Any, node_map: Any, row_map: Any) -> Any:
-    """Keep what live runs can reach: renumber nodes and rows in place.
-
-    Shapes: runs int64[n, W], row_registers uint8[rules, registers] marks registers that hold rows,
-    node_map int64[nodes] and row_map int64[N] come in as -1.
-    Returns: (nodes kept, rows kept); row_map[row] is the new row. Order is unchanged.
-    """
-    for i in range(runs.shape[0]):
-        node_map[runs[i, y.RUN_NODE]] = 0
-    for k in range(nodes.shape[0] - 1, -1, -1):
-        if node_map[k] >= 0:
-            if nodes[k, y.NODE_ROW] >= 0:
-                row_map[nodes[k, y.NODE_ROW]] = 0
-            else:
-                node_map[nodes[k, y.NODE_STATE]] = 0
-            if nodes[k, y.NODE_PREVIOUS] >= 0:
-                node_map[nodes[k, y.NODE_PREVIOUS]] = 0
-    rows_kept = 0
-    for row in range(row_map.shape[0]):
-        if row_map[row] >= 0:
-            row_map[row] = rows_kept
-            rows_kept += 1
-    nodes_kept = 0
-    for k in range(nodes.shape[0]):
-        if node_map[k] >= 0:
-            node_map[k] = nodes_kept
-            previous = nodes[k, y.NODE_PREVIOUS]
-            row, other = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE]
-            nodes[nodes_kept, y.NODE_ROW] = row_map[row] if row >= 0 else -1
-            nodes[nodes_kept, y.NODE_STATE] = other if row >= 0 else node_map[other]
-            nodes[nodes_kept, y.NODE_PREVIOUS] = node_map[previous] if previous >= 0 else -1
-            nodes_kept += 1
-    for i in range(runs.shape[0]):
-        runs[i, y.RUN_NODE] = node_map[runs[i, y.RUN_NODE]]
-        runs[i, y.RUN_START_ROW] = row_map[runs[i, y.RUN_START_ROW]]
-        for r in range(row_registers.shape[1]):
-            if row_registers[run_rule[i], r] != 0 and runs[i, y.RUN_HEADER + r] >= 0:
-                runs[i, y.RUN_HEADER + r] = row_map[runs[i, y.RUN_HEADER + r]]
-    return nodes_kept, rows_kept

@@ -13,7 +13,7 @@ of a key domain is one array, the *image*; what one part says of another is an o
 reported, bit 61 that the row is a complete match which an earlier start still holds back,
 bit 60 that a stop event has ended the greed of the run's loop. `ordinal` counts the events of the rule's stream on the
 key and belongs to the last event taken; between micro-batches it is relative to the key's next event.
-Tested by: tests/kernels/test_advance.py
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Matches: written down, chosen between by the skip strategy, and read back out of the tree of bound events.
 
-Tested by: tests/kernels/test_advance.py
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations

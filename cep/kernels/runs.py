@@ -1,6 +1,6 @@
 """One run: what it waits for, whether an event fits, and what it becomes by taking it.
 
-Tested by: tests/kernels/test_advance.py
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations

@@ -140,7 +140,8 @@ class RuleCompiler:
         waits = [w for p in automaton.positions[1:] for w in p.waits]
         # A branch that ends with the event it takes leaves no run behind.
         branches = any(
-            w.link is Link.FOLLOWED_BY_ANY and w.target is not None and automaton.positions[w.target].waits for w in waits
+            w.link is Link.FOLLOWED_BY_ANY and w.target is not None and automaton.positions[w.target].waits
+            for w in waits
         )
         by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
         guards = [g for w in waits for g in w.guards]
@@ -343,7 +344,11 @@ class RuleCompiler:
         }[kind]
         present = self._registers["present", variable, argument]
         if isinstance(argument, CurrentField):
-            return code, register, self._columns.number(argument.field), present
+            column = self._columns.number(argument.field)
+            if self._merges:  # measures of a match are worked out again from its events when it is complete
+                self._columns.retained.add(column)
+            return code, register, column, present
+        self._merges = False  # a derived column is not kept with bound events
         derived = self._vector.derived(argument)
         self.derived_types.append((derived, argument.type))
         return code, register, DERIVED + derived, present
