@@ -264,6 +264,20 @@ def test_of_one_field_many_columns() -> None:
     assert len(names) == 2
 
 
+def test_beside_a_look_up() -> None:
+    """Many rules ask for one text each, so that what else they ask is checked for the events that are found."""
+    events = random_events(Random(7), 300)
+    rules = [pattern(f'seq a where a: e s == "{w}" and length(s) == {len(w)} and round(f) > 0.0') for w in "bé"]
+    others = [pattern(f'seq a where a: e s == "w{i}" and lower(s) == "w{i}"') for i in range(20)]
+    for subject in rules:
+        program = program_of(SCHEMA, subject, *others)
+        assert len(program.predicates.groups) == 1
+        answers = engine_answers(program, whole(batch_of(SCHEMA, {"x": events})))
+        expected = {event_id(e.order) for e in events if evaluate(condition_of(subject), e.fields, {}) is True}
+        assert {ids[0] for _, ((_, ids),), _, _ in answers.matches} == expected
+        assert expected
+
+
 # --------------------------------------------------------------------------------------------------- past events
 
 
