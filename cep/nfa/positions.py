@@ -355,7 +355,7 @@ class _Builder:
                     )
                     for w in fragment.entries
                 )
-            latest = tuple(e for e in fragment.exits if not e.passed)
+            latest = tuple(e for e in fragment.exits if not e.passed and e.absence is None)
             carried = () if gap_max is None else (Bound(0, gap_max),)
             passing = tuple(
                 replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried, passed=True)
@@ -373,7 +373,10 @@ class _Builder:
 
         Not-next only speaks where the loop may be left: before that there is no "right after".
         """
-        for position, count_min in {(e.position, e.count_min) for e in exits}:
+        leaves_at: dict[int, int] = {}
+        for exit_ in exits:
+            leaves_at[exit_.position] = min(exit_.count_min, leaves_at.get(exit_.position, exit_.count_min))
+        for position, count_min in leaves_at.items():
             guarded: list[Wait] = []
             for wait in self.positions[position].waits:
                 low, high = wait.counted
