@@ -82,7 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FIELDS",
         help="a key that later rules may use, as card_id,merchant_id",
     )
-    job.add_argument("--key-groups", type=int, default=KEY_GROUPS_DEFAULT, metavar="N", help="bound of the parallelism")
+    job.add_argument(
+        "--key-groups",
+        type=int,
+        default=KEY_GROUPS_DEFAULT,
+        metavar="N",
+        help="bound of the parallelism, for the job's whole life (default %(default)s); fewer cost less a micro-batch",
+    )
     job.add_argument(
         "--pages", type=int, default=1, metavar="N", help="parts of a key group's state; more if keys are sparse"
     )

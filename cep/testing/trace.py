@@ -267,7 +267,9 @@ class _Tracer:
         """When the run has to be looked at next: a deadline that fires something, else the last of all."""
         waits = [self.positions[run.position].waits[i] for i in run.open]
         deadlines = [self._deadline_ms(run, w) for w in waits]
-        firing = [d for d, w in zip(deadlines, waits, strict=True) if w.target is None or self.times_out or self.in_order]
+        firing = [
+            d for d, w in zip(deadlines, waits, strict=True) if w.target is None or self.times_out or self.in_order
+        ]
         return min(firing) if firing else max(deadlines, default=-_FOREVER)
 
     def _expire(self, until_ms: int, seen: int) -> None:

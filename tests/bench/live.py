@@ -122,8 +122,8 @@ def is_equal(spark: SparkSession, deployment: Deployment, job: Job, events: Path
 def parse() -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("events", type=int, nargs="?", default=500_000)
-    parser.add_argument("--files", type=int, default=4, help=f"files of {EVENTS_PER_FILE} events in one micro-batch")
+    parser.add_argument("events", type=int, nargs="?", default=1_000_000)
+    parser.add_argument("--files", type=int, default=8, help=f"files of {EVENTS_PER_FILE} events in one micro-batch")
     parser.add_argument("--key-groups", type=int, default=32)
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--kafka", action="store_true", help="from Kafka instead")
@@ -139,6 +139,7 @@ def main() -> None:
     deployment = deploy(given)
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
     initial = tuple(record.to_json() for record in given)
+    source: Source
     spark = create_session("bench", CORES, SPARK_SETTINGS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
