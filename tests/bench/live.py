@@ -42,7 +42,7 @@ CORES = 2
 EVENTS_PER_FILE = 25_000
 # The mock cluster keeps about five megabytes a partition and drops the oldest records; a record has 150 bytes.
 KAFKA_EVENTS_MAX = 100_000
-# The four patterns together, once: the peer needs minutes for a run of half a million events.
+# The four patterns together, one cold run: of a million events it takes a minute, so its start hardly counts.
 PEER_OPTIONS = ("--patterns", "all", "--warmup", "0", "--runs", "1")
 # What Spark counts of calls into RocksDB.
 CALLS = ("rocksdbGetCount", "rocksdbPutCount")
