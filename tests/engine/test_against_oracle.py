@@ -12,7 +12,13 @@ from tests.oracle.random_cases import SCHEMA, Case, random_case
 
 BLOCK = 50
 BLOCKS = [(1, 4), (2, 12), (3, 24)]  # level, blocks of seeds
-EVERY_BLOCK = [(level, block) for level, blocks in BLOCKS for block in range(blocks)]
+# The first blocks of each level belong to the fast loop; the others take a minute together.
+FAST_BLOCKS = 2
+EVERY_BLOCK = [
+    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
+    for level, blocks in BLOCKS
+    for block in range(blocks)
+]
 
 
 def compiled_cases(level: int, block: int) -> list[Case]:
