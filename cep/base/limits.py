@@ -30,8 +30,6 @@ REPETITIONS_MAX = 100_000
 REGISTERS_MAX = 62
 # Measures of one pattern: the null flags of a match are bits of one int64.
 MEASURES_MAX = 62
-# Depth of the stack of the register machine for cross-event conditions.
-MACHINE_REGISTERS_MAX = 62
 
 # Runs of one rule on one key. At the bound the oldest runs are dropped and `runs_evicted` counts them: a key that
 # holds this many partial matches is an attack or a mistake in the rule, and must not take the job down.

@@ -102,7 +102,7 @@ class Schema:
     """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
 
     A field name has one kind (and scale, and symbols) across all event types of a schema, so that a job has one
-    column for a name; nullability may differ. `merge` refuses a clash.
+    column for a name; nullability may differ. The check of pattern files and the rulebook refuse a clash.
     """
 
     event_types: tuple[EventType, ...]

@@ -29,9 +29,6 @@ from cep.kernels.runs import close_due, close_missed
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
 _COMPLETE = np.int64(y.COMPLETE)
-_FREED = np.int64(y.FREED)
-_FLAGS = np.int64(y.TIMED_OUT | y.FREED)
-_ONE = np.int64(1)
 _FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
 
 
