@@ -6,7 +6,7 @@
     pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
     waiting   MapState    domain → events that the watermark has not passed only where lateness is allowed
 
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_match_stage.py
+Tested by: tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -27,8 +26,9 @@ from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
+from cep.runners.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
 from cep.runners.job import Job, Programs, StepOutput, match_step
-from cep.runners.spark.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
+from cep.runners.letters import on_time
 from cep.runners.spark.packed import ALERTS, CONTROL, CONTROL_FILE, COUNTERS, DEAD, EVENTS, LATE, encode_alerts
 from cep.state.pages import decode_page, encode_page
 
@@ -114,7 +114,7 @@ class MatchProcessor(StatefulProcessor):
         watermark_ms = max(before_ms, progress.heartbeat_ms)
         for letter in letters:
             yield Row(kind=DEAD, payload=letter)
-        fresh, late = self._on_time(batches, before_ms, output)
+        fresh, late = on_time(self._job, batches, before_ms, output)
         if late:
             yield Row(kind=LATE, payload=json.dumps(late).encode())
         released = self._reorder(progress, fresh, watermark_ms) if self._job.lateness_ms > 0 else fresh
@@ -187,24 +187,6 @@ class MatchProcessor(StatefulProcessor):
             progress.rulebook = rulebook.digest
 
     # -------------------------------------------------------------------------------------------------- events
-
-    def _on_time(
-        self, batches: dict[int, list[EventBatch]], watermark_ms: int, output: StepOutput
-    ) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-        """The events that are not behind the watermark, by domain, and what to tell of the others."""
-        late: list[dict[str, Any]] = []
-        fresh: dict[int, EventBatch] = {}
-        for number, parts in batches.items():
-            batch = concat_batches(parts)
-            on_time = batch.time_ms >= watermark_ms
-            if not on_time.all():
-                behind = batch.take(~on_time)
-                late += _late_letters(self._job, number, behind)
-                output.counters["late_events"] += _first_seen(self._job, number, behind)
-                batch = batch.take(on_time)
-            if len(batch):
-                fresh[number] = batch
-        return fresh, late
 
     def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
@@ -298,30 +280,3 @@ def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:
 def _watermark(timer_values: Any) -> int:
     """Spark says 0 before the first event."""
     return int(timer_values.getCurrentWatermarkInMs()) or TIME_MS_MIN
-
-
-def _first_seen(job: Job, number: int, batch: EventBatch) -> int:
-    """How many of these events no earlier key domain has: an event that is late is late by each of its keys."""
-    seen = np.zeros(len(batch), bool)
-    for domain in job.domains[:number]:
-        has_key = np.ones(len(batch), bool)
-        for name in domain:
-            has_key &= np.asarray(pc.is_valid(batch.columns[name]))
-        seen |= has_key
-    return len(batch) - int(seen.sum())
-
-
-def _late_letters(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
-    """What is told of an event that came behind the watermark."""
-    names = [e.name for e in job.schema.event_types]
-    domain = ",".join(job.domains[number])
-    return [
-        {"event_id": i, "event_type": names[t], "event_time_ms": ms, "key_domain": domain, "key": k}
-        for i, t, ms, k in zip(
-            batch.event_id.to_pylist(),
-            batch.event_type.tolist(),
-            batch.time_ms.tolist(),
-            batch.key.to_pylist(),
-            strict=True,
-        )
-    ]

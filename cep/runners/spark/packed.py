@@ -18,9 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from cep.columnar.codec import encode_batch
-from cep.columnar.decode import Decoded, Poison, decode_json, decode_table
+from cep.columnar.decode import Decoded, decode_json, decode_table
 from cep.columnar.route import route, split_by_group
 from cep.runners.job import Job
+from cep.runners.letters import dead_letter
 
 EVENTS, CONTROL, CONTROL_FILE, DEAD, COUNTERS = "events", "control", "control_file", "dead", "counters"
 ALERTS, LATE = "alerts", "late"
@@ -37,7 +38,6 @@ _PACKED_ARROW = pa.schema(
 )
 # Records decoded together: enough to make the cost per key group small, few enough to stay in memory.
 _RECORDS_AT_ONCE = 524_288
-_RECORD_TEXT_MAX = 2_000
 
 PackedRow = tuple[int, str, int, int, bytes, int | None]
 
@@ -83,12 +83,6 @@ def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
         counters[f"poison[{poison.code}]"] += 1
         yield 0, DEAD, 0, 0, dead_letter(poison), None
     yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in counters.items() if v}).encode(), None
-
-
-def dead_letter(poison: Poison) -> bytes:
-    """A record that was set aside, as a JSON object: code, reason and the record itself, cut to a limit."""
-    letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX]}
-    return json.dumps(letter, ensure_ascii=False).encode()
 
 
 def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:

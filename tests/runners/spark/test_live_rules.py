@@ -9,8 +9,8 @@ import pytest
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import HeartbeatRecord, RetireRecord, utc_text
+from cep.runners.group_rules import changed, forgotten, initial_rulebook, known, restored
 from cep.runners.job import Job
-from cep.runners.spark.group_rules import changed, forgotten, initial_rulebook, known, restored
 from tests.runners.spark.live_cases import make_job, rules
 
 GIVEN = rules("card_testing", "small_then_large")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cep.columnar.route import route
 from cep.runners.job import Job
-from cep.runners.spark.match_stage import _first_seen
+from cep.runners.letters import _first_seen
 from tests.columnar.common import TWO, decode, record
 
 

@@ -18,7 +18,7 @@ from cep.model.rule import HeartbeatRecord, parse_control
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job
-from cep.runners.spark.packed import dead_letter
+from cep.runners.letters import dead_letter
 
 _KEPT = 64
 K = TypeVar("K")
