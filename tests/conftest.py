@@ -1,4 +1,4 @@
-"""What all tests share: UTC, one hypothesis profile, one Spark session for those that ask for it."""
+"""What all tests share: UTC, one hypothesis profile, one Spark session and one Kafka for those that ask for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,3 +34,20 @@ def spark() -> Iterator[SparkSession]:
     session = create_session("cep-tests", 2)
     yield session
     session.stop()
+
+
+_KAFKA = pytest.StashKey[str]()
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockCluster]:
+    """One broker for all tests that ask for it: Apache Kafka, or the mock where that cannot be had."""
+    with open_kafka() as kafka:
+        request.config.stash[_KAFKA] = kafka.description
+        yield kafka
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what the tests of Kafka ran on: a green run on the mock is less than one on the real thing."""
+    if _KAFKA in config.stash:
+        terminalreporter.write_line(f"tests of Kafka ran on {config.stash[_KAFKA]}")

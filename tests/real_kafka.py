@@ -1,0 +1,315 @@
+"""An Apache Kafka broker for tests: one process, KRaft, plaintext on a free port of the loopback interface.
+
+Its jars come through Maven once and stay in the user's cache folder, outside of the repository. Where that cannot be
+done, or Java is missing, `open_kafka` gives librdkafka's mock cluster and says so; `is_real` tells which it is. The
+mock has no compaction, no transactions that others can see, and topics of four partitions only.
+The fixture `kafka_broker` of tests/conftest.py is one for all tests; name topics so that tests do not meet in one.
+As a process, `python -m tests.real_kafka` prints the bootstrap address on one line and serves until its input ends.
+Tested by: tests/test_real_kafka.py
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.mock_kafka import MockKafka
+
+VERSION = "4.1.1"
+TIMEOUT_S = 30.0
+_START_S = 60.0
+_FETCH_S = 300.0
+_POLL_S = 0.1
+_STARTS_MAX = 3  # the port that was free may be taken by the time the broker asks for it
+_CLUSTER_ID = "Y2VwLXRlc3QtY2x1c3Rlcg"  # 16 bytes in base64, as the storage tool wants
+_JAVA_OPTIONS = ("-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cep.tests</groupId><artifactId>broker</artifactId><version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+# Small, quick to start, and quick to compact: a test that waits for the cleaner should not wait for its pauses.
+_PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={directory}
+num.partitions=4
+auto.create.topics.enable=true
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+group.initial.rebalance.delay.ms=0
+message.max.bytes=16777216
+replica.fetch.max.bytes=16777216
+log.cleaner.backoff.ms=200
+log.cleaner.dedupe.buffer.size=4194304
+log.initial.task.delay.ms=500
+"""
+
+
+class NoBrokerError(Exception):
+    """A real broker cannot be had here; the message says why."""
+
+
+class KafkaCluster(Protocol):
+    """What tests ask of a cluster, be it real or the mock."""
+
+    address: str
+    is_real: bool
+    description: str
+
+    def create(self, topic: str, partitions: int = 4, **settings: str) -> None: ...
+
+    def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class RealKafka:
+    """One broker. `address` is what clients take as bootstrap.servers; it stays over stop and start, as do the records.
+
+    Raises: NoBrokerError if the jars cannot be had or the broker does not start.
+    """
+
+    is_real = True
+    description = f"Apache Kafka {VERSION}"
+
+    def __init__(self) -> None:
+        self._jars = jars()
+        self._directory = Path(tempfile.mkdtemp(prefix="cep-kafka-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._producer: Producer | None = None
+        for number in range(1, _STARTS_MAX + 1):
+            try:
+                self._format()
+                self.start()
+            except NoBrokerError:
+                self.kill()
+                shutil.rmtree(self._directory / "logs", ignore_errors=True)
+                if number == _STARTS_MAX:
+                    shutil.rmtree(self._directory)
+                    raise
+            else:
+                break
+
+    def start(self) -> None:
+        """Start the broker over the records that it has, and wait until it answers."""
+        assert self._process is None, "the broker is running"
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command("kafka.Kafka", str(self._properties_path)),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        self._wait_until_it_answers(self._process)
+
+    def stop(self) -> None:
+        """An orderly end; `start` goes on from there."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """An end without any order, as by a crash."""
+        self._end(signal.SIGKILL)
+
+    def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
+        """Make a topic. Settings are the broker's, with `_` for `.`: cleanup_policy="compact"."""
+        config = {name.replace("_", "."): value for name, value in settings.items()}
+        admin = self._admin()  # what it was asked for ends with it
+        admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
+
+    def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
+        """Produce records, given as keyword arguments of `Producer.produce`, and wait until all are stored.
+
+        Errors: AssertionError if one was refused or is still unsent after half a minute.
+        """
+        if self._producer is None:
+            self._producer = Producer(
+                {
+                    "bootstrap.servers": self.address,
+                    "linger.ms": 1,
+                    "message.max.bytes": 16_777_216,
+                    "queue.buffering.max.messages": 1_000_000,
+                    "log_level": 2,
+                }
+            )
+        refused: list[object] = []
+        produce: Callable[..., None] = self._producer.produce
+        for number, record in enumerate(records):
+            produce(topic, on_delivery=lambda error, _: refused.append(error) if error else None, **record)
+            if number % 10_000 == 0:
+                self._producer.poll(0)
+        unsent_count = self._producer.flush(TIMEOUT_S)
+        assert not refused, refused[0]
+        assert unsent_count == 0, f"{unsent_count} records unsent"
+
+    def close(self) -> None:
+        """End the broker and drop its records."""
+        if self._producer is not None:
+            self._producer.close()
+        self.kill()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _properties_path(self) -> Path:
+        return self._directory / "server.properties"
+
+    @property
+    def _log_path(self) -> Path:
+        return self._directory / "broker.log"
+
+    def _format(self) -> None:
+        """Choose ports and make the broker's folder."""
+        port, controller_port = _free_ports()
+        self.address = f"127.0.0.1:{port}"
+        logs = self._directory / "logs"
+        text = _PROPERTIES.format(port=port, controller_port=controller_port, directory=logs)
+        self._properties_path.write_text(text, encoding="utf-8")
+        command = self._command(
+            "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(self._properties_path)
+        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_START_S)
+        if done.returncode != 0:
+            raise NoBrokerError(f"the broker's folder cannot be made: {(done.stderr or done.stdout)[-500:]}")
+
+    def _command(self, main_class: str, *arguments: str) -> list[str]:
+        java = shutil.which("java")
+        if java is None:
+            raise NoBrokerError("no java on the path")
+        return [java, *_JAVA_OPTIONS, "-cp", f"{self._jars}/*", main_class, *arguments]
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.address, "log_level": 2})
+
+    def _wait_until_it_answers(self, process: subprocess.Popen[bytes]) -> None:
+        give_up_s = time.monotonic() + _START_S
+        host, port = self.address.split(":")
+        while time.monotonic() < give_up_s:
+            if process.poll() is not None:
+                raise NoBrokerError(f"the broker ended with {process.returncode}: {self._log_end()}")
+            try:
+                # The client would log every refused connection; a bare socket does not.
+                socket.create_connection((host, int(port)), _POLL_S).close()
+                if self._admin().list_topics(timeout=_POLL_S * 20).brokers:
+                    return
+            except (OSError, KafkaException):
+                pass
+            time.sleep(_POLL_S)
+        raise NoBrokerError(f"the broker does not answer after {_START_S:.0f} s: {self._log_end()}")
+
+    def _end(self, sign: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(sign)
+        try:
+            process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(TIMEOUT_S)
+
+    def _log_end(self) -> str:
+        return self._log_path.read_text(encoding="utf-8", errors="replace")[-1500:]
+
+
+class MockCluster(MockKafka):
+    """librdkafka's mock brokers behind the same names; settings of topics and the number of partitions do not hold."""
+
+    is_real = False
+
+    def __init__(self, reason: str) -> None:
+        super().__init__()
+        self.description = f"librdkafka's MOCK cluster, not Apache Kafka: {reason}"
+
+    def create(self, topic: str, partitions: int = 4, **settings: str) -> None:
+        """Bring a topic into being with four partitions, empty."""
+        super().create(topic)
+
+
+def open_kafka() -> RealKafka | MockCluster:
+    """A real broker where one can be had, else the mock; a line on standard error says when it is the mock."""
+    try:
+        return RealKafka()
+    except NoBrokerError as error:
+        cluster = MockCluster(str(error))
+        print(f"tests: {cluster.description}", file=sys.stderr)
+        return cluster
+
+
+@functools.cache
+def jars() -> Path:
+    """The folder of the broker's jars, fetched if it is not there. Raises: NoBrokerError."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = base / "cep" / f"kafka-{VERSION}"
+    if folder.is_dir():
+        return folder
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NoBrokerError("no mvn on the path to fetch the broker with")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as work:
+        (Path(work) / "pom.xml").write_text(_POM, encoding="utf-8")
+        command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+        try:
+            done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=_FETCH_S)
+        except subprocess.TimeoutExpired as error:
+            raise NoBrokerError(f"Maven has not fetched the broker in {_FETCH_S:.0f} s") from error
+        if done.returncode != 0:
+            raise NoBrokerError(f"Maven cannot fetch the broker: {done.stdout[-500:]}")
+        try:
+            (Path(work) / "jars").replace(folder)
+        except OSError:
+            assert folder.is_dir(), "another process has put it there meanwhile"
+    return folder
+
+
+def _free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
+
+
+def main() -> None:
+    """Serve until standard input ends, so that the broker never outlives who started it."""
+    with open_kafka() as kafka:
+        print(kafka.address, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()
