@@ -11,12 +11,13 @@ from pathlib import Path
 
 from cep.lang.load import load_files
 from cep.lang.render import render_text, summary, to_json
+from cep.nfa.diagnose import compilable
 
 
 def run(paths: list[str], as_json: bool, color: bool) -> int:
     """Check files and folders (their `*.cep` files) together; prints, returns 1 if there are errors, else 0."""
     files = [file for path in paths for file in _expanded(Path(path))]
-    checked = load_files(files)
+    checked = compilable(load_files(files))
     if as_json:
         data = {
             "ok": checked.ok,

@@ -15,6 +15,7 @@ from cep.lang.fix import fixed
 from cep.lang.lint import lint
 from cep.lang.load import Checked, file_name, load_files
 from cep.lang.render import render_text, summary, to_json
+from cep.nfa.diagnose import compilable
 from cep.report import budget
 
 HELP = """\
@@ -39,12 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, color: bool) -> int:
     """Returns 1 if there are findings."""
     files = pattern_files(options.paths)
-    checked = load_files(files)
+    checked = compilable(load_files(files))
     if options.fix:
         for _ in range(_ROUNDS_MAX):
             if not _fix(checked, files):
                 break
-            checked = load_files(files)
+            checked = compilable(load_files(files))
     found = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
     if options.json:
         printed(json.dumps({"ok": not found, "findings": [to_json(d, checked.sources) for d in found]}, indent=2))

@@ -29,6 +29,7 @@ from cep.lang.lint import lint
 from cep.lang.load import Checked, file_name, load_overlaid
 from cep.lang.symbols import Named, Place, place_at, places
 from cep.lang.syntax import PatternTestSyntax
+from cep.nfa.diagnose import compilable
 
 HELP = """\
 Speak the Language Server Protocol over standard input and output: diagnostics while typing, hover, completion, go to
@@ -88,7 +89,7 @@ class _Texts:
 
     def checked(self, uri: str) -> Checked:
         """One document and what it imports."""
-        return load_overlaid([self.name(uri)], self.overlay())
+        return compilable(load_overlaid([self.name(uri)], self.overlay()))
 
     def all_checked(self, uri: str) -> Checked:
         """Every pattern file of the workspace: who imports this one has to be renamed along."""

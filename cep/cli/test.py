@@ -122,10 +122,11 @@ def _print_file(name: str, suite: Suite, console: Console) -> None:
     console.print(Text(name, style="bold"))
     own = [t for t in suite.tested if t.test.span.file == name]
     for pattern in dict.fromkeys(t.test.pattern.name for t in own):
-        console.print(Text(f"  {pattern}"))
-        for tested in own:
-            if tested.test.pattern.name == pattern:
-                _print_tested(tested, console)
+        tests = [t for t in own if t.test.pattern.name == pattern]
+        about = " ".join(tests[0].test.pattern.doc.split())
+        console.print(Text.assemble(f"  {pattern}", (f"  {about}" if about else "", "dim")))
+        for tested in tests:
+            _print_tested(tested, console)
     console.print()
 
 

@@ -86,6 +86,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     rules = _Rules.read(options.rules)
     rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     _print_head(alert, console)
+    _print_doc(rule, console)
     if rule is None:
         console.print(Text(f"{options.rules} has no version {alert['version']} of {alert['rule_id']} in force"))
         return 1
@@ -148,6 +149,7 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     _print_poison(records, console)
     answer = why_not(rules.deployment.schema, versions, records.batch, at_ms)
     shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, options.key, strict=True))}"
+    _print_doc(versions[-1], console)
     if answer.matches:
         count = len(answer.matches)
         console.print(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
@@ -225,6 +227,12 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
     console.print(Text(line, style="bold"))
     if alert["message"]:
         console.print(Text(alert["message"]))
+
+
+def _print_doc(rule: DeployedRule | None, console: Console) -> None:
+    """What the pattern says of itself."""
+    if rule is not None and rule.pattern.doc:
+        console.print(Text(" ".join(rule.pattern.doc.split()), style="dim"))
 
 
 def _print_path(path: MatchPath, console: Console) -> None:

@@ -41,6 +41,7 @@ ALERT_SCHEMA = pa.schema(
         ("score", pa.int32()),
         ("key", pa.string()),
         ("message", pa.string()),
+        ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
         ("match_start", _TIMESTAMP),
@@ -110,6 +111,7 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         constant(deployed.score, pa.int32()),
         key,
         _message(deployed.message, {**{n: _plain(v, t) for n, (v, t) in measures.items()}, "key": key}, count),
+        constant(" ".join(deployed.pattern.doc.split()), pa.string()),
         _measures_json(measures, count),
         events,
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),

@@ -202,11 +202,12 @@ def meaning(checked: Checked, named: Named) -> str:
     elif named.kind == "definition" and named.name in resolved.defines:
         define = resolved.defines[named.name]
         params = f"({', '.join(p.name for p in define.params)})" if define.params else ""
-        code = f"define {define.name}{params} = {_source(checked, define.body.span)}"
+        code, words = f"define {define.name}{params} = {_source(checked, define.body.span)}", define.doc
     elif named.kind == "list" and named.name in resolved.lists:
-        items = resolved.lists[named.name].items
+        declared = resolved.lists[named.name]
+        items = declared.items
         code = f"list {named.name} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
-        words = f"{len(items)} items"
+        words = "\n\n".join(part for part in (declared.doc, f"{len(items)} items") if part)
     elif named.kind == "symbol":
         fields = {f.name: f for e in resolved.events.values() for f in e.fields if named.name in f.type.symbols}
         words = "symbol of " + ", ".join(f"`{name}`" for name in fields)

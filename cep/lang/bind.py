@@ -43,6 +43,7 @@ from cep.lang.ir import (
     VarNode,
 )
 from cep.lang.lexer import UNITS_MS
+from cep.lang.show import show_duration
 from cep.lang.types import INT64_MAX, convert_const
 
 Slot = int | float | bool | str
@@ -110,7 +111,7 @@ def shown_slot(slot: float | None, param: ParamDecl) -> str:
         return "…"
     if param.type.kind is Kind.DECIMAL:
         return str(Decimal(slot).scaleb(-param.type.scale))
-    return f"{slot} ms" if param.type.kind is Kind.DURATION else str(slot)
+    return show_duration(int(slot)) if param.type.kind is Kind.DURATION else str(slot)
 
 
 def _slot(value: object, param: ParamDecl) -> Slot | None:

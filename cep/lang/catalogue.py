@@ -323,6 +323,23 @@ CATALOGUE: dict[str, Entry] = {
         "step time that holds nothing",
         "`a ->[1 min .. 5 min] b` needs a lower bound below the upper one.",
     ),
+    "CEP423": Entry(
+        "too many values",
+        "A pattern emits a limited number of values: which of them are null is kept in the bits of one number. "
+        "An alert with more is not read either.",
+    ),
+    "CEP424": Entry(
+        "nothing can follow this group",
+        "`(a -> !b within 5 min) -> c`: the group ends when its window closes, which is no event that c could follow. "
+        "Put what follows into a pattern of its own, or the window around everything: `a -> !b -> c within 5 min`.",
+    ),
+    "CEP425": Entry(
+        "automaton too large",
+        "The structure is written out as an automaton: a group that repeats stands there once for each repetition, and "
+        "`a & b & c` once for each order. States, ways to go on from one, and what a run remembers have limits. "
+        "`cep plan` shows the automaton. Count with a loop over one variable instead, `a{100}`, which is never written "
+        "out, or split the pattern.",
+    ),
     # --------------------------------------------------------------------------------------------- parameters
     "CEP501": Entry("unknown parameter", "The rule gives an argument for a parameter that the pattern does not have."),
     "CEP502": Entry("parameter not given", "A parameter without a default has to be given by the rule."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cep.base.limits import VARIABLES_MAX
+from cep.base.limits import MEASURES_MAX, VARIABLES_MAX
 from cep.base.schema import EventType, Kind, Schema, Type
 from cep.lang.bind import bind
 from cep.lang.check_expressions import ExpressionChecker
@@ -286,6 +286,9 @@ class _PatternChecker:
             value = self.expressions.check_value(measure.value, scope)
             if value is not None:
                 found.append(Measure(measure.name, value))
+        if len(measures) > MEASURES_MAX:
+            message = f"this pattern emits {len(measures)} values, more than {MEASURES_MAX}"
+            self.collector.add("CEP423", message, measures[MEASURES_MAX].span, "emit what the alert's reader needs")
         return tuple(found)
 
     def _skip(self, skip: SkipSyntax | None) -> Skip:

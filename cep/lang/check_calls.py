@@ -12,7 +12,7 @@ from cep.lang import check_text
 from cep.lang.check_history import ONLY_HISTORY, is_event_type, of_call
 from cep.lang.check_operators import is_symbol, mismatch, unify
 from cep.lang.diagnostics import Label, did_you_mean, nearest_fix
-from cep.lang.ir import Aggregate, AggregateFn, Call, Expr, Unary
+from cep.lang.ir import Aggregate, AggregateFn, Call, CurrentField, Expr, Unary
 from cep.lang.scope import AggregateArgument, Checker, Scope
 from cep.lang.syntax import CallSyntax, DefineSyntax, ExprSyntax, NameRef
 from cep.lang.types import FLOAT, INT, cast, is_ordered
@@ -205,6 +205,10 @@ def _typed(
         wanted = "an ordered value" if fn in fits else "a number"
         message = f"`{fn}` needs {wanted}, this is {kind}"
         checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if fn == "distinct" and not isinstance(value, CurrentField):
+        message = "`distinct` counts the values of a field, this is computed"
+        checker.collector.add("CEP310", message, node.arguments[0].span, "write `distinct(x.field)`", scope.labels())
         return None
     result = kind.as_nullable(nullable=False)
     if fn in ("count", "distinct"):

@@ -105,12 +105,20 @@ class Collector:
         self.found.append(diagnostic)
 
 
+# Digits and letters that are taken for each other.
+_LOOKALIKES = str.maketrans("oil", "011")
+
+
+def _look(name: str) -> str:
+    return name.lower().translate(_LOOKALIKES)
+
+
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The candidate that was probably meant, or None."""
     known = sorted(set(candidates))
-    by_lower = {c.lower(): c for c in known}
-    if name.lower() in by_lower:
-        return by_lower[name.lower()]
+    by_look = {_look(c): c for c in known}
+    if _look(name) in by_look:
+        return by_look[_look(name)]
     close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
     return close[0] if close else None
 

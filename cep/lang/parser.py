@@ -78,14 +78,14 @@ class _Parser:
 
     def _list(self) -> ListSyntax:
         cursor = self.cursor
-        cursor.take()
+        doc = cursor.take().doc
         name = cursor.name("the name of the list")
         cursor.expect("=", "after the name of the list")
-        return ListSyntax(name.text, name.span, parse_list(cursor))
+        return ListSyntax(name.text, name.span, parse_list(cursor), doc)
 
     def _define(self) -> DefineSyntax:
         cursor = self.cursor
-        cursor.take()
+        doc = cursor.take().doc
         name = cursor.name("the name of the definition")
         params: list[NameRef] = []
         if cursor.accept("("):
@@ -96,7 +96,7 @@ class _Parser:
                     break
             cursor.expect(")", "at the end of the parameters")
         cursor.expect("=", "before the expression")
-        return DefineSyntax(name.text, name.span, tuple(params), parse_expression(cursor))
+        return DefineSyntax(name.text, name.span, tuple(params), parse_expression(cursor), doc)
 
     def _event(self) -> EventSyntax:
         cursor = self.cursor

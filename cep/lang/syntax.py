@@ -319,6 +319,7 @@ class ListSyntax:
     name: str
     span: Span
     items: tuple[ExprSyntax, ...]
+    doc: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +330,7 @@ class DefineSyntax:
     span: Span
     params: tuple[NameRef, ...]
     body: ExprSyntax
+    doc: str = ""
 
 
 @dataclass(frozen=True, slots=True)

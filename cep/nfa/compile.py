@@ -20,9 +20,10 @@ from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import Tables
-from cep.nfa.positions import StructureError, build
+from cep.nfa.positions import build
 from cep.nfa.predicates import Predicates
 from cep.nfa.program import Column, Program, RuleProgram
+from cep.nfa.refusal import CompileError
 from cep.nfa.rule_tables import RuleCompiler, RuleLimitError
 
 
@@ -78,7 +79,7 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
     rule = DeployedRule("check", 1, 0, "", pattern)
     try:
         compile_rules(schema, pattern.key, (rule,))
-    except (StructureError, RuleLimitError) as error:
+    except CompileError as error:
         return [str(error)]
     return []
 
@@ -86,7 +87,7 @@ def problems(pattern: PatternIR, schema: Schema) -> list[str]:
 def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
     """Compile bound rules that share a key.
 
-    Raises: StructureError, RuleLimitError for a rule that `problems` would have named.
+    Raises: CompileError for a rule that `problems` would have named.
     """
     constants = Constants()
     columns = ColumnMap(schema)

@@ -32,10 +32,11 @@ from cep.lang.ir import (
     Step,
     VarNode,
 )
+from cep.nfa.refusal import CompileError
 
 
-class StructureError(Exception):
-    """The structure cannot become an automaton; the message says why. Turned into a diagnostic by the rulebook."""
+class StructureError(CompileError):
+    """The structure cannot become an automaton; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +178,6 @@ def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """The wait at `exit_` for what `entry` takes."""
-    if exit_.window is not None:
-        raise StructureError(
-            "after a group that ends in an absence with its own window nothing can follow; "
-            "put what follows into a pattern of its own"
-        )
     return replace(
         entry,
         link=entry.link or link,
@@ -237,9 +233,7 @@ class _Builder:
 
     def _add(self, position: Position) -> int:
         if len(self.positions) >= NFA_STATES_MAX:
-            raise StructureError(
-                f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states; lower the repetition of its groups"
-            )
+            raise StructureError(f"the pattern unrolls to more than {NFA_STATES_MAX} NFA states")
         self.positions.append(position)
         return len(self.positions) - 1
 
@@ -322,6 +316,10 @@ class _Builder:
 
     def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:
+            if exit_.window is not None and entries:
+                message = "after a group that ends in an absence with its own window nothing can follow"
+                target = entries[0].target
+                raise StructureError(message, "CEP424", None if target is None else self.positions[target].variable)
             waits = self.positions[exit_.position].waits
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 

@@ -23,10 +23,11 @@ from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait
 from cep.nfa.predicates import Predicates
+from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
 
 
-class RuleLimitError(Exception):
+class RuleLimitError(CompileError):
     """A rule needs more of something than one rule may have; the message says what."""
 
 
@@ -97,10 +98,9 @@ class RuleCompiler:
         known = self._known(automaton)
         for number, position in enumerate(automaton.positions):
             if len(position.waits) > WAITS_PER_STATE_MAX:
-                raise RuleLimitError(
-                    f"after `{position.variable}` there are {len(position.waits)} ways to go on; "
-                    f"the limit is {WAITS_PER_STATE_MAX}"
-                )
+                where = f"after `{position.variable}` there are" if position.variable else "to begin a match there are"
+                message = f"{where} {len(position.waits)} ways to go on; the limit is {WAITS_PER_STATE_MAX}"
+                raise RuleLimitError(message, variable=position.variable)
             self._write_position(automaton, number, position, known[number])
         self._end_state = len(self._tables.states)
         # What conditions look at comes first among the registers; the rest only feeds measures.
@@ -111,12 +111,10 @@ class RuleCompiler:
             self._tables.measures.append(code)
         for number, position in enumerate(automaton.positions):
             self._write_actions(number, position)
-        if len(self.measures) > MEASURES_MAX:
-            raise RuleLimitError(f"the pattern emits {len(self.measures)} measures; the limit is {MEASURES_MAX}")
+        assert len(self.measures) <= MEASURES_MAX, "the check refuses more"
         if self.registers_count > REGISTERS_MAX:
-            raise RuleLimitError(
-                f"the pattern needs {self.registers_count} run registers; the limit is {REGISTERS_MAX}"
-            )
+            needs = f"a run of the pattern has to count or remember {self.registers_count} things"
+            raise RuleLimitError(f"{needs}; the limit is {REGISTERS_MAX}")
         strict = any(
             w.link is Link.NEXT or any(g.moment == "next" for g in w.guards)
             for p in automaton.positions
@@ -297,8 +295,7 @@ class RuleCompiler:
         if isinstance(expr, VarField):
             self._columns.retained.add(self._columns.number(expr.field))
         if isinstance(expr, Aggregate) and expr.fn == "distinct":
-            if not isinstance(expr.argument, CurrentField):
-                raise RuleLimitError("distinct(…) over a variable takes a plain field, like distinct(x.merchant_id)")
+            assert isinstance(expr.argument, CurrentField), "the check refuses others"
             self._columns.retained.add(self._columns.number(expr.argument.field))
             self._counts_distinct = True
         for child in children(expr):

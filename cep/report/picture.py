@@ -58,6 +58,7 @@ def picture(planned: PatternPlan) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}">',
         f"<title>{escape(title)}</title>",
+        *([f"<desc>{escape(planned.pattern.doc)}</desc>"] if planned.pattern.doc else []),
         f"<style>{_STYLE}</style>",
         _TIP,
         '<rect width="100%" height="100%" fill="#fff"/>',

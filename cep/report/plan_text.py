@@ -91,6 +91,7 @@ def _position(automaton: Automaton, number: int, position: Position) -> list[str
 def _pattern(planned: PatternPlan) -> str:
     pattern, automaton = planned.pattern, planned.automaton
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
+    lines += [f"  {line}" for line in pattern.doc.splitlines()]
     if isinstance(pattern.within_ms, int):
         lines.append(f"  within {show_duration(pattern.within_ms)}")
     if pattern.within_events is not None:

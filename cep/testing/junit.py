@@ -24,6 +24,10 @@ def junit_xml(suite: Suite) -> bytes:
         tested = [t for t in suite.tested if t.test.pattern.name == name]
         refused = [r for r in suite.refused if r.pattern == name]
         group = SubElement(root, "testsuite", {"name": _clean(name), **_counts(tested, len(refused))})
+        pattern = suite.checked.resolved.patterns.get(name)
+        if pattern is not None and pattern.doc:
+            about = {"name": "description", "value": _clean(" ".join(pattern.doc.split()))}
+            SubElement(SubElement(group, "properties"), "property", about)
         for one in tested:
             _outcome(_case(group, suite, one.test.name, name, one.test.span, one.seconds), one)
         for test in refused:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from cep.lang.format import format_text
 from cep.lang.lint import lint
 from cep.lang.load import Checked, load_text
+from cep.nfa.diagnose import compilable
 
 PATTERNS = 1_000
 ROUNDS = 3
@@ -86,7 +87,7 @@ def main() -> int:
     size = len(re.findall(r"\S+", text))
     print(f"{PATTERNS} patterns, {len(text):,} characters, {size:,} words")
     steps: list[tuple[str, Callable[[], object], float]] = [
-        ("check", lambda: load_text(text), CHECK_SECONDS_MAX),
+        ("check", lambda: compilable(load_text(text)), CHECK_SECONDS_MAX),
         ("format", lambda: format_text(text), FORMAT_SECONDS_MAX),
         ("lint", lambda: lint(checked), CHECK_SECONDS_MAX),
     ]

@@ -9,7 +9,11 @@ import pytest
 from cep.cli.main import main
 from tests.lang.common import EVENTS
 
-TEXT = EVENTS + "pattern p(least: int) by card_id { seq a{least,} -> b within 1 h }\npattern q by card_id { seq a }"
+TEXT = (
+    EVENTS
+    + "## Some,\n## then one.\npattern p(least: int) by card_id { seq a{least,} -> b within 1 h }\n"
+    + "pattern q by card_id { seq a }"
+)
 
 
 @pytest.fixture
@@ -22,8 +26,10 @@ def path(tmp_path: Path) -> str:
 def test_a_pattern_with_its_picture(path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     svg = tmp_path / "p.svg"
     assert main(["plan", path, "--pattern", "p", "--set", "least=2", "--svg", str(svg)]) == 0
-    assert "pattern p by card_id" in capsys.readouterr().out
-    assert svg.read_text(encoding="utf-8").startswith("<svg")
+    assert "pattern p by card_id\n  Some,\n  then one.\n" in capsys.readouterr().out
+    drawn = svg.read_text(encoding="utf-8")
+    assert drawn.startswith("<svg")
+    assert "<desc>Some,\nthen one.</desc>" in drawn
 
 
 def test_a_pattern_that_cannot_be_planned_is_a_finding(path: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ pattern burst(n: int = 2) by card {
   emit total = sum(p.amount)
 }
 """
+DOCUMENTED = TEXT.replace("pattern burst", "## Declines,\n## then one that goes through.\npattern burst")
 GOOD = """
 test "it fires" of burst {
   c1: 0s payment amount=1 status=declined x2 every 1s  5m payment amount=101
@@ -108,6 +109,15 @@ def test_junit(path: Path) -> None:
     assert [child.tag for child in cases["a known gap"]] == ["skipped"]
     assert [child.tag for child in cases["with a mistake"]] == ["error"]
     assert cases["it does not"].attrib["line"] == "15"
+
+
+def test_the_words_of_the_pattern_are_in_the_report(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = path.parent / "junit.xml"
+    path.write_text(DOCUMENTED + GOOD, encoding="utf-8")
+    assert cli.main(["test", str(path), "--junit", str(report)]) == 0
+    assert "burst  Declines, then one that goes through.\n" in capsys.readouterr().out
+    (about,) = ET.fromstring(report.read_bytes()).iter("property")
+    assert about.attrib == {"name": "description", "value": "Declines, then one that goes through."}
 
 
 def test_a_report_that_cannot_be_written_is_an_operating_error(path: Path) -> None:

@@ -22,6 +22,8 @@ from cep.testing import inquiry
 
 PATTERNS = """
 event payment { id id  event_time time  card string  shop string  amount decimal(2)  status enum(approved, declined) }
+## Small declines,
+## then a large approval.
 pattern testing by card {
   seq probe{2,} greedy -> !good -> hit within 10 min
   where probe: payment status == declined and amount < 2.00
@@ -131,7 +133,7 @@ def why_not(place: Path, card: str, *more: str, rule: str = "testing") -> int:
 def test_why_not(place: Path, card: str, lines: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert why_not(place, card) == 0
     out = capsys.readouterr().out
-    assert out.startswith(f"no alert of testing for card {card}:\n")
+    assert out.startswith(f"Small declines, then a large approval.\nno alert of testing for card {card}:\n")
     for line in lines:
         assert line in out
 
@@ -217,6 +219,9 @@ def test_why(place: Path, format_: str, capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     assert "testing version 1 for fires at 2026-03-01T10:02:00" in out
     assert "card fires" in out
+    assert "Small declines, then a large approval.\n" in out
+    assert {alert["key"]: alert["description"] for alert in alerts.to_pylist()}["rises\x1fs1"] == ""
+    assert by_key["fires"]["description"] == "Small declines, then a large approval."
     assert "fires-1  probe  status = declined, amount = 1.50" in out
     assert "match at 2026-03-01T10:02:00Z by version 1: probes = 2, amount = 900.00" in out
     assert ask(place, "why", "--alerts", str(path), "--alert", by_key["rises\x1fs1"]["alert_id"]) == 0

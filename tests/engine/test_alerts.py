@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,6 +50,7 @@ def test_an_alert_says_everything() -> None:
         "score": 7,
         "key": "card",
         "message": "0.05 of 10.05 on card, {unknown}",
+        "description": "",
         "measures": '{"amount":0.05,"total":10.05}',
         "events": [
             {"variable": "a", "event_id": "e1", "event_time": moment.replace(microsecond=1_000)},
@@ -88,6 +90,13 @@ def test_measures_of_every_kind(measure: str, expected: Any, in_message: str) ->
     measured = json.loads(found["measures"])["m"]
     assert measured == (pytest.approx(expected) if isinstance(expected, float) else expected)
     assert found["message"] == f"<{in_message}>"
+
+
+def test_the_words_of_the_pattern_are_on_the_alert_in_one_line() -> None:
+    deployed = rule(PAIR)
+    documented = replace(deployed, pattern=replace(deployed.pattern, doc="An a, then a b.\n  Soon."))
+    (found,) = alerts(["card a@1", "card b@5"], documented).to_pylist()
+    assert found["description"] == "An a, then a b. Soon."
 
 
 def test_a_pattern_without_measures_and_a_rule_without_message() -> None:

@@ -1,38 +1,40 @@
-"""Golden files: `diagnostics/*.cep` give exactly the report beside them, `ir/*.cep` the dump.
+"""Golden files: what stands in them gives exactly the report, or the dump, beside them.
+
+    diagnostics/*.cep         mistakes in files, those that only the compiler knows too
+    arguments/*.cep, *.toml   mistakes in what a rule gives a pattern
+    lints/*.cep               findings (test_lint.py compares them)
+    ir/*.cep                  what a sound file becomes
 
 `pytest tests/lang/test_golden.py` with the environment variable UPDATE_GOLDEN=1 writes them anew: read the diff.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from cep.lang.bind import bind
 from cep.lang.catalogue import CATALOGUE
 from cep.lang.dump import dump_pattern
-from cep.lang.load import Checked, load_text, resolve_path
+from cep.lang.load import Checked, load_files
 from cep.lang.render import render_text
+from cep.nfa.diagnose import compilable
 
 GOLDEN = Path(__file__).parent / "golden"
 DIAGNOSTICS = sorted((GOLDEN / "diagnostics").glob("CEP*.cep"))
-LINTS = sorted((GOLDEN / "lints").glob("CEP*.cep"))  # test_lint.py compares them
+ARGUMENTS = sorted((GOLDEN / "arguments").glob("CEP*.cep"))
+LINTS = sorted((GOLDEN / "lints").glob("CEP*.cep"))
 IR = sorted((GOLDEN / "ir").glob("*.cep"))
-# Given for a file as a whole or for the arguments of a rule; test_load.py, test_bind.py and test_plan.py show them.
-WITHOUT_FILE = {"CEP110", "CEP502", "CEP503", "CEP504", "CEP706"}
 
 
 def load(path: Path) -> Checked:
     """Check a golden file under its bare name, so that the report is the same in every folder."""
-
-    def resolver(importing: str, written: str) -> tuple[str, str] | str:
-        found = resolve_path(str(path.parent / importing), written)
-        if isinstance(found, str):
-            return found
-        return str(Path(found[0]).resolve().relative_to(path.parent.resolve())), found[1]
-
-    return load_text(path.read_text(encoding="utf-8"), path.name, resolver)
+    with contextlib.chdir(path.parent):
+        return compilable(load_files([path.name]))
 
 
 def compare(path: Path, text: str) -> None:
@@ -50,6 +52,16 @@ def test_diagnostics(path: Path) -> None:
     compare(path, render_text(checked.diagnostics, checked.sources))
 
 
+@pytest.mark.parametrize("path", ARGUMENTS, ids=lambda p: p.stem)
+def test_arguments(path: Path) -> None:
+    checked = load(path)
+    assert checked.ok, render_text(checked.diagnostics, checked.sources)
+    bound, diagnostics = bind(checked.patterns["p"], tomllib.loads(path.with_suffix(".toml").read_text("utf-8")))
+    assert bound is None
+    assert {d.code for d in diagnostics} == {path.name.partition("_")[0]}
+    compare(path, render_text(diagnostics, checked.sources))
+
+
 @pytest.mark.parametrize("path", IR, ids=lambda p: p.stem)
 def test_ir(path: Path) -> None:
     checked = load(path)
@@ -57,7 +69,6 @@ def test_ir(path: Path) -> None:
     compare(path, "\n".join(dump_pattern(p) for p in checked.patterns.values()))
 
 
-def test_every_code_has_a_file() -> None:
-    shown = {path.name.partition("_")[0] for path in (*DIAGNOSTICS, *LINTS)}
-    assert set(CATALOGUE) - shown == WITHOUT_FILE
-    assert shown <= set(CATALOGUE)
+def test_every_code_has_a_file_and_every_file_a_code() -> None:
+    shown = {path.name.partition("_")[0] for path in (*DIAGNOSTICS, *ARGUMENTS, *LINTS)}
+    assert shown == set(CATALOGUE)

@@ -9,6 +9,7 @@ import pytest
 from cep.lang.lint import lint
 from cep.lang.load import load_files, load_text
 from cep.lang.render import render_text
+from cep.report import budget
 from tests.lang.common import EVENTS, shown
 from tests.lang.generate import random_file
 from tests.lang.test_golden import compare, load
@@ -30,7 +31,7 @@ def found(body: str, header: str = "pattern p by card_id", before: str = "") -> 
 def test_golden(path: Path) -> None:
     checked = load(path)
     assert checked.ok, shown(checked)
-    diagnostics = lint(checked)
+    diagnostics = lint(checked, None, budget.find(checked))
     code = path.name.partition("_")[0]
     assert code in {d.code for d in diagnostics}
     assert {d.code for d in diagnostics} <= {code, "CEP420"}

@@ -28,6 +28,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "score": 80,
                 "key": "c1",
                 "message": message,
+                "description": "Small declines, then a large approval.",
                 "measures": '{"probes":3,"amount":"900.00"}',
                 "events": [event],
                 "match_start": start,

@@ -14,6 +14,7 @@ def test_an_alert_in_full() -> None:
     assert line == (
         b'{"alert_id":"a1","rule_id":"card_testing","version":2,"epoch":5,"status":"live","severity":"high",'
         b'"priority":10,"score":80,"key":"c1","message":"Card c1: 3 probes",'
+        b'"description":"Small declines, then a large approval.",'
         b'"measures":{"probes":3,"amount":"900.00"},'
         b'"events":[{"variable":"hit","event_id":"t1","event_time":"2026-03-01T00:00:01.500Z"}],'
         b'"match_start":"2026-03-01T00:00:00.000Z","match_end":"2026-03-01T00:00:01.500Z",'

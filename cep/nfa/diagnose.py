@@ -1,0 +1,94 @@
+"""Checked patterns → those that also compile, the others with a diagnostic at the place where they fail.
+
+The check of the language knows neither the automaton nor its limits. A parameter without a default stands for its least
+value here: what does not compile with that compiles with no other.
+Tested by: tests/nfa/test_diagnose.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cep.base.limits import DIAGNOSTICS_MAX, REGISTERS_MAX, WAITS_PER_STATE_MAX
+from cep.base.schema import Kind, Schema
+from cep.lang.bind import bind
+from cep.lang.diagnostics import Diagnostic, Span
+from cep.lang.ir import Aggregate, ParamDecl, PatternIR, VarField
+from cep.lang.load import Checked
+from cep.lang.syntax import VariableSyntax
+from cep.lang.walk import nodes
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.positions import Automaton, build
+from cep.nfa.refusal import CompileError
+
+_HELP = {
+    "CEP424": "put what follows into a pattern of its own, or leave out the group's window",
+    "CEP425": "split the pattern into several, or lower the repetition of its groups",
+}
+# Registers that one aggregate may need (sum, squares, count, present), and one field of a bound event.
+_AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
+
+
+def compilable(checked: Checked) -> Checked:
+    """The same file set; a pattern that does not compile has moved from its patterns to its diagnostics.
+
+    Cost: the automaton of each pattern; the tables only where a limit could be near.
+    """
+    refused = {name: _refusal(pattern, checked.schema) for name, pattern in checked.patterns.items()}
+    found = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
+    if not found:
+        return checked
+    room = max(0, DIAGNOSTICS_MAX - len(checked.diagnostics))
+    return replace(
+        checked,
+        patterns={name: pattern for name, pattern in checked.patterns.items() if refused[name] is None},
+        diagnostics=(*checked.diagnostics, *found[:room]),
+        dropped=checked.dropped + len(found[room:]),
+    )
+
+
+def _refusal(pattern: PatternIR, schema: Schema) -> CompileError | None:
+    stand_ins = {p.name: _least(p) for p in pattern.params if p.default is None}
+    bound, _ = bind(pattern, stand_ins)
+    if bound is None:
+        return None  # a structure that only other arguments make sound; the rule that gives them is checked with them
+    try:
+        if _is_near_a_limit(bound, build(bound.structure)):
+            compile_rules(schema, bound.key, (DeployedRule("check", 1, 0, "", bound),))
+    except CompileError as error:
+        return error
+    return None
+
+
+def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
+    """Whether the tables could be too large; an upper bound, so that most patterns need not be compiled to know."""
+    parts = list(nodes(bound))
+    registers = sum(p.loops for p in automaton.positions) + automaton.marks
+    registers += _AGGREGATE_REGISTERS * sum(isinstance(p, Aggregate) for p in parts)
+    registers += _FIELD_REGISTERS * sum(isinstance(p, VarField) for p in parts)
+    return registers > REGISTERS_MAX or any(len(p.waits) > WAITS_PER_STATE_MAX for p in automaton.positions)
+
+
+def _least(param: ParamDecl) -> object:
+    """The value of a parameter that makes the smallest automaton."""
+    if param.type.kind is Kind.ENUM:
+        return param.type.symbols[0]
+    if param.type.kind is Kind.BOOL:
+        return False
+    if param.type.is_text:
+        return ""
+    if param.type.kind is Kind.DECIMAL:
+        return 0 if param.minimum is None else f"{int(param.minimum) / 10**param.type.scale:.{param.type.scale}f}"
+    return 1 if param.minimum is None else param.minimum
+
+
+def _diagnostic(name: str, error: CompileError, checked: Checked) -> Diagnostic:
+    return Diagnostic(error.code, str(error), _place(name, error.variable, checked), (), _HELP[error.code])
+
+
+def _place(name: str, variable: str | None, checked: Checked) -> Span:
+    """The variable in the structure, or the name of the pattern."""
+    pattern = checked.resolved.patterns[name]
+    spans = (n.span for n in nodes(pattern.structure) if isinstance(n, VariableSyntax) and n.name == variable)
+    return next(spans, pattern.span)
