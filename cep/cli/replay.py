@@ -9,7 +9,6 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -21,10 +20,9 @@ from cep.lang.render import render_text
 from cep.model.rule import ControlRecord, parse_control
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
-from cep.runners.output import check_writable, format_of, write_outputs
-
-if TYPE_CHECKING:
-    from cep.runners.spark.replay import Replayed
+from cep.runners.embedded import replay as embedded
+from cep.runners.java import check_java
+from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 
 # Counters whose name begins with one of these tell of something that did not get through.
 _LOSSES = ("poison[", "unkeyed[", "events_without_rule", "runs_evicted", "matches_dropped", "arithmetic_overflows")
@@ -48,8 +46,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("parquet", "jsonl"), help="of the alerts; told from the name of FILE if left out"
     )
+    parser.add_argument(
+        "--engine",
+        choices=("spark", "embedded"),
+        help="embedded matches in this process, from memory and without Java; spark (the default, if there is a Java) "
+        "also takes what does not fit into memory; both give the same alerts",
+    )
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
-    parser.add_argument("--partitions", type=int, metavar="N", help="matching tasks (default: as many as cores)")
+    parser.add_argument(
+        "--partitions", type=int, metavar="N", help="Spark's matching tasks (default: as many as cores)"
+    )
     parser.add_argument(
         "--key-groups",
         type=int,
@@ -61,9 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Replay; returns 0, or 1 if a rule or a control record was set aside. Raises: UsageError and other CepErrors."""
-    # Loaded here because Spark takes a second to import, and `cep check` does without.
-    from cep.runners.spark.replay import read_and_replay  # noqa: PLC0415
-
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
     _check_numbers(options)
@@ -75,12 +78,31 @@ def run(options: argparse.Namespace) -> int:
     if not deployment.key_domains:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
-    replayed = read_and_replay(
-        deployment, options.events, options.cores, options.partitions, options.key_groups, errors
-    )
+    replayed = _replay(options, deployment, errors)
     paths = write_outputs(replayed.alerts, replayed.dead_letters, options.out, format_)
     _print_summary(deployment, replayed, paths)
     return 1 if findings else 0
+
+
+def _replay(options: argparse.Namespace, deployment: Deployment, errors: Console) -> Replayed:
+    if _engine(options, errors) == "embedded":
+        return embedded.read_and_replay(deployment, options.events, options.cores, options.key_groups, errors)
+    # Loaded here because Spark takes a second to import, and the embedded engine does without.
+    from cep.runners.spark.replay import read_and_replay  # noqa: PLC0415
+
+    return read_and_replay(deployment, options.events, options.cores, options.partitions, options.key_groups, errors)
+
+
+def _engine(options: argparse.Namespace, errors: Console) -> str:
+    """The engine that was asked for; Spark if none was, and there is a Java for it."""
+    if options.engine is not None:
+        return str(options.engine)
+    try:
+        check_java()
+    except UsageError as problem:
+        errors.print(f"Spark cannot be used ({problem}); the embedded engine takes its place", markup=False)
+        return "embedded"
+    return "spark"
 
 
 def _check_numbers(options: argparse.Namespace) -> None:

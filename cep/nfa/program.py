@@ -88,5 +88,11 @@ class Program:
     measures_max: int
     fingerprint: str
 
+    @property
+    def columns_read(self) -> tuple[str, ...]:
+        """The columns of an EventBatch that matching looks at."""
+        own = (c for c in self.columns[y.COLUMNS_FIXED :] if not (c.derived or c.computed))
+        return tuple(c.name for c in own)
+
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

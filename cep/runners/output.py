@@ -11,7 +11,9 @@ Tested by: tests/runners/test_output.py
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -23,6 +25,16 @@ from cep.sinks.json_form import json_lines
 
 Format = Literal["parquet", "jsonl"]
 _DEAD_SUFFIX = ".dead.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took."""
+
+    alerts: pa.Table
+    dead_letters: tuple[bytes, ...]
+    counters: Counter[str]
+    seconds: float
 
 
 def format_of(path: Path) -> Format:

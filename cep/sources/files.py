@@ -54,6 +54,18 @@ def files_of(path: Path) -> list[Path]:
     return [p for p in paths if p.suffix.lower() in _FORMATS]
 
 
+def open_dataset(path: Path, kind: str, schema: Schema) -> ds.Dataset:
+    """The files at a path as one dataset; CSV with every value as text, an empty one null, as Spark reads it."""
+    files = [str(p) for p in files_of(path)]
+    if kind == "parquet":
+        return ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
+    names = (TYPE_FIELD, *schema.columns())
+    convert = pcsv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
+    )
+    return ds.dataset(files, format=ds.CsvFileFormat(convert_options=convert))
+
+
 def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
     """The events of one key: `key` is the text that `route` makes of it.
 
@@ -90,16 +102,7 @@ def key_parts(key: str, domain: KeyDomain) -> list[str]:
 
 
 def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
-    names = (TYPE_FIELD, *schema.columns())
-    files = [str(p) for p in files_of(path)]
-    if kind == "parquet":
-        source = ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
-    else:
-        # As Spark reads CSV: every value is text, an empty one null; our decoder decides what it means.
-        convert = pcsv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True, null_values=[""]
-        )
-        source = ds.dataset(files, format=ds.CsvFileFormat(convert_options=convert))
+    source = open_dataset(path, kind, schema)
     table = source.to_table(filter=_has_parts(source.schema, domain, key))
 
     def show(row: int) -> str:

@@ -11,7 +11,6 @@ Tested by: tests/runners/spark/test_packed.py
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,9 +18,9 @@ import pyarrow as pa
 
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, decode_json, decode_table
-from cep.columnar.route import route, split_by_group
+from cep.columnar.route import split_by_group
+from cep.runners.intake import take_in
 from cep.runners.job import Job
-from cep.runners.letters import dead_letter
 
 EVENTS, CONTROL, CONTROL_FILE, DEAD, COUNTERS = "events", "control", "control_file", "dead", "counters"
 ALERTS, LATE = "alerts", "late"
@@ -72,17 +71,13 @@ def _packed(job: Job, values_column: str | None, batches: list[pa.RecordBatch]) 
 
 
 def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
-    counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
-    types = job.schema.columns()
-    for number, domain in enumerate(job.domains):
-        batch, without_key = route(decoded, domain, types)
-        counters[f"unkeyed[{','.join(domain)}]"] += without_key
+    taken = take_in(job, decoded)
+    for number, batch in enumerate(taken.batches):
         for group, share in split_by_group(batch, job.groups_count):
             yield group, EVENTS, number, 0, encode_batch(share), int(share.time_ms.max())
-    for poison in decoded.poison:
-        counters[f"poison[{poison.code}]"] += 1
-        yield 0, DEAD, 0, 0, dead_letter(poison), None
-    yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in counters.items() if v}).encode(), None
+    for letter in taken.dead_letters:
+        yield 0, DEAD, 0, 0, letter, None
+    yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode(), None
 
 
 def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:

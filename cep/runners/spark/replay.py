@@ -12,7 +12,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job, Programs, StepOutput, match_step
+from cep.runners.output import Replayed
 from cep.runners.spark.packed import (
     ALERTS,
     COUNTERS,
@@ -45,16 +45,6 @@ _OUTPUT_SCHEMA = "kind string, payload binary"
 _OUTPUT_ARROW = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
 # Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took."""
-
-    alerts: pa.Table
-    dead_letters: tuple[bytes, ...]
-    counters: Counter[str]
-    seconds: float
 
 
 def read_and_replay(

@@ -5,9 +5,6 @@ Tested by: tests/runners/spark/test_kafka_source.py
 """
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +12,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
+from cep.runners.java import check_java
 
-JAVA_MAJOR_MIN = 17
-_JAVA_WAIT_S = 20
-_JAVA_HELP = "install a JRE 17 or later (Debian: openjdk-17-jre-headless) and set JAVA_HOME or PATH"
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 # The processes that are still started start faster without a helper process in between.
 _FAST_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
@@ -68,7 +63,7 @@ def create_session(app_name: str, cores: int = 2, settings: Mapping[str, str] | 
     if cores < 1:
         raise UsageError(f"cores is 1 or more, not {cores}")
     if SparkSession.getActiveSession() is None:
-        _check_java()
+        check_java()
     # The driver hands this name to its workers; the setting of the same meaning is only read by spark-submit.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen = {
@@ -92,21 +87,3 @@ def _import_path() -> list[str]:
     installed = (sys.prefix, sys.base_prefix)
     given = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
     return list(dict.fromkeys([str(_PACKAGE_ROOT), *given]))
-
-
-def _check_java() -> None:
-    """Raise UsageError unless the Java that Spark will start is new enough and has the module that Spark asks for."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not Path(java).exists():
-        raise UsageError(f"no Java found at {java or 'PATH'}; {_JAVA_HELP}")
-    try:
-        answer = subprocess.run(  # noqa: S603 the same program that Spark starts a moment later
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_WAIT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"{java} does not start: {error}; {_JAVA_HELP}") from error
-    # "1.8.0_402" or "17.0.15"; the old scheme's 1 is below the limit too.
-    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if found is None or int(found[1]) < JAVA_MAJOR_MIN:
-        raise UsageError(f"{java} is Java {found[1] if found else 'of unknown version'}; {_JAVA_HELP}")

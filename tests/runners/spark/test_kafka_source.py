@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,27 +161,6 @@ def test_the_session_is_set_up(spark: SparkSession) -> None:
     assert "RocksDB" in (settings.get("spark.sql.streaming.stateStore.providerClass") or "")
     paths = spark.range(1).rdd.map(lambda _: os.environ["PYTHONPATH"]).collect()
     assert str(spark_session._PACKAGE_ROOT) in paths[0].split(os.pathsep)
-
-
-@pytest.mark.parametrize(
-    ("version", "message"),
-    [
-        ('openjdk version "1.8.0_402"', "is Java 1;"),
-        ('openjdk version "11.0.2"', "is Java 11;"),
-        ("", "unknown version"),
-    ],
-)
-def test_an_old_java_is_refused(version: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
-    java.chmod(0o755)
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(UsageError, match=re.escape(message)):
-        spark_session._check_java()
-    java.unlink()
-    with pytest.raises(UsageError, match="no Java found"):
-        spark_session._check_java()
 
 
 def test_no_cores() -> None:

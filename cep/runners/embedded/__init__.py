@@ -1,0 +1,1 @@
+"""The embedded runner: replay and live in one process, without Java."""

@@ -1,0 +1,38 @@
+"""Decoded records → the events of each key domain, what was set aside, and how many of each: the start of every runner.
+
+Tested by: tests/runners/spark/test_packed.py, tests/runners/embedded/test_replay.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from cep.columnar.batch import EventBatch
+from cep.columnar.decode import Decoded
+from cep.columnar.route import route
+from cep.runners.job import Job
+from cep.runners.letters import dead_letter
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Events by the number of their key domain, dead letters (JSON), counters by name."""
+
+    batches: tuple[EventBatch, ...]
+    dead_letters: tuple[bytes, ...]
+    counters: Counter[str]
+
+
+def take_in(job: Job, decoded: Decoded) -> Intake:
+    """Route each event once to every key of the job, and tell what became of the records."""
+    counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
+    types = job.schema.columns()
+    batches = []
+    for domain in job.domains:
+        batch, without_key = route(decoded, domain, types)
+        counters[f"unkeyed[{','.join(domain)}]"] += without_key
+        batches.append(batch)
+    for poison in decoded.poison:
+        counters[f"poison[{poison.code}]"] += 1
+    return Intake(tuple(batches), tuple(dead_letter(poison) for poison in decoded.poison), counters)

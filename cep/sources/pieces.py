@@ -1,0 +1,153 @@
+"""Files of records → pieces that are decoded one by one, by several threads at once, without Spark.
+
+Parquet is read with the columns that the schema knows only; a record that is set aside is shown with all it has,
+which reads its file again. CSV is text, as Spark reads it. JSON lines are cut from blocks of bytes, without a Python
+object a line.
+Tested by: tests/sources/test_pieces.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from cep.base.errors import SourceError
+from cep.base.schema import Schema
+from cep.columnar.decode import TYPE_FIELD, Decoded, decode_json, decode_table
+from cep.sources.files import files_of, kind_of, open_dataset
+
+# Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
+PIECE_ROWS = 131_072
+_BLOCK_BYTES = 16 << 20
+_NEWLINE, _RETURN, _BRACE = ord("\n"), ord("\r"), ord("{")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some records of a path. `size` is its share of `Pieces.size`; `decode` may be called in any thread."""
+
+    size: int
+    decode: Callable[[], Decoded]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """All records of a path, in the order of files and rows. `rows` estimates how many; `size` None is not known."""
+
+    rows: int
+    size: int | None
+    pieces: Iterator[Piece]
+
+
+def read_pieces(path: Path, schema: Schema) -> Pieces:
+    """The records at a path: a file or a folder of Parquet, CSV (with a header) or JSON lines.
+
+    Raises: SourceError for a path without events; also while reading, for a file that cannot be read.
+    """
+    kind = kind_of(path)
+    files = files_of(path)
+    size = sum(file.stat().st_size for file in files)
+    if kind == "json":
+        return Pieces(size // 200, size, _guarded(path, _json_pieces(files, schema)))
+    with _guard(path):
+        dataset = open_dataset(path, kind, schema)
+        rows = dataset.count_rows() if kind == "parquet" else size // 100
+    return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, _table_pieces(dataset, schema)))
+
+
+def json_values(block: bytes) -> pa.Array:
+    """The lines of a block as large_binary values, those left out that hold nothing."""
+    data = np.frombuffer(block, np.uint8)
+    ends = np.flatnonzero(data == _NEWLINE)
+    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
+        ends = np.append(ends, len(data))  # the last line has no end
+    offsets = np.zeros(len(ends) + 1, np.int64)
+    offsets[1:] = ends - np.arange(len(ends))
+    kept = np.delete(data, ends[ends < len(data)])
+    values = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+    )
+    # A record begins with a brace; of the few lines that do not, the blank ones are nobody's record.
+    lengths = np.diff(offsets)
+    odd = (lengths == 0) | (kept[np.minimum(offsets[:-1], max(len(kept) - 1, 0))] != _BRACE) if len(kept) else None
+    if odd is None:
+        return values.slice(0, 0)
+    blank = [row for row in np.flatnonzero(odd).tolist() if not values[row].as_py().strip()]
+    if not blank:
+        return values
+    wanted = np.ones(len(values), bool)
+    wanted[blank] = False
+    return values.filter(pa.array(wanted))
+
+
+def _json_pieces(files: list[Path], schema: Schema) -> Iterator[Piece]:
+    for path in files:
+        rest = b""
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK_BYTES):
+                cut = block.rfind(b"\n") + 1
+                if cut == 0:
+                    rest += block
+                    continue
+                yield _json_piece(schema, rest + block[:cut])
+                rest = block[cut:]
+        if rest:
+            yield _json_piece(schema, rest)
+
+
+def _json_piece(schema: Schema, block: bytes) -> Piece:
+    return Piece(len(block), lambda: decode_json(schema, json_values(block)))
+
+
+def _table_pieces(dataset: ds.Dataset, schema: Schema) -> Iterator[Piece]:
+    names = [name for name in (TYPE_FIELD, *schema.columns()) if name in dataset.schema.names]
+    scanner = dataset.scanner(columns=names, batch_size=PIECE_ROWS)
+    fragment: ds.Fragment | None = None
+    first_row = 0
+    for tagged in scanner.scan_batches():
+        if fragment is None or tagged.fragment.path != fragment.path:
+            fragment, first_row = tagged.fragment, 0
+            show = _shower(dataset, fragment)
+        batch = tagged.record_batch
+        yield Piece(batch.num_rows, _table_decoder(schema, batch, show, first_row))
+        first_row += batch.num_rows
+
+
+def _table_decoder(
+    schema: Schema, batch: pa.RecordBatch, show: Callable[[int], str], first_row: int
+) -> Callable[[], Decoded]:
+    return lambda: decode_table(schema, batch, lambda row: show(first_row + row))
+
+
+def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
+    """A record of a file as text, with the columns that matching leaves out too."""
+
+    @cache
+    def whole() -> pa.Table:
+        return fragment.to_table(schema=dataset.schema)
+
+    def show(row: int) -> str:
+        return json.dumps(whole().slice(row, 1).to_pylist()[0], default=str)
+
+    return show
+
+
+def _guarded(path: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    with _guard(path):
+        yield from pieces
+
+
+@contextmanager
+def _guard(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error

@@ -1,0 +1,123 @@
+"""The embedded replay: what the oracle and the replay on Spark find, whatever the file and the number of threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.model.rule import ControlRecord, RetireRecord, utc_text
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded import replay as embedded
+from cep.runners.job import Job
+from cep.runners.output import Replayed
+from cep.runners.spark import replay as on_spark
+from cep.sinks.json_form import json_lines
+from cep.sources import pieces
+from cep.sources.pieces import read_pieces
+from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same transactions in three kinds of files."""
+    folder, table = tmp_path_factory.mktemp("history"), transactions()
+    pq.write_table(table, folder / "events.parquet", row_group_size=4_000)
+    pc_csv.write_csv(table, folder / "events.csv")
+    (folder / "events.jsonl").write_bytes(b"\n".join(orjson.dumps(row) for row in table.to_pylist()))
+    return folder
+
+
+def run(path: Path, given: list[Any], workers: int = 2) -> Replayed:
+    deployment = deploy(given)
+    assert deployment.set_aside == ()
+    job = Job(deployment.schema, deployment.key_domains)
+    return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), workers)
+
+
+def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
+    replayed = run(history / "events.parquet", records("rising", "terminal_quiet"))
+    found = {
+        (
+            alert["rule_id"],
+            alert["key"],
+            tuple(event["event_id"] for event in alert["events"]),
+            round(alert["detected_at"].timestamp() * 1000),
+        )
+        for alert in replayed.alerts.to_pylist()
+    }
+    table = transactions()
+    assert found == oracle_alerts(table, "rising") | oracle_alerts(table, "terminal_quiet")
+    assert replayed.counters["events"] == replayed.counters["records"] == len(table)
+
+
+def test_files_threads_and_shares_do_not_matter(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = records(*BY_CUSTOMER, *BY_TERMINAL)
+    expected = run(history / "events.parquet", given, workers=1)
+    assert expected.alerts.num_rows > 1_000
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 777)
+    for kind, workers, at_once in (("parquet", 4, 500), ("csv", 2, 5_000), ("jsonl", 3, 2_000)):
+        monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", at_once)
+        replayed = run(history / f"events.{kind}", given, workers)
+        assert replayed.dead_letters == ()
+        assert replayed.alerts.equals(expected.alerts), kind
+
+
+@pytest.mark.spark
+def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: Path, tmp_path: Path) -> None:
+    times = sorted(transactions()["event_time"].cast(pa.int64()).to_pylist())
+    first, *others = records(*BY_CUSTOMER, *BY_TERMINAL)
+    given: list[ControlRecord] = [
+        first,
+        *others,
+        first.model_copy(
+            update={"version": 2, "params": {"times": 4}, "effective_at": utc_text(times[len(times) // 3])}
+        ),
+        RetireRecord(id=others[0].id, version=2, effective_at=utc_text(times[len(times) // 2])),
+    ]
+    lines = (history / "events.jsonl").read_bytes().splitlines()
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(b"\n".join([*lines[:50], b"{", b"", lines[0].replace(b'"amount":', b'"amount":"x'), *lines[50:]]))
+    deployment = deploy(given)
+    job = Job(deployment.schema, deployment.key_domains)
+    theirs = on_spark.replay(job, deployment.rulebook, *on_spark.read_events(spark, path), 2)
+    ours = run(path, given)
+    assert list(json_lines(ours.alerts)) == list(json_lines(theirs.alerts))
+    assert ours.alerts.num_rows > 1_000
+    assert sorted(ours.dead_letters) == sorted(theirs.dead_letters)
+    assert len(ours.dead_letters) == 2
+
+    def counted(replayed: Replayed) -> dict[str, int]:
+        # How often a run was looked at depends on how keys are put together.
+        return {name: count for name, count in replayed.counters.items() if count and name != "run_steps"}
+
+    assert counted(ours) == counted(theirs)
+
+
+def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) -> None:
+    """In a process of its own, with pyspark out of reach and no Java: Spark is not tried, and its absence is said."""
+    rules = Path(__file__).parents[3] / "rules"
+    (tmp_path / "events.jsonl").write_text("{}\n")
+    script = (
+        "import sys; sys.modules['pyspark'] = None\n"
+        "from cep.cli.main import main\n"
+        f"sys.exit(main(['replay', '--rules', {str(rules)!r}, '--events', {str(tmp_path / 'events.jsonl')!r}, "
+        f"'--out', {str(tmp_path / 'alerts.jsonl')!r}]))"
+    )
+    environment = {"PATH": "", "JAVA_HOME": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(rules.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the embedded engine takes its place" in done.stderr
+    assert (tmp_path / "alerts.jsonl").read_bytes() == b""
+    assert (tmp_path / "alerts.jsonl.dead.jsonl").exists()

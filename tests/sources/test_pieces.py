@@ -1,0 +1,79 @@
+"""Pieces of files: all records, in their order, whatever the kind of file and wherever it is cut."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.base.errors import SourceError
+from cep.sources import pieces
+from cep.sources.pieces import json_values, read_pieces
+from tests.columnar.common import ONE
+
+ROWS = [
+    {
+        "tx_id": f"t{n}",
+        "event_time": 1_700_000_000_000 + n,
+        "card_id": f"c{n % 7}",
+        "amount": n / 4,
+        "status": "approved",
+        "note": "x",
+    }
+    for n in range(1_000)
+]
+
+
+def ids(path: Path) -> list[str]:
+    found = read_pieces(path, ONE)
+    decoded = [piece.decode() for piece in found.pieces]
+    assert all(not part.poison for part in decoded)
+    return [i for part in decoded for i in part.event_id.to_pylist()]
+
+
+@pytest.mark.parametrize("block", [100, 1_000, 1 << 24])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_BLOCK_BYTES", block)
+    monkeypatch.setattr(pieces, "PIECE_ROWS", block)
+    for number, rows in enumerate((ROWS[:400], ROWS[400:])):
+        path = tmp_path / f"part-{number}.{kind}"
+        if kind == "jsonl":
+            path.write_bytes(b"\n".join(map(orjson.dumps, rows)) + (b"\n" if number else b""))
+        elif kind == "csv":
+            pc_csv.write_csv(pa.Table.from_pylist(rows), path)
+        else:
+            pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=90)
+    assert ids(tmp_path) == [row["tx_id"] for row in ROWS]
+
+
+@given(st.lists(st.sampled_from([b"", b" ", b"\t\r", b'{"a": 1}', b" {} ", b"{", b"x", b"\xff{"])), st.booleans())
+def test_lines_are_those_that_hold_something(lines: list[bytes], has_end: bool) -> None:
+    block = b"\n".join(lines) + (b"\n" if has_end else b"")
+    wanted = [line for line in io.BytesIO(block).read().split(b"\n") if line.strip()]
+    assert json_values(block).to_pylist() == wanted
+
+
+def test_a_record_set_aside_is_shown_with_all_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "PIECE_ROWS", 100)
+    for number in range(2):
+        rows = [{**row, "amount": None if row["tx_id"] in ("t3", "t950") else row["amount"]} for row in ROWS]
+        pq.write_table(pa.Table.from_pylist(rows[500 * number : 500 * (number + 1)]), tmp_path / f"{number}.parquet")
+    poison = [p for piece in read_pieces(tmp_path, ONE).pieces for p in piece.decode().poison]
+    assert [(orjson.loads(p.record)["tx_id"], orjson.loads(p.record)["note"]) for p in poison] == [
+        ("t3", "x"),
+        ("t950", "x"),
+    ]
+
+
+def test_a_file_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"no parquet")
+    with pytest.raises(SourceError, match="cannot be read"):
+        list(read_pieces(tmp_path, ONE).pieces)
