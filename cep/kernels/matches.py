@@ -128,9 +128,14 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
         kept += 1
         rest = kept
         for m in range(kept, count):
-            if out[m, y.MATCH_START_ROW] >= cut:
+            ran_out = out[m, y.MATCH_KIND] == y.KIND_BOTH
+            if out[m, y.MATCH_START_ROW] >= cut or ran_out:
                 _swap(out, rest, m)
                 rest += 1
+                if out[rest - 1, y.MATCH_START_ROW] < cut:  # no match any more, but a time-out all the same
+                    out[rest - 1, y.MATCH_KIND] = y.KIND_TIMEOUT
+                    _swap(out, kept, rest - 1)
+                    kept += 1
         count = rest
         for i in range(1, runs_count):
             if runs[i, y.RUN_START_ROW] < cut:

@@ -5,7 +5,7 @@ Tested by: tests/lang/test_structure.py, tests/lang/golden/diagnostics/
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cep.base.limits import REPETITIONS_MAX
@@ -162,7 +162,9 @@ class StructureChecker:
         for index in reversed(range(len(body.steps))):
             step = body.steps[index]
             link = step.link if index else first_link
-            steps.append(self._step(step, link, replace(around, last=last), is_first=index == 0))
+            own_time = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
+            inside = replace(around, last=last, window=around.window or own_time)
+            steps.append(self._step(step, link, inside, is_first=index == 0))
             last = last and (step.negated or can_be_empty(step.element))
         return tuple(reversed(steps))
 
@@ -190,8 +192,7 @@ class StructureChecker:
         if step.gap_max is not None and link is Link.NEXT:
             help_line = "write `a ->[5 min] !b`, or the window around it: `within 5 min`"
             self.collector.add("CEP411", "an absence directly after has no step time", step.span, help_line)
-        windowed = around.window or step.gap_max is not None
-        if link is not Link.NEXT and around.last and not windowed and not is_first:
+        if link is not Link.NEXT and around.last and not around.window and not is_first:
             message = "this absence would never be certain: nothing must follow it, and no window ends the wait"
             self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
 
@@ -279,3 +280,13 @@ class StructureChecker:
         if suffix.gap is not None and not loops:
             help_line = "for the time between two steps write `a ->[5 min] b`"
             add("CEP413", "a gap needs a repetition", suffix.gap.span, help_line)
+
+
+def _stands_beside_not_next(steps: Sequence[StepSyntax], index: int) -> bool:
+    """Whether an absence is in a row with `, !x`: no time of its own makes that one certain."""
+    first, last = index, index
+    while first > 0 and steps[first - 1].negated:
+        first -= 1
+    while last + 1 < len(steps) and steps[last + 1].negated:
+        last += 1
+    return any(step.link is Link.NEXT for step in steps[first : last + 1])

@@ -70,8 +70,9 @@ class Wait:
     """One way to go on from a position: take an event that fits `target`'s variable.
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
-    which the loop counter of the position waited at must lie. A wait without target is an absence: the match is
-    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come.
+    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop). A wait
+    without target is an absence: the match is complete if the wait is still open when its window closes, or (link
+    NEXT) when the next event has come.
     """
 
     target: int | None
@@ -82,6 +83,7 @@ class Wait:
     enters_loop: bool = True
     marks: tuple[int, ...] = ()
     untils: tuple[Expr, ...] = ()
+    loop: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +91,9 @@ class Exit:
     """A position after which a node is complete, if its loop counter lies in [count_min, count_max).
 
     `guards` hold for whatever is waited for next: what must not come, and for a greedy loop that it does not go on.
-    `bounds` are carried along from optional steps that are left out. `absence` is not None if the node ends in an
-    absence: the bounds of the time for which nothing forbidden may come. `window` is that of a group that ends so: the
-    group is complete when it closes. `passed`: what follows the position has been left out since.
+    `bounds` are carried along from optional steps that are left out. `absences_ms` are the step times of the absences
+    that the node ends in (None: it has none of its own). `window` is that of a group that ends so: the group is
+    complete when it closes.
     """
 
     position: int
@@ -99,9 +101,8 @@ class Exit:
     count_max: int | None = None
     guards: tuple[Guard, ...] = ()
     bounds: tuple[Bound, ...] = ()
-    absence: tuple[Bound, ...] | None = None
+    absences_ms: tuple[int | None, ...] = ()
     window: Bound | None = None
-    passed: bool = False
 
 
 @dataclass(slots=True)
@@ -124,13 +125,26 @@ class Automaton:
 
 
 @dataclass(frozen=True, slots=True)
+class _Loop:
+    """The waits, numbered `number`, by which a loop or a group goes on to repeat.
+
+    From which count of its position on the loop may be left; None: not before it has been repeated once more.
+    """
+
+    number: int
+    leaves_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Fragment:
-    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out)."""
+    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out);
+    `loops` are those at its end: what must not come after the node must not come between their repetitions either."""
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
     nullable: bool
     skip_guards: tuple[Guard, ...] = ()
+    loops: tuple[_Loop, ...] = ()
 
 
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
@@ -154,9 +168,9 @@ def build(structure: SequenceNode) -> Automaton:
     ]
     for exit_ in fragment.exits:
         position = builder.positions[exit_.position]
-        if exit_.absence is not None:
+        if exit_.absences_ms:
             link = Link.NEXT if all(g.moment != "after" for g in exit_.guards) else Link.FOLLOWED_BY
-            bounds = exit_.absence if exit_.window is None else (*exit_.absence, exit_.window)
+            bounds = _certain(exit_.absences_ms) + (() if exit_.window is None else (exit_.window,))
             position.waits.append(Wait(None, link, exit_.guards, bounds, counted=(exit_.count_min, exit_.count_max)))
         else:
             position.accept_min = min(exit_.count_min, position.accept_min) if position.accepts else exit_.count_min
@@ -167,6 +181,12 @@ def build(structure: SequenceNode) -> Automaton:
 def _number(value: int | Param | None) -> int:
     assert isinstance(value, int), "parameters are bound before the automaton is built"
     return value
+
+
+def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
+    """When absences that end a match are certain by themselves: when the last of their step times is over."""
+    times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
+    return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
 def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
@@ -193,6 +213,7 @@ class _Builder:
     def __init__(self) -> None:
         self.positions: list[Position] = [Position("")]
         self.marks = 0
+        self.loops = 0
 
     def node(self, node: Node) -> _Fragment:
         if isinstance(node, VarNode):
@@ -206,6 +227,7 @@ class _Builder:
                 tuple(e for f in options for e in f.exits),
                 any(f.nullable for f in options),
                 tuple(g for f in options if f.nullable for g in f.skip_guards),
+                tuple(loop for f in options for loop in f.loops),
             )
         return self._any_order(node)
 
@@ -223,13 +245,18 @@ class _Builder:
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         stop = () if until is None else (Guard("before", condition=until),)
         link = _INNER_LINK[quantifier.inner]
+        loop = self._loop(count_min)
         self.positions[position].waits.append(
-            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, untils=untils)
+            Wait(position, link, stop, gap, (0, count_max), enters_loop=False, untils=untils, loop=loop.number)
         )
         exits = [Exit(position, max(count_min, 1), count_max if goes_on else None, goes_on)]
         if goes_on and count_max is not None:
             exits.append(Exit(position, count_max))
-        return _Fragment((entry,), tuple(exits), count_min == 0, skip_guards)
+        return _Fragment((entry,), tuple(exits), count_min == 0, skip_guards, (loop,))
+
+    def _loop(self, leaves_at: int | None) -> _Loop:
+        self.loops += 1
+        return _Loop(self.loops, leaves_at)
 
     def _add(self, position: Position) -> int:
         if len(self.positions) >= NFA_STATES_MAX:
@@ -252,7 +279,7 @@ class _Builder:
         for position in self.positions[first:]:
             position.waits = [replace(w, bounds=(*w.bounds, window)) for w in position.waits]
         entries = tuple(replace(w, marks=(*w.marks, window.mark)) for w in fragment.entries)
-        exits = tuple(replace(e, window=window) if e.absence is not None else e for e in fragment.exits)
+        exits = tuple(replace(e, window=window) if e.absences_ms else e for e in fragment.exits)
         return replace(fragment, entries=entries, exits=exits)
 
     def _repeat(self, quantifier: Quantifier, make: Callable[[], _Fragment]) -> _Fragment:
@@ -271,9 +298,12 @@ class _Builder:
         exits: list[Exit] = []
         open_exits: tuple[Exit, ...] = ()
         skip_guards: tuple[Guard, ...] = ()
+        loops: list[_Loop] = []
         nullable = count_min == 0
         for copy in range(1, copies + 1):
             fragment = make()
+            may_leave = copy >= count_min
+            loops += [loop if may_leave else replace(loop, leaves_at=None) for loop in fragment.loops]
             goes_on = self._goes_on(fragment.entries) if quantifier.greedy else ()
             if copy == 1:
                 entries = fragment.entries
@@ -281,14 +311,16 @@ class _Builder:
                 skip_guards = goes_on + (fragment.skip_guards if fragment.nullable and count_min > 0 else ())
                 nullable = nullable or fragment.nullable
             else:
-                self._join(open_exits, self._rounds(fragment.entries, quantifier), link, ())
+                loops.append(self._loop(0 if copy > count_min else None))
+                self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
             open_exits = fragment.exits
-            if copy >= count_min:
+            if may_leave:
                 more = goes_on if copy < copies or count_max is None else ()
                 exits.extend(replace(e, guards=e.guards + more) for e in fragment.exits)
         if count_max is None:
-            self._join(open_exits, self._rounds(fragment.entries, quantifier), link, ())
-        return _Fragment(entries, tuple(exits), nullable, skip_guards)
+            loops.append(self._loop(0))
+            self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
+        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops))
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """For a greedy group: an event that begins another round is not for what comes after it."""
@@ -296,11 +328,11 @@ class _Builder:
         return tuple(guard for variable, untils in targets for guard in _greed(variable, untils))
 
     @staticmethod
-    def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier) -> tuple[Wait, ...]:
+    def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
         """The waits for another round: the gap between rounds holds, and a stop event ends them."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
-        return tuple(replace(w, guards=w.guards + stop, bounds=w.bounds + gap) for w in entries)
+        return tuple(replace(w, guards=w.guards + stop, bounds=w.bounds + gap, loop=loop.number) for w in entries)
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
         """One round of a group with `until`: no element takes a stop event, and once it has begun one ends it."""
@@ -327,7 +359,7 @@ class _Builder:
         """A sequence, once. What can be left out at its beginning leaves further entries of the whole."""
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
-        latest: tuple[Exit, ...] = ()
+        loops: tuple[_Loop, ...] = ()
         start = Exit(0)  # stands for what the sequence is joined to: collects what holds for entries past the first
         at_start = True
         for index, step in enumerate(steps):
@@ -337,9 +369,11 @@ class _Builder:
                 assert isinstance(step.node, VarNode), "only a variable can be negated"
                 moment = "next" if step.link is Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, gap_min_ms=gap_min, gap_max_ms=gap_max)
-                limit = () if gap_max is None else (Bound(0, gap_max),)
-                self._forbid_between_repetitions(latest, guard)
-                open_exits = tuple(_forbidding(e, guard, limit) for e in open_exits)
+                certain_ms = None if moment == "next" else gap_max
+                self._forbid_between_repetitions(loops, guard)
+                open_exits = tuple(
+                    replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, certain_ms)) for e in open_exits
+                )
                 start = replace(start, guards=(*start.guards, guard))
                 continue
             fragment = self.node(step.node)
@@ -353,37 +387,37 @@ class _Builder:
                     )
                     for w in fragment.entries
                 )
-            latest = tuple(e for e in fragment.exits if not e.passed and e.absence is None)
+            loops = fragment.loops
             carried = () if gap_max is None else (Bound(0, gap_max),)
             passing = tuple(
-                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried, passed=True)
-                for e in open_exits
+                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried) for e in open_exits
             )
             start = replace(start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried)
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
-        return _Fragment(
-            tuple(entries), open_exits, at_start, tuple(g for g in start.guards if g.moment not in ("after", "next"))
-        )
+        skip_guards = tuple(g for g in start.guards if g.moment not in ("after", "next"))
+        return _Fragment(tuple(entries), open_exits, at_start, skip_guards, () if steps[-1].negated else loops)
 
-    def _forbid_between_repetitions(self, exits: tuple[Exit, ...], guard: Guard) -> None:
-        """What is forbidden right after a loop ends the loop too: so far these positions only wait to go round again.
+    def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
+        """What is forbidden right after a loop ends the loop too: so far its waits only go round again.
 
         Not-next only speaks where the loop may be left: before that there is no "right after".
         """
-        leaves_at: dict[int, int] = {}
-        for exit_ in exits:
-            leaves_at[exit_.position] = min(exit_.count_min, leaves_at.get(exit_.position, exit_.count_min))
-        for position, count_min in leaves_at.items():
+        leaves_at = {loop.number: loop.leaves_at for loop in loops}
+        for position in self.positions if loops else ():
             guarded: list[Wait] = []
-            for wait in self.positions[position].waits:
-                low, high = wait.counted
-                if guard.moment == "next" and not wait.enters_loop and low < count_min:
-                    guarded.append(replace(wait, counted=(low, count_min)))
-                    low = count_min
-                if high is None or low < high:
-                    guarded.append(replace(wait, guards=(*wait.guards, guard), counted=(low, high)))
-            self.positions[position].waits = guarded
+            for wait in position.waits:
+                if wait.loop not in leaves_at:
+                    guarded.append(wait)
+                    continue
+                (low, high), speaks_from = wait.counted, 0 if guard.moment != "next" else leaves_at[wait.loop]
+                if speaks_from is None or low < speaks_from:
+                    silent = (low, high if speaks_from is None else speaks_from)
+                    guarded.append(replace(wait, counted=silent))
+                if speaks_from is not None and (high is None or max(low, speaks_from) < high):
+                    counted = (max(low, speaks_from), high)
+                    guarded.append(replace(wait, guards=(*wait.guards, guard), counted=counted))
+            position.waits = guarded
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
         """Every item first, then the others in any order. No item can match nothing (the check sees to it)."""
@@ -391,14 +425,12 @@ class _Builder:
             return self.node(node.items[0])
         entries: list[Wait] = []
         exits: list[Exit] = []
+        loops: list[_Loop] = []
         for index, item in enumerate(node.items):
             first = self.node(item)
             rest = self._any_order(AnyOrderNode(node.items[:index] + node.items[index + 1 :]))
             self._join(tuple(replace(e, bounds=()) for e in first.exits), rest.entries, Link.FOLLOWED_BY, ())
             entries.extend(first.entries)
             exits.extend(rest.exits)
-        return _Fragment(tuple(entries), tuple(exits), nullable=False)
-
-
-def _forbidding(exit_: Exit, guard: Guard, limit: tuple[Bound, ...]) -> Exit:
-    return replace(exit_, guards=(*exit_.guards, guard), absence=(exit_.absence or ()) + limit)
+            loops.extend(rest.loops)
+        return _Fragment(tuple(entries), tuple(exits), nullable=False, loops=tuple(loops))

@@ -211,8 +211,10 @@ class RuleCompiler:
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._react(row.predicate)
             if wait.link is Link.FOLLOWED_BY:
-                # A stop event that fits the loop is neither taken nor skipped: nothing is waited for any more.
-                guards = (*guards, *(Guard("before", variable, until) for until in wait.untils))
+                # A stop event that fits the loop is neither taken nor skipped: nothing is waited for any more. But one
+                # that comes before the step's least time is skipped as any other.
+                early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
+                guards = (*guards, *(Guard("before", variable, until, (), early_ms) for until in wait.untils))
         row.guards = [self._guard_row(guard, known) for guard in guards]
         return row
 

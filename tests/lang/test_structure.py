@@ -44,6 +44,9 @@ def test_accepted(structure: str) -> None:
     ("structure", "codes"),
     [
         ("a -> !b", ["CEP401"]),
+        ("a, !b ->[5 min] !c", ["CEP401"]),
+        ("a ->[5 min] !b, !c", ["CEP401"]),
+        ("a ->[5 min] !b ->[3 min] !c", []),
         ("(a -> !b)", ["CEP401"]),
         ("a -> (b -> !c)", ["CEP401"]),
         ("a -> !b -> (c -> d)?", ["CEP401"]),

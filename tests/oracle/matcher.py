@@ -36,6 +36,7 @@ from tests.oracle.remaining import (
     begun_untils_around,
     enter,
     integer,
+    least_ms,
     proceed,
     stamped,
     untils_around,
@@ -179,7 +180,8 @@ class _Oracle:
         """Whether the event is what the run waits for and does not come too early."""
         if run.wait.variable is None or not self._fits(run.wait.variable, run, event):
             return False
-        return not run.bound or event.event.time_ms - run.bound[-1].event.time_ms >= run.wait.arrival.gap_min_ms
+        gap_min_ms = max(run.wait.arrival.gap_min_ms, least_ms(run.wait.rest))
+        return not run.bound or event.event.time_ms - run.bound[-1].event.time_ms >= gap_min_ms
 
     def _may_take(self, run: Run, event: Bound) -> bool:
         return self._suits(run, event) and not self._any(untils_around(run.wait.rest), run, event)
@@ -264,7 +266,7 @@ class _Oracle:
     def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
         """When the absences of a wait are certain by themselves, or else by the end of the stream."""
         gaps = [absence.gap_max_ms for absence in arrival.absences if absence.gap_max_ms is not None]
-        if len(gaps) == len(arrival.absences) and not arrival.not_next:
+        if len(gaps) == len(arrival.absences) and not arrival.holds_next:
             return last_ms + max(gaps)
         return TIME_MS_MAX if self.pattern.within_events is None else _NEVER_MS
 

@@ -26,13 +26,15 @@ from cep.lang.ir import (
 
 @dataclass(frozen=True)
 class Steps:
-    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first."""
+    """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first event,
+    which must come at least `least_ms` after the one before."""
 
     node: SequenceNode
     index: int
     round: int
     began_ms: int | None
     rest: Rest
+    least_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How the next event has to come. `link` None: it is the first of the match."""
+    """How the next event has to come. `link` None: it is the first of the match. `holds_next`: one of the absences is
+    `, !x`, so that no step time of the others makes all of them certain."""
 
     link: Link | None
     gap_min_ms: int = 0
@@ -82,6 +85,7 @@ class Arrival:
     absences: tuple[Absence, ...] = ()
     not_next: tuple[str, ...] = ()
     greedy: tuple[Stop, ...] = ()
+    holds_next: bool = False
 
     @property
     def holds_absence(self) -> bool:
@@ -166,7 +170,7 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
     more = []
     if _may_repeat(node.quantifier, done):
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
-        more = proceed(Steps(node, 0, done + 1, None, rest), how)
+        more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
         if 0 < done >= integer(node.quantifier.min_count):
             more = [replace(wait, way_out=rest) for wait in more]
     return more + _leave(node.quantifier, done, more, arrival, rest)
@@ -200,25 +204,26 @@ def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> A
     `a+ -> !x -> b` ends at an x, it does not go on collecting."""
     gap_ms = None if quantifier.gap_ms is None else integer(quantifier.gap_ms)
     how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_ms)
-    can_leave = done >= integer(quantifier.min_count)
-    for step in _following_absences(rest):
-        if step.link is not Link.NEXT or can_leave:
-            how = _forbidding(how, step)
+    for step in _following_absences(rest, can_leave=done >= integer(quantifier.min_count)):
+        how = _forbidding(how, step)
     return how
 
 
-def _following_absences(rest: Rest) -> list[Step]:
-    """The negated steps that come directly after what `rest` follows."""
+def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
+    """The negated steps that come directly after what `rest` follows; `, !x` only if all that ends may be left."""
     found: list[Step] = []
     while (isinstance(rest, Steps) and rest.index == len(rest.node.steps)) or (
         isinstance(rest, Items) and not rest.items
     ):
+        if isinstance(rest, Steps):
+            can_leave = can_leave and rest.round >= integer(rest.node.quantifier.min_count)
         rest = rest.rest
     if isinstance(rest, Steps):
         for step in rest.node.steps[rest.index :]:
             if not step.negated:
                 break
-            found.append(step)
+            if step.link is not Link.NEXT or can_leave:
+                found.append(step)
     return found
 
 
@@ -226,7 +231,7 @@ def _forbidding(arrival: Arrival, step: Step) -> Arrival:
     """The arrival, and what the negated step forbids."""
     assert isinstance(step.node, VarNode)
     if step.link is Link.NEXT:
-        return replace(arrival, not_next=(*arrival.not_next, step.node.variable))
+        return replace(arrival, not_next=(*arrival.not_next, step.node.variable), holds_next=True)
     gap_max_ms = None if step.gap_max_ms is None else integer(step.gap_max_ms)
     absence = Absence(step.node.variable, integer(step.gap_min_ms or 0), gap_max_ms)
     return replace(arrival, absences=(*arrival.absences, absence))
@@ -238,6 +243,16 @@ def _linked(arrival: Arrival, step: Step) -> Arrival:
     bounds = [integer(ms) for ms in (step.gap_max_ms, arrival.gap_max_ms) if ms is not None]
     gap_max_ms = min(bounds, default=None)
     return replace(arrival, link=step.link, gap_min_ms=integer(step.gap_min_ms or 0), gap_max_ms=gap_max_ms)
+
+
+def least_ms(rest: Rest) -> int:
+    """How long after the event before it what is waited for may come, as the groups say that begin with it."""
+    found = 0
+    while rest is not None:
+        if isinstance(rest, Steps) and rest.began_ms is None:
+            found = max(found, rest.least_ms)
+        rest = rest.rest
+    return found
 
 
 def untils_around(rest: Rest) -> tuple[Expr, ...]:
