@@ -76,3 +76,9 @@ WATCH_POLLS_MAX = 172_800
 # one worker are then 25 GB.
 STATE_BYTES_PER_KEY_BUDGET = 262_144
 PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates
+
+STORE_KEY_BYTES_MAX = 4_096  # of one store key; the longest key of an event is far below
+# One block of a file of entries: the largest value of a store and some room; a larger length is a damaged one.
+ENTRY_BLOCK_BYTES_MAX = 2_147_483_647
+# Files that one RocksDB store holds open; past this it closes the least used. Far below a system's usual 1 024.
+STORE_OPEN_FILES_MAX = 256

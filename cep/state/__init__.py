@@ -1,1 +1,1 @@
-"""Floor 5: KeyedState ↔ the bytes that a store keeps. Knows no store but the ones in its own files."""
+"""Floor 5: KeyedState ↔ the bytes that a store keeps; the stores, their checkpoints and savepoints."""

@@ -1,0 +1,81 @@
+"""Entries of a store ↔ a file that any store can read: blocks of the one codec (columnar/codec.py).
+
+    ( length u32 | block: key binary, value binary ) … | 00 00 00 00 |      little-endian
+
+The closing zero tells a file that ends early from one that is whole; each block has its own checksum.
+Tested by: tests/state/test_entries.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from cep.base.errors import StateCorruptError, StoreError
+from cep.base.limits import ENTRY_BLOCK_BYTES_MAX
+from cep.columnar.codec import decode_table, encode_table
+
+_LENGTH = struct.Struct("<I")
+_SCHEMA = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+_BLOCK_BYTES = 1 << 20  # written at once; one entry may be larger
+
+
+def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
+    """Write the entries in their order; returns how many. Raises: StoreError if the disk takes no more."""
+    entries_count = 0
+    try:
+        with path.open("wb") as file:
+            for block in _blocks(entries):
+                entries_count += block.num_rows
+                data = encode_table(block)
+                file.write(_LENGTH.pack(len(data)))
+                file.write(data)
+            file.write(_LENGTH.pack(0))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; make room or choose another directory") from error
+    return entries_count
+
+
+def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of the file. Raises: StateCorruptError if it is damaged, cut off or not there."""
+    try:
+        with path.open("rb") as file:
+            while (size := _length(file, path)) > 0:
+                data = file.read(size)
+                if len(data) < size:
+                    raise StateCorruptError(f"{path} ends inside a block; take an older copy")
+                block = decode_table(data)
+                yield from zip(block.column(0).to_pylist(), block.column(1).to_pylist(), strict=True)
+    except OSError as error:
+        raise StateCorruptError(f"cannot read {path}: {error.strerror}; take an older copy") from error
+
+
+def _length(file: BinaryIO, path: Path) -> int:
+    data = file.read(_LENGTH.size)
+    if len(data) < _LENGTH.size:
+        raise StateCorruptError(f"{path} ends before its last block; take an older copy")
+    size = int(_LENGTH.unpack(data)[0])
+    if size > ENTRY_BLOCK_BYTES_MAX:
+        raise StateCorruptError(
+            f"{path} announces a block of {size} bytes, {ENTRY_BLOCK_BYTES_MAX} at most are written"
+        )
+    return size
+
+
+def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    held = 0
+    for key, value in entries:
+        keys.append(key)
+        values.append(value)
+        held += len(key) + len(value)
+        if held >= _BLOCK_BYTES:
+            yield pa.record_batch([keys, values], schema=_SCHEMA)
+            keys, values, held = [], [], 0
+    if keys:
+        yield pa.record_batch([keys, values], schema=_SCHEMA)

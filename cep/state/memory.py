@@ -1,0 +1,105 @@
+"""A keyed store in memory: a sorted dictionary. For tests, for `cep test`, for state that fits and may be lost.
+
+Its checkpoint is one file of all entries, in blocks of the one codec (entries.py).
+Tested by: tests/state/test_stores.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from sortedcontainers import SortedDict
+
+from cep.state.entries import read_entries, write_entries
+from cep.state.keys import ALL_KEYS, KeyRange
+from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
+
+_FILE = "entries.cep"
+
+
+class MemoryStore(DurableStore):
+    """A dictionary in the order of its keys. Cost: a snapshot and a checkpoint copy everything."""
+
+    def __init__(self) -> None:
+        self._entries: SortedDict = SortedDict()
+
+    @staticmethod
+    def open(path: Path) -> MemoryStore:
+        """The store that was checkpointed into the directory. Raises: StateCorruptError."""
+        found = MemoryStore()
+        found._entries.update(read_entries(path / _FILE))
+        return found
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._entries.get(key)
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._entries[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self._entries.pop(key, None)
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self._entries.get(key) for key in keys]
+
+    def write(self, batch: WriteBatch) -> None:
+        for change, key, other in batch.changes:
+            if change is Change.PUT:
+                self._entries[key] = other
+            elif change is Change.DELETE:
+                self._entries.pop(key, None)
+            else:
+                self.delete_range(KeyRange(key, other))
+
+    def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(_entries(self._entries, keys, count_max))
+
+    def delete_range(self, keys: KeyRange) -> None:
+        for key in list(self._entries.irange(keys.begin, keys.end, inclusive=(True, False))):
+            del self._entries[key]
+
+    def snapshot(self) -> StoreSnapshot:
+        return _MemorySnapshot(self._entries.copy())
+
+    def sync(self) -> None:
+        """Memory is as safe as it gets."""
+
+    def checkpoint(self, path: Path) -> tuple[Path, ...]:
+        path.mkdir(parents=True)
+        write_entries(path / _FILE, self.scan(ALL_KEYS))
+        return (path / _FILE,)
+
+    def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
+        fresh = dict(entries)
+        self._entries.update(fresh)
+        return len(fresh)
+
+    def sizes(self) -> StoreSizes:
+        held = sum(len(key) + len(value) for key, value in self._entries.items())
+        return StoreSizes(len(self._entries), 0, held, 0)
+
+    def close(self) -> None:
+        self._entries = SortedDict()
+
+
+class _MemorySnapshot(StoreSnapshot):
+    def __init__(self, entries: SortedDict) -> None:
+        self._entries = entries
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._entries.get(key)
+        return value
+
+    def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+        return iter(_entries(self._entries, keys, None))
+
+    def close(self) -> None:
+        self._entries = SortedDict()
+
+
+def _entries(held: SortedDict, keys: KeyRange, count_max: int | None) -> list[tuple[bytes, bytes]]:
+    found = held.irange(keys.begin, keys.end, inclusive=(True, False))
+    return [(key, held[key]) for key in islice(found, count_max)]

@@ -1,0 +1,291 @@
+"""A keyed store on disk: RocksDB through rocksdict, in raw bytes mode.
+
+All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks
+and the write buffers are charged to. Without the log (`wal=False`) a crash loses what came after the last `sync` or
+checkpoint: right for a runner that goes back to its checkpoint anyway.
+Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    IngestExternalFileOptions,
+    Options,
+    Rdict,
+    RdictIter,
+    SstFileWriter,
+    WriteBufferManager,
+    WriteOptions,
+)
+from rocksdict import WriteBatch as RocksWriteBatch
+
+from cep.base.errors import CepError, StateCorruptError, StoreError
+from cep.base.limits import STORE_OPEN_FILES_MAX
+from cep.state.keys import KeyRange
+from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
+
+_BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
+_INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
+_SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
+_NOT_OURS = ("LOG", "LOCK")  # of RocksDB's directory: what a reopened store writes anew
+
+
+class RocksMemory:
+    """The bytes that all stores sharing it may hold in memory, write buffers included."""
+
+    def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
+        assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
+        self.cache_bytes = cache_bytes
+        # A store switches buffers at a quarter and waits for the disk at two of them; the manager's own way of waiting
+        # (allow_stall) can wait for ever.
+        self.buffer_bytes = write_buffer_bytes // 4
+        self.cache = Cache(cache_bytes)
+        self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
+            write_buffer_bytes, allow_stall=False, cache=self.cache
+        )
+
+
+def _default_memory() -> RocksMemory:
+    return RocksMemory(64 << 20, 32 << 20)
+
+
+@dataclass(frozen=True)
+class RocksSettings:
+    """How a store on disk works. `block_bytes` is the unit that is read and cached."""
+
+    memory: RocksMemory = field(default_factory=_default_memory)
+    wal: bool = True
+    block_bytes: int = 16 << 10
+    background_jobs: int = 2
+
+    def options(self) -> Options:
+        table = BlockBasedOptions()
+        table.set_block_cache(self.memory.cache)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_bloom_filter(_BLOOM_BITS, block_based=False)
+        table.set_block_size(self.block_bytes)
+        found = Options(raw_mode=True)
+        found.create_if_missing(True)
+        found.set_block_based_table_factory(table)
+        found.set_write_buffer_manager(self.memory.buffers)
+        found.set_write_buffer_size(self.memory.buffer_bytes)
+        found.set_compression_type(DBCompressionType.lz4())
+        found.set_max_open_files(STORE_OPEN_FILES_MAX)
+        found.set_max_background_jobs(self.background_jobs)
+        found.set_level_compaction_dynamic_level_bytes(True)
+        found.set_paranoid_checks(True)
+        found.set_keep_log_file_num(2)
+        return found
+
+
+class RocksStore(DurableStore):
+    """A RocksDB directory. Close snapshots and exhaust or drop scans before closing it."""
+
+    def __init__(self, path: Path, settings: RocksSettings | None = None) -> None:
+        """Open the directory, a checkpoint too, or make a new one.
+
+        Raises: StoreError if another process has it open, StateCorruptError if its files are damaged.
+        """
+        self._path = path
+        self._settings = settings or RocksSettings()
+        self._options = self._settings.options()
+        path.mkdir(parents=True, exist_ok=True)
+        try:
+            self._rocks = Rdict(str(path), self._options)
+        except Exception as error:
+            raise _translated(error, path, "open") from error
+        self._write_options = WriteOptions()
+        # A property, whatever rocksdict's stubs say.
+        self._write_options.disable_wal = not self._settings.wal  # type: ignore[method-assign, assignment]
+        self._rocks.set_write_options(self._write_options)
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._rocks.get(key)
+        except Exception as error:
+            raise _translated(error, self._path, "read") from error
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        try:
+            self._rocks[key] = value
+        except Exception as error:
+            raise _translated(error, self._path, "write") from error
+
+    def delete(self, key: bytes) -> None:
+        try:
+            del self._rocks[key]
+        except Exception as error:
+            raise _translated(error, self._path, "write") from error
+
+    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._rocks.get(list(keys)) or []
+        except Exception as error:
+            raise _translated(error, self._path, "read") from error
+        return values
+
+    def write(self, batch: WriteBatch) -> None:
+        rocks_batch = RocksWriteBatch(raw_mode=True)
+        for change, key, other in batch.changes:
+            if change is Change.PUT:
+                rocks_batch.put(key, other)
+            elif change is Change.DELETE:
+                rocks_batch.delete(key)
+            else:
+                rocks_batch.delete_range(key, other)
+        try:
+            self._rocks.write(rocks_batch, self._write_options)
+        except Exception as error:
+            raise _translated(error, self._path, "write") from error
+
+    def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return islice(_walk(self._rocks.iter(), keys, self._path), count_max)
+
+    def delete_range(self, keys: KeyRange) -> None:
+        batch = WriteBatch()
+        batch.delete_range(keys)
+        self.write(batch)
+
+    def snapshot(self) -> StoreSnapshot:
+        return _RocksSnapshot(self._rocks.iter(), self._path)
+
+    def sync(self) -> None:
+        try:
+            if self._settings.wal:
+                self._rocks.flush_wal(sync=True)
+            else:
+                self._rocks.flush(wait=True)
+        except Exception as error:
+            raise _translated(error, self._path, "sync") from error
+
+    def checkpoint(self, path: Path) -> tuple[Path, ...]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            Checkpoint(self._rocks).create_checkpoint(str(path))
+        except Exception as error:
+            raise _translated(error, self._path, "checkpoint") from error
+        return tuple(sorted(file for file in path.iterdir() if file.name not in _NOT_OURS))
+
+    def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
+        folder = self._path / "ingest"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        try:
+            entries_count = self._ingest(entries, folder)
+        except CepError:  # of the entries' own reader
+            raise
+        except Exception as error:
+            raise _translated(error, self._path, "load") from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        return entries_count
+
+    def _ingest(self, entries: Iterable[tuple[bytes, bytes]], folder: Path) -> int:
+        """Sorted files are linked into the last level that they fit: no log, no write buffer, no compaction."""
+        entries_count = 0
+        paths: list[str] = []
+        writer: SstFileWriter | None = None
+        for key, value in entries:
+            if writer is None:
+                writer = SstFileWriter(self._options)
+                paths.append(str(folder / f"{len(paths)}.sst"))
+                writer.open(paths[-1])
+            writer[key] = value
+            entries_count += 1
+            if entries_count % 1024 == 0 and writer.file_size() >= _INGEST_BYTES:
+                writer.finish()
+                writer = None
+        if writer is not None:
+            writer.finish()
+        if paths:
+            chosen = IngestExternalFileOptions()
+            chosen.set_move_files(True)
+            self._rocks.ingest_external_file(paths, chosen)
+        return entries_count
+
+    def compact(self, keys: KeyRange) -> None:
+        """Rewrite the range now: what was deleted from it gives its disk space back."""
+        try:
+            self._rocks.flush(wait=True)
+            self._rocks.compact_range(keys.begin, keys.end)
+        except Exception as error:
+            raise _translated(error, self._path, "compact") from error
+
+    def sizes(self) -> StoreSizes:
+        def figure(name: str) -> int:
+            return self._rocks.property_int_value(f"rocksdb.{name}") or 0
+
+        return StoreSizes(
+            figure("estimate-num-keys"),
+            figure("live-sst-files-size"),
+            figure("cur-size-all-mem-tables"),
+            self._settings.memory.cache.get_usage(),
+        )
+
+    def close(self) -> None:
+        self._rocks.close()
+
+
+class _RocksSnapshot(StoreSnapshot):
+    """One iterator: it sees the store as it was when it was made. rocksdict's own snapshots let deletions through."""
+
+    def __init__(self, cursor: RdictIter, path: Path) -> None:
+        self._cursor: RdictIter | None = cursor
+        self._path = path
+
+    def get(self, key: bytes) -> bytes | None:
+        return next((value for found, value in self._read(KeyRange(key, key + b"\x00"), 1)), None)
+
+    def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
+        begin = keys.begin
+        while entries := self._read(KeyRange(begin, keys.end), _SNAPSHOT_READ):
+            yield from entries
+            begin = entries[-1][0] + b"\x00"
+
+    def _read(self, keys: KeyRange, count_max: int) -> list[tuple[bytes, bytes]]:
+        """At once: a second scan moves the same iterator."""
+        assert self._cursor is not None, "the snapshot is closed"
+        return list(islice(_walk(self._cursor, keys, self._path), count_max))
+
+    def close(self) -> None:
+        self._cursor = None
+
+
+def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of the range. rocksdict's `items` is of no use: it ends without a word at a damaged block, and a
+    bound in its ReadOptions is freed under the running iterator.
+    """
+    try:
+        cursor.seek(keys.begin)
+        while cursor.valid():
+            key: bytes = cursor.key()
+            if key >= keys.end:
+                return
+            yield key, cursor.value()
+            cursor.next()
+        cursor.status()
+    except Exception as error:
+        raise _translated(error, path, "scan") from error
+
+
+def _translated(error: Exception, path: Path, doing: str) -> CepError:
+    """RocksDB's message in our tree; rocksdict raises bare Exception for all of them."""
+    text = str(error)
+    if text.startswith("Corruption") or "checksum mismatch" in text:
+        return StateCorruptError(f"cannot {doing} the store in {path}: {text}; restore the last good checkpoint")
+    if "lock" in text.lower() and doing == "open":
+        return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")
+    if "No space left" in text or "File too large" in text:
+        return StoreError(f"cannot {doing} the store in {path}: {text}; make room on the disk, then start again")
+    return StoreError(f"cannot {doing} the store in {path}: {text}; see RocksDB's LOG in that directory")

@@ -1,0 +1,54 @@
+"""A file of entries: what was written comes back, what is damaged or cut off is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cep.base.errors import StateCorruptError, StateError, StoreError
+from cep.state.entries import read_entries, write_entries
+
+ENTRIES = [(b"%05d" % i, bytes([i % 256]) * 700) for i in range(4_000)]  # three blocks
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4))))
+def test_entries_come_back(tmp_path: Path, entries: list[tuple[bytes, bytes]]) -> None:
+    assert write_entries(tmp_path / "e", entries) == len(entries)
+    assert list(read_entries(tmp_path / "e")) == entries
+
+
+def test_many_blocks_come_back(tmp_path: Path) -> None:
+    write_entries(tmp_path / "e", ENTRIES)
+    assert list(read_entries(tmp_path / "e")) == ENTRIES
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_file_that_ends_early_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    write_entries(tmp_path / "e", ENTRIES[:3])
+    whole = (tmp_path / "e").read_bytes()
+    (tmp_path / "e").write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    with pytest.raises(StateCorruptError):
+        list(read_entries(tmp_path / "e"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_damaged_byte_is_noticed(tmp_path: Path, data: st.DataObject) -> None:
+    write_entries(tmp_path / "e", ENTRIES[:3])
+    broken = bytearray((tmp_path / "e").read_bytes())
+    broken[data.draw(st.integers(0, len(broken) - 5))] ^= data.draw(st.integers(1, 255))
+    (tmp_path / "e").write_bytes(broken)
+    with pytest.raises(StateError):
+        list(read_entries(tmp_path / "e"))
+
+
+def test_a_missing_file_and_a_missing_folder_have_names(tmp_path: Path) -> None:
+    with pytest.raises(StateCorruptError, match="cannot read"):
+        list(read_entries(tmp_path / "none"))
+    with pytest.raises(StoreError, match="cannot write"):
+        write_entries(tmp_path / "none" / "e", ())
