@@ -17,9 +17,9 @@ from rich.text import Text
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.lang.render import render_text
-from cep.model.rule import ControlRecord, parse_control
+from cep.model.rule import ControlRecord
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import read_control, read_rules
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
@@ -126,26 +126,9 @@ def _records(options: argparse.Namespace) -> tuple[list[ControlRecord], list[str
         files, problems = read_rules(options.rules)
         records += files
     if options.control is not None:
-        history, more = _control_history(options.control)
+        history, more = read_control(options.control)
         records += history
         problems += more
-    return records, problems
-
-
-def _control_history(path: Path) -> tuple[list[ControlRecord], list[str]]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise UsageError(f"--control {path} cannot be read: {error}") from error
-    records: list[ControlRecord] = []
-    problems: list[str] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        record, found = parse_control(line)
-        problems += [f"{path}:{number}: {problem}" for problem in found]
-        if record is not None:
-            records.append(record)
     return records, problems
 
 

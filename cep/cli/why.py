@@ -9,9 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import SourceError, UsageError
-from cep.columnar.route import KEY_SEPARATOR
+from cep.cli.given_rules import GivenRules
+from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time
-from cep.model.rule import UpsertRecord
 from cep.nfa.deployed import DeployedRule
-from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_rules
 from cep.sources.files import KeyRecords, key_of, read_key
 from cep.testing.inquiry import Answer, MatchPath, why, why_not
 
@@ -37,14 +33,16 @@ Show how an alert came about: each event that it binds, what its condition saw, 
 
 example:
   cep why --alerts alerts.parquet --alert 3f2a… --rules rules --events history/
+  cep why --alerts alerts.jsonl --alert 3f2a… --rules rules --control control.jsonl --events history/
 """
 HELP_NOT = """\
 Say why a rule gives no alert for a key: the run that came furthest and the condition that stopped it, the event that
-closed it, the window that was over, or the version that was not in force.
+closed it, the window that was over, the event that came too late, or the version that was not in force.
 
 examples:
   cep why-not --rule card_testing --key card-17 --rules rules --events history/
   cep why-not --rule card_testing --key card-17 --at 2026-03-01T10:05:00Z --rules rules --events history/
+  cep why-not --rule card_testing --key card-17 --control control.jsonl --events history/ --dead-letters checkpoint/
 """
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALERTS_SHOWN_MAX = 3
@@ -66,11 +64,17 @@ def add_arguments_not(parser: argparse.ArgumentParser) -> None:
         "--key", required=True, action="append", metavar="KEY", help="the key; once for each field where it has several"
     )
     parser.add_argument("--at", metavar="TIME", help="the event time that is meant, like 2026-03-01T10:05:00Z")
+    parser.add_argument(
+        "--dead-letters", type=Path, metavar="PATH", help="what a live job set aside: its late events are not matched"
+    )
     _common(parser)
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force")
+    parser.add_argument(
+        "--control", type=Path, metavar="FILE", help="control records (JSON lines) that came after the rules"
+    )
     parser.add_argument(
         "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
     )
@@ -83,12 +87,12 @@ def run(options: argparse.Namespace, color: bool) -> int:
     """Returns 0, or 1 if these rules and events do not give the alert. Raises: UsageError, SourceError."""
     console = _console(color)
     alert = _alert(options.alerts, options.alert)
-    rules = _Rules.read(options.rules)
+    rules = GivenRules.read(options.rules, options.control)
     rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     _print_head(alert, console)
     _print_doc(rule, console)
     if rule is None:
-        console.print(Text(f"{options.rules} has no version {alert['version']} of {alert['rule_id']} in force"))
+        console.print(Text(f"{rules.shown} has no version {alert['version']} of {alert['rule_id']} in force"))
         return 1
     if rule.content_hash != alert["content_hash"]:
         console.print(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
@@ -134,27 +138,34 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 def run_not(options: argparse.Namespace, color: bool) -> int:
     """Returns 0 with the reasons, or 1 if there is an alert. Raises: UsageError, SourceError."""
     console = _console(color)
-    rules = _Rules.read(options.rules)
+    rules = GivenRules.read(options.rules, options.control)
     at_ms = None if options.at is None else _time(options.at)
     key = key_of(options.key)
     versions = rules.versions(options.rule)
     if not versions:
         console.print(Text(rules.reason_against(options.rule)))
         return 0
-    domain = versions[0].pattern.key
+    domain = versions[-1].pattern.key
     if len(options.key) != len(domain):
         fields = ", ".join(domain)
         raise UsageError(f"{options.rule} is keyed by {fields}: give --key {len(domain)} times, not {len(options.key)}")
+    versions = [rule for rule in versions if rule.pattern.key == domain]
     records = read_key(options.events, rules.deployment.schema, domain, key)
     _print_poison(records, console)
-    answer = why_not(rules.deployment.schema, versions, records.batch, at_ms)
+    late = _late_ids(options.dead_letters, domain, key)
+    answer = why_not(rules.deployment.schema, versions, records.batch, at_ms, late)
     shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, options.key, strict=True))}"
     _print_doc(versions[-1], console)
+    for line in rules.set_aside(options.rule):
+        console.print(Text(line, style="yellow"))
     if answer.matches:
         count = len(answer.matches)
         console.print(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
         for path in answer.matches[:_ALERTS_SHOWN_MAX]:
             _print_path(path, console)
+        if answer.reasons:
+            console.print(Text(f"what else began at {options.at}:", style="bold"))
+            _print_reasons(answer, console)
         if any(rule.status == "shadow" for rule in versions):
             console.print(Text("the rule is in shadow: its matches are recorded and alert nobody"))
         return 1
@@ -163,40 +174,21 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     return 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Rules:
-    """The rules of a folder as they would be deployed."""
-
-    folder: Path
-    records: tuple[UpsertRecord, ...]
-    problems: tuple[str, ...]
-    deployment: Deployment
-
-    @staticmethod
-    def read(folder: Path) -> _Rules:
-        if not folder.is_dir():
-            raise UsageError(f"--rules {folder} is not a folder")
-        records, problems = read_rules(folder)
-        return _Rules(folder, tuple(records), tuple(problems), deploy(records))
-
-    def versions(self, rule_id: str) -> list[DeployedRule]:
-        return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
-
-    def reason_against(self, rule_id: str) -> str:
-        """Why no version of a rule is in force. Raises: UsageError if there is no such rule."""
-        for rule in self.deployment.set_aside:
-            if rule.rule_id == rule_id:
-                details = "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
-                return f"{rule_id} version {rule.version} is set aside: {rule.reason}{details}"
-        for problem in self.problems:
-            if Path(problem.split(": ")[0]).stem == rule_id:
-                return f"{rule_id} cannot be read: {problem}"
-        for record in self.records:
-            if record.id == rule_id:
-                return f"{rule_id} version {record.version} is {record.status}: it is not matched"
-        near = get_close_matches(rule_id, [r.id for r in self.records], n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UsageError(f"{self.folder} has no rule {rule_id}{hint}")
+def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
+    """The events of a key that a live job has set aside as late."""
+    if path is None:
+        return frozenset()
+    if not path.exists():
+        raise UsageError(f"--dead-letters {path} is not there; give the file or folder of a live job")
+    found: set[str] = set()
+    for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+        try:
+            letters = [orjson.loads(line) for line in file.read_bytes().splitlines() if b'"late"' in line]
+        except (OSError, orjson.JSONDecodeError) as error:
+            raise SourceError(f"{file} cannot be read as dead letters: {error}") from error
+        asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
+        found |= {str(letter.get("event_id")) for letter in letters if asked.items() <= letter.items()}
+    return frozenset(found)
 
 
 def _time(text: str) -> int:

@@ -133,11 +133,11 @@ def _block_float_unary(op: Any, x: Any, xn: Any, out: Any, outn: Any, n: Any) ->
             out[i] = np.cos(x[i])
     elif op == o.FASIN:
         for i in range(n):
-            if x[i] < -1.0 or x[i] > 1.0:
+            if x[i] >= -1.0 and x[i] <= 1.0:
+                out[i] = np.arcsin(x[i])
+            else:  # of NaN too, as in the interpreter
                 outn[i] = 1
                 out[i] = 0.0
-            else:
-                out[i] = np.arcsin(x[i])
     elif op == o.FFLOOR:
         for i in range(n):
             out[i] = np.floor(x[i])

@@ -123,7 +123,7 @@ class Lowering(ABC):
         op, left, right = expr.op, expr.left, expr.right
         if op in _MIRRORED:
             op, left, right = _MIRRORED[op], right, left  # type: ignore[assignment]
-        if op == "/" and (units := _units(left, right)) is not None:
+        if op == "/" and (units := same_units(left, right)) is not None:
             # The quotient of the units has one rounding; dividing both by their unit first would have three.
             whole = self.constants.add(1, is_float=False)
             return self.emit(o.FDIV, *(self.emit(o.TO_FLOAT, self.lower(side), whole) for side in units))
@@ -237,7 +237,7 @@ class Lowering(ABC):
         return self.emit(o.FMUL, angle, self.constant(2.0 * EARTH_RADIUS_KM, is_float=True))
 
 
-def _units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
+def same_units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
     """The whole numbers behind two sides of a division, if they count the same unit."""
     sides = [side.argument if isinstance(side, Cast) and side.type.is_float else side for side in (left, right)]
     kinds = {(side.type.is_float, side.type.scale) for side in sides}

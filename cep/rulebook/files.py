@@ -1,4 +1,4 @@
-"""A folder of rule files → upsert records with the pattern's text inside.
+"""A folder of rule files, or the history of a control topic in a file → control records.
 
 Tested by: tests/rulebook/test_files.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import RULE_FILE_BYTES_MAX
 from cep.lang.load import bundle_source
-from cep.model.rule import UpsertRecord, parse_rule_file, upsert_of
+from cep.model.rule import ControlRecord, UpsertRecord, parse_control, parse_rule_file, upsert_of
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
@@ -30,6 +30,28 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
             records.append(result)
         else:
             problems.extend(f"{path}: {problem}" for problem in result)
+    return records, problems
+
+
+def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
+    """Read control records, one JSON object a line, as a consumer of the topic would see them.
+
+    Returns: the good records in their order, and one line for each problem: `file:line: $.path: message`.
+    Raises: UsageError for a file that cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise UsageError(f"--control {path} cannot be read: {error}") from error
+    records: list[ControlRecord] = []
+    problems: list[str] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record, found = parse_control(line)
+        problems += [f"{path}:{number}: {problem}" for problem in found]
+        if record is not None:
+            records.append(record)
     return records, problems
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
@@ -38,7 +40,7 @@ class MatchPath:
 
 @dataclass(slots=True)
 class Answer:
-    """`matches` that there are; else `reasons` why there are none, each a headline with details."""
+    """`matches` that there are; `reasons` why there are none, or no more, each a headline with details."""
 
     matches: list[MatchPath] = field(default_factory=list)
     reasons: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
@@ -63,19 +65,31 @@ def why(schema: Schema, rule: DeployedRule, batch: EventBatch, event_ids: Sequen
     return answer
 
 
-def why_not(schema: Schema, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None) -> Answer:
-    """Why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty."""
+def why_not(
+    schema: Schema, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
+    late: frozenset[str] = frozenset(),
+) -> Answer:  # fmt: skip
+    """Why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty.
+
+    `late` are the ids of events that came behind the watermark, so that they were not matched.
+    """
     answer = Answer()
     if not len(batch):
         answer.reasons.append(("the key has no events", ()))
         return answer
+    whole, is_late = batch, np.isin(np.array(batch.event_id.to_pylist(), object), list(late))
+    batch = batch.take(~is_late)
     traces = [(rule, _trace(schema, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
     for rule, trace in traces:
         explainer = Explainer(trace, show_time)
         found = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
         answer.matches += [_path(rule, explainer, match) for match in found]
     if answer.matches:
+        for _, trace in traces:
+            answer.reasons += _without_a_match(Explainer(trace, show_time), at_ms)
         return answer
+    if is_late.any():
+        answer.reasons += _late(schema, versions, whole, at_ms, late)
     for rule, trace in traces:
         interval = _interval(rule)
         if interval != ALWAYS:
@@ -115,6 +129,30 @@ def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
     return at_ms is None or trace.events[run.start_row].time_ms <= at_ms <= until_ms
 
 
+def _late(
+    schema: Schema, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
+) -> list[tuple[str, tuple[str, ...]]]:
+    """Which events came too late to be matched, and a match that there would be if they had not."""
+    events = [
+        (int(time_ms), event_id)
+        for time_ms, event_id in zip(whole.time_ms, whole.event_id.to_pylist(), strict=True)
+        if event_id in late
+    ]
+    lines = [f"{show_time(time_ms)} {event_id}" for time_ms, event_id in sorted(events)]
+    more = [f"and {len(lines) - _EVENTS_MAX} more"] if len(lines) > _EVENTS_MAX else []
+    head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
+    found = [(head, (*lines[:_EVENTS_MAX], *more))]
+    for rule in versions:
+        trace = _trace(schema, rule.pattern, whole, _interval(rule), at_ms)
+        missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+        if missed:
+            steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in
+                     Explainer(trace, show_time).path(missed[0].run)]  # fmt: skip
+            found.append((f"in time, version {rule.version} would have matched:", tuple(steps)))
+            break
+    return found
+
+
 def _outside(
     schema: Schema, rule: DeployedRule, batch: EventBatch, at_ms: int | None
 ) -> list[tuple[str, tuple[str, ...]]]:
@@ -150,6 +188,14 @@ def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[s
         lines = explainer.not_started()
         return [(lines[0], tuple(line.strip() for line in lines[1:]))]
     return found
+
+
+def _without_a_match(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
+    """Beside a match: the runs that began at that very time and came to nothing: often the match covers them."""
+    trace = explainer.trace
+    starts = [run for run in trace.start.children if trace.events[run.row].time_ms == at_ms]
+    stories = [explainer.end(run) for run in starts[:_STORIES_MAX]]
+    return [_reason(story) for story in stories if story.reasons]
 
 
 def _events_at(explainer: Explainer, at_ms: int) -> list[tuple[str, tuple[str, ...]]]:

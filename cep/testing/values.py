@@ -1,44 +1,39 @@
 """Checked expression + the event under test + the events bound so far → value, in plain Python, one event at a time.
 
-What the kernels compute over columns is said here once more so that it can be explained: null is None and SQL's
-unknown, decimals are scaled integers, an integer that leaves 64 bits is null. Slow, for single keys only.
-Tested by: tests/testing/test_values.py
+What the kernels compute over columns is said here once more so that it can be explained, operation by operation as
+nfa/code.py orders them, so that not even the last bit differs: null is None and SQL's unknown, decimals are scaled
+integers, an integer that leaves 64 bits is null, floats have infinities. Functions of text and of calendars are the
+engine's own. Slow, for single keys only.
+Tested by: tests/testing/test_values.py, tests/testing/test_values_against_engine.py
 """
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.base.errors import CepError
-from cep.base.schema import Kind, Type
+from cep.base.schema import Type
+from cep.columnar.batch import TEXT
+from cep.engine.functions import of_texts, of_times
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
 from cep.lang.show import show_expr
 from cep.lang.test_ir import Slot
+from cep.nfa.code import COLUMN_FUNCTIONS, EARTH_RADIUS_KM, same_units
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EARTH_DIAMETER_KM = 2 * 6371.0088
-_INT64 = range(-(2**63), 2**63)
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-_ARITHMETIC: dict[str, Callable[[Any, Any], int | float]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
-
-_FUNCTIONS: dict[str, Callable[[float], float]] = {
-    "sqrt": math.sqrt, "sin": math.sin, "cos": math.cos, "asin": math.asin,
-}  # fmt: skip
+_DEGREE = math.pi / 180.0
 
 
 class UnexplainedError(CepError):
@@ -58,6 +53,8 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             return _aggregate(expr, bound.get(expr.variable, ()))
         case Unary():
             return _unary(expr, value_of(expr.argument, event, bound))
+        case Binary(op="/"):
+            return _divided(expr, event, bound)
         case Binary():
             left, right = value_of(expr.left, event, bound), value_of(expr.right, event, bound)
             return _logic(expr.op, left, right) if expr.op in ("and", "or") else _binary(expr, left, right)
@@ -69,6 +66,8 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             holds = value_of(expr.condition, event, bound) is True
             return value_of(expr.then if holds else expr.otherwise, event, bound)
         case Call():
+            if expr.fn in COLUMN_FUNCTIONS:
+                return _column_function(expr, event)
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
         case _:
             raise UnexplainedError(f"a condition over past events cannot be explained: {show_expr(expr)}")
@@ -80,24 +79,40 @@ def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
 
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
-    if expr.argument is None:
+    """What the run's registers hold after these events."""
+    argument = expr.argument
+    if argument is None:
         return len(events)
-    values = [v for v in (value_of(expr.argument, event, {}) for event in events) if v is not None]
+    values = [v for v in (value_of(argument, event, {}) for event in events) if v is not None]
     if expr.fn in ("count", "distinct"):
-        return len(values) if expr.fn == "count" else len(set(values))
+        return len(values) if expr.fn == "count" else len({_bits(v) for v in values})
     numbers = [_number(v) for v in values]
     if expr.fn == "sum":
-        return _fitting(sum(numbers)) if numbers else (0.0 if expr.type.is_float else 0)
+        return _sum(numbers, is_float=expr.type.is_float)
     if not numbers:
         return None
     if expr.fn in ("min", "max"):
         return min(numbers) if expr.fn == "min" else max(numbers)
-    units: int = 10**expr.argument.type.scale
-    mean = sum(numbers) / units / len(numbers)
     if expr.fn == "avg":
-        return mean
-    squares = sum((n / units) * (n / units) for n in numbers)
-    return math.sqrt(max(squares / len(numbers) - mean * mean, 0.0))
+        return _as_float(_sum(numbers, is_float=argument.type.is_float), argument.type) / len(numbers)
+    floats = [_as_float(n, argument.type) for n in numbers]
+    mean = _sum(floats, is_float=True) / len(floats)
+    variance = _sum([f * f for f in floats], is_float=True) / len(floats) - mean * mean
+    return math.sqrt(max(variance, 0.0))
+
+
+def _sum(numbers: Sequence[int | float], *, is_float: bool) -> int | float:
+    """One after the other. What an integer sum has no room for is left out, and the engine counts it."""
+    total: int | float = 0.0 if is_float else 0
+    for index, number in enumerate(numbers):
+        after = number if index == 0 else total + number
+        total = after if is_float or _INT64_MIN <= after <= _INT64_MAX else total
+    return total
+
+
+def _bits(value: Slot) -> Slot:
+    """Floats are counted by their bits: 0.0 and -0.0 are two values, and NaN is one."""
+    return int(np.float64(value).view(np.int64)) if isinstance(value, float) else value
 
 
 def _unary(expr: Unary, value: Slot) -> Slot:
@@ -123,15 +138,37 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
     if isinstance(left, str) or isinstance(right, str):
         return _COMPARE[expr.op](left, right)
     x, z = _number(left), _number(right)
-    if expr.op == "/" or expr.left.type.is_float != expr.right.type.is_float:
+    if expr.left.type.is_float or expr.right.type.is_float:
         x, z = _as_float(x, expr.left.type), _as_float(z, expr.right.type)
     if expr.op in _COMPARE:
         return _COMPARE[expr.op](x, z)
-    if expr.op == "/":
-        return None if z == 0 else x / z
     if expr.op == "%":
         return None if z == 0 else (abs(x) % abs(z)) * (-1 if x < 0 else 1)
-    return _fitting(_ARITHMETIC[expr.op](x, z))
+    if expr.op == "*":
+        return _product(x, z)
+    return _fitting(x + z if expr.op == "+" else x - z)
+
+
+def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
+    """The quotient of the counts if both sides count the same unit, else that of the floats; null by zero."""
+    units = same_units(expr.left, expr.right)
+    sides = units or (expr.left, expr.right)
+    left, right = (value_of(side, event, bound) for side in sides)
+    if left is None or right is None:
+        return None
+    if units is not None:
+        x, z = float(left), float(right)
+    else:
+        x, z = _as_float(_number(left), expr.left.type), _as_float(_number(right), expr.right.type)
+    return None if z == 0 else x / z
+
+
+def _product(x: float, z: float) -> Slot:
+    """The least integer counts as too small, but for what is multiplied by one (kernels/checked.py)."""
+    product = x * z
+    if isinstance(product, int) and product == _INT64_MIN and 1 not in (x, z):
+        return None
+    return _fitting(product)
 
 
 def _cast(value: Slot, source: Type, target: Type) -> Slot:
@@ -139,24 +176,36 @@ def _cast(value: Slot, source: Type, target: Type) -> Slot:
         return None
     if target.is_float:
         return _as_float(_number(value), source)
-    return _fitting(_number(value) * 10 ** (target.scale - source.scale))
+    return _product(_number(value), 10 ** (target.scale - source.scale))
 
 
 def _in(value: Slot, items: Sequence[Slot]) -> Slot:
     if value is None:
         return None
-    if value in [item for item in items if item is not None]:
+    # By comparison, not by `in`, which takes NaN for equal to itself.
+    if any(value == item for item in items if item is not None):
         return True
     return None if None in items else False
+
+
+def _column_function(expr: Call, event: Fields) -> Slot:
+    """A function of the event's text or time, by the engine's function for columns."""
+    field: Expr = expr
+    while isinstance(field, Call):
+        field = field.arguments[0]
+    assert isinstance(field, CurrentField), "checked before"
+    value = event.get(field.field)
+    if value is None:
+        return None
+    if not field.type.is_text:
+        return int(of_times(expr, np.array([value], np.int64))[0])
+    found: Slot = of_texts(expr, pa.array([value], TEXT))[0].as_py()
+    return found
 
 
 def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     if None in arguments:
         return None
-    if isinstance(arguments[0], str):
-        return _text_call(expr.fn, arguments[0], arguments[1:])
-    if expr.fn in ("hour", "weekday", "date"):
-        return _calendar(expr.fn, int(arguments[0] or 0), str(arguments[1]))
     if expr.fn in ("round", "floor", "ceil"):
         return _rounded(expr, _number(arguments[0]))
     numbers = [_number(a) for a in arguments]
@@ -167,49 +216,19 @@ def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     floats = [_as_float(n, a.type) for n, a in zip(numbers, expr.arguments, strict=True)]
     if expr.fn == "distance_km":
         return _distance(*floats)
-    if (expr.fn == "sqrt" and floats[0] < 0) or (expr.fn == "asin" and abs(floats[0]) > 1):
-        return None
-    return _FUNCTIONS[expr.fn](floats[0])
+    if expr.fn == "sqrt":
+        return None if floats[0] < 0 else math.sqrt(floats[0])
+    if expr.fn == "asin":
+        return math.asin(floats[0]) if -1.0 <= floats[0] <= 1.0 else None
+    return _sine(floats[0]) if expr.fn == "sin" else _cosine(floats[0])
 
 
-def _text_call(fn: str, text: str, others: Sequence[Slot]) -> Slot:
-    if fn in ("lower", "upper"):
-        return text.lower() if fn == "lower" else text.upper()
-    if fn == "length":
-        return len(text)
-    if fn == "substring":
-        start = int(_number(others[0])) - 1
-        return text[start:] if len(others) == 1 else text[start : start + int(_number(others[1]))]
-    other = str(others[0])
-    if fn == "starts_with":
-        return text.startswith(other)
-    if fn == "ends_with":
-        return text.endswith(other)
-    if fn == "contains":
-        return other in text
-    if fn == "in_cidr":
-        return _in_network(text, other)
-    if fn == "matches":
-        return bool(pc.match_substring_regex(pa.array([text]), other)[0].as_py())
-    parts = [{"%": ".*", "_": "."}.get(c, re.escape(c)) for c in other]
-    return re.fullmatch("".join(parts), text, re.DOTALL) is not None
+def _sine(x: float) -> float:
+    return math.sin(x) if math.isfinite(x) else math.nan
 
 
-def _in_network(text: str, network: str) -> Slot:
-    """Null for what is no address."""
-    try:
-        return ipaddress.ip_address(text) in ipaddress.ip_network(network)
-    except ValueError:
-        return None
-
-
-def _calendar(fn: str, time_ms: int, zone: str) -> Slot:
-    moment = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(zone))
-    if fn == "hour":
-        return moment.hour
-    if fn == "weekday":
-        return moment.isoweekday()
-    return (moment.replace(hour=0, minute=0, second=0, microsecond=0) - _EPOCH) // timedelta(milliseconds=1)
+def _cosine(x: float) -> float:
+    return math.cos(x) if math.isfinite(x) else math.nan
 
 
 def _rounded(expr: Call, value: float) -> Slot:
@@ -217,10 +236,7 @@ def _rounded(expr: Call, value: float) -> Slot:
     source = expr.arguments[0].type
     if source.is_float:
         digits = expr.arguments[1] if len(expr.arguments) > 1 else None
-        units = 10.0 ** (int(digits.value or 0) if isinstance(digits, Const) else 0)
-        if expr.fn == "round":
-            return math.copysign(math.floor(abs(value) * units + 0.5) / units, value)
-        return float(math.floor(value) if expr.fn == "floor" else math.ceil(value))
+        return _rounded_float(expr.fn, value, int(digits.value or 0) if isinstance(digits, Const) else 0)
     step: int = 10 ** (source.scale - expr.type.scale)
     whole = int(value)
     if expr.fn == "floor":
@@ -231,10 +247,24 @@ def _rounded(expr: Call, value: float) -> Slot:
     return -size if whole < 0 else size
 
 
-def _distance(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
-    lat1, lon1, lat2, lon2 = (math.radians(degrees) for degrees in (lat1, lon1, lat2, lon2))
-    across = math.sin((lat2 - lat1) / 2) ** 2 + math.cos(lat1) * math.cos(lat2) * math.sin((lon2 - lon1) / 2) ** 2
-    return _EARTH_DIAMETER_KM * math.asin(min(1.0, math.sqrt(across)))
+def _rounded_float(fn: str, value: float, digits: int) -> float:
+    if fn == "floor":
+        return float(np.floor(value))
+    if fn == "ceil":
+        return -float(np.floor(-value))
+    units = 10.0**digits
+    size = abs(value) * units
+    whole = float(np.floor(size))
+    # The part behind the point is exact, size + 0.5 is not. Of an infinity it is NaN, which reaches no half.
+    nearest = (whole + 1.0 if size - whole >= 0.5 else whole) / units
+    return -nearest if value < 0 else nearest
+
+
+def _distance(lat1: float, lon1: float, lat2: float, lon2: float) -> Slot:
+    lat1, lon1, lat2, lon2 = (degrees * _DEGREE for degrees in (lat1, lon1, lat2, lon2))
+    north, east = _sine((lat2 - lat1) * 0.5), _sine((lon2 - lon1) * 0.5)
+    chord = min(north * north + _cosine(lat1) * _cosine(lat2) * (east * east), 1.0)
+    return None if math.isnan(chord) else math.asin(math.sqrt(chord)) * (2.0 * EARTH_RADIUS_KM)
 
 
 def _number(value: Slot) -> int | float:
@@ -243,9 +273,10 @@ def _number(value: Slot) -> int | float:
 
 
 def _as_float(value: float, source: Type) -> float:
-    return value / 10**source.scale if source.kind is Kind.DECIMAL else float(value)
+    """The nearest float of a count, divided by its unit."""
+    return value if source.is_float else float(value) / float(10**source.scale)
 
 
 def _fitting(value: float) -> Slot:
-    """An integer that leaves 64 bits is null, as in the kernels."""
-    return None if isinstance(value, int) and value not in _INT64 else value
+    """An integer that leaves 64 bits is null."""
+    return None if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX else value

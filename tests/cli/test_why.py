@@ -55,6 +55,7 @@ HISTORY = {
     "good_between": [(0, "1.00", D), (1, "1.50", D), (2, "5.00", A), (3, "900.00", A)],
     "too_late": [(0, "1.00", D), (1, "1.50", D), (10, "900.00", A)],
     "covered": [(0, "1.00", D), (1, "1.50", D), (2, "900.00", A), (3, "900.00", A)],
+    "three": [(0, "1.00", D), (1, "1.50", D), (2, "1.50", D), (3, "900.00", A)],
     "no_start": [(0, "900.00", A), (5, "3.00", D)],
     "shops": [(0, "200.00", A), (1, "150.00", A)],
     "rises": [(0, "200.00", A), (1, "250.00", A)],
@@ -152,6 +153,15 @@ def test_a_match_covers_the_run_that_is_asked_for(place: Path, capsys: pytest.Ca
     assert "covered-3 is no probe: status = approved, amount = 900.00" in out
 
 
+def test_a_run_that_a_match_covers_is_told_beside_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`skip past last` drops the run of the second probe when that of the first is complete."""
+    assert why_not(place, "three", "--at", "2026-03-01T10:01:00Z") == 1
+    out = capsys.readouterr().out
+    assert "match at 2026-03-01T10:03:00Z by version 1: probes = 3" in out
+    assert "what else began at 2026-03-01T10:01:00Z:\n  probe 2026-03-01T10:01:00Z, 2026-03-01T10:02:00Z" in out
+    assert "the match at 2026-03-01T10:03:00Z covers it (skip past last)" in out
+
+
 def test_strict_steps_and_keys_of_several_fields(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert why_not(place, "shops", "--key", "s1", rule="twice") == 0
     assert "amount > a.amount is not true (amount = 150.00, a.amount = 200.00)" in capsys.readouterr().out
@@ -187,6 +197,67 @@ def test_the_version_was_no_longer_in_force(place: Path) -> None:
         answer = inquiry.why_not(deployment.schema, deployment.rulebook.deployed(), batch, None)
         assert answer.matches == []
         assert answer.reasons[0][0] == line
+
+
+def test_the_history_of_a_control_topic(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Versions that come, are refused and go: each question is answered from the interval of its version."""
+    (first,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
+
+    def version(number: int, **changes: object) -> UpsertRecord:
+        return UpsertRecord(**{**first.model_dump(), "version": number, **changes})
+
+    records: list[UpsertRecord | RetireRecord] = [
+        version(2, effective_at="2026-03-01T10:01:30.000Z", source=first.source.replace("> 500", "> 5000")),
+        version(3, source=first.source.replace("amount > 500", "amont > 500")),
+        RetireRecord(id="testing", version=4, effective_at="2026-03-01T10:02:00.000Z"),
+    ]
+    control = place / "control.jsonl"
+    control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n")
+    assert why_not(place, "fires", "--control", str(control)) == 0
+    out = capsys.readouterr().out
+    assert "testing version 3 is set aside: the pattern text has mistakes\n  CEP201 `amont`" in out
+    assert "version 1 ended at 2026-03-01T10:02:00Z, before the match was complete\n    it would have matched:" in out
+    assert why_not(place, "too_late", "--control", str(control)) == 0
+    assert "version 2 was no longer in force: it ended at 2026-03-01T10:02:00Z" not in capsys.readouterr().out
+    # Without a folder the history says all there is; the same records then give an alert its path.
+    control.write_bytes(version(7, effective_at="2026-03-01T10:00:00.000Z").to_json())
+    events = ["--events", str(place / "events.jsonl")]
+    asked = ["why-not", "--rule", "testing", "--key", "fires", "--control", str(control), *events]
+    assert cli.main(asked) == 1
+    assert "match at 2026-03-01T10:02:00Z by version 7" in capsys.readouterr().out
+    control.write_bytes(RetireRecord(id="testing", version=8).to_json())
+    assert cli.main(asked) == 0
+    assert "testing version 8 is retired: it is not matched" in capsys.readouterr().out
+    assert cli.main(["why-not", "--rule", "testing", "--key", "fires", *events]) == 2
+    assert "give --rules, --control, or both" in capsys.readouterr().err
+
+
+def test_a_version_that_was_not_yet_effective_by_control(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (first,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
+    later = {**first.model_dump(), "version": 2, "effective_at": "2026-03-01T10:00:30.000Z"}
+    control = place / "control.jsonl"
+    control.write_bytes(UpsertRecord(**later).to_json())
+    events = ["--events", str(place / "events.jsonl")]
+    assert cli.main(["why-not", "--rule", "testing", "--key", "fires", "--control", str(control), *events]) == 0
+    assert "version 2 was not yet in force: it begins at 2026-03-01T10:00:30Z" in capsys.readouterr().out
+
+
+def test_an_event_that_came_late(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a live job has set aside as late is in the history and was not matched."""
+    letters = place / "dead_letters"
+    letters.mkdir()
+    late = {"code": "late", "event_type": "payment", "event_time_ms": 0, "key_domain": "card", "key": "fires"}
+    others = [{**late, "event_id": "fires-2", "key": "x"}, {"code": "missing_field", "reason": "late", "record": ""}]
+    written = [{**late, "event_id": "fires-1"}, *others]
+    (letters / "batch-3.jsonl").write_text("".join(json.dumps(letter) + "\n" for letter in written), encoding="utf-8")
+    assert why_not(place, "fires", "--dead-letters", str(letters)) == 0
+    out = capsys.readouterr().out
+    assert "1 event came behind the watermark, too late to be matched\n    2026-03-01T10:01:00Z fires-1\n" in out
+    assert "in time, version 1 would have matched:\n    2026-03-01T10:00:00Z fires-0 probe\n" in out
+    assert "hit is waited for after 2 probe, there were 1" in out
+    assert why_not(place, "fires", "--dead-letters", str(letters / "gone")) == 2
+    (letters / "torn.jsonl").write_text('{"code": "late"', encoding="utf-8")
+    assert why_not(place, "fires", "--dead-letters", str(letters)) == 3
 
 
 def test_rules_that_are_not_in_force(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cep.base.errors import UsageError
 from cep.lang.load import bundle_source, load_text
-from cep.rulebook.files import read_rules
+from cep.model.rule import RetireRecord
+from cep.rulebook.files import read_control, read_rules
 from cep.rulebook.rulebook import Rulebook
 from tests.rulebook.records import SOURCE
 
@@ -74,3 +76,16 @@ def test_the_rules_of_this_repository_are_in_force() -> None:
         "small_then_large",
         "rising_amounts",
     ]
+
+
+def test_the_history_of_a_control_topic(folder: Path) -> None:
+    (record,), _ = read_rules(folder)
+    retired = RetireRecord(id="good", version=2)
+    path = folder / "control.jsonl"
+    path.write_bytes(b"\n".join([record.to_json(), b"", b'{"kind": "upsrt"}', retired.to_json(), b""]))
+    records, problems = read_control(path)
+    assert records == [record, retired]
+    assert problems
+    assert all(problem.startswith(f"{path}:3: $") for problem in problems)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_control(folder / "gone.jsonl")

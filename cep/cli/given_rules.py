@@ -1,0 +1,75 @@
+"""`--rules` and `--control` → the versions in force, as a replay would deploy them, and why others are not.
+
+Tested by: tests/cli/test_why.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from cep.base.errors import UsageError
+from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord
+from cep.nfa.deployed import DeployedRule
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.files import read_control, read_rules
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRules:
+    """The rules of a folder and the changes that came after, as they would be deployed."""
+
+    shown: str
+    records: tuple[ControlRecord, ...]
+    problems: tuple[str, ...]
+    deployment: Deployment
+
+    @staticmethod
+    def read(folder: Path | None, control: Path | None) -> GivenRules:
+        """Raises: UsageError if neither is given, or one cannot be read."""
+        if folder is None and control is None:
+            raise UsageError("give --rules, --control, or both")
+        records: list[ControlRecord] = []
+        problems: list[str] = []
+        if folder is not None:
+            if not folder.is_dir():
+                raise UsageError(f"--rules {folder} is not a folder")
+            files, problems = read_rules(folder)
+            records += files
+        if control is not None:
+            changes, more = read_control(control)
+            records += changes
+            problems += more
+        shown = " with ".join(str(path) for path in (folder, control) if path is not None)
+        return GivenRules(shown, tuple(records), tuple(problems), deploy(records))
+
+    def versions(self, rule_id: str) -> list[DeployedRule]:
+        """Those in force at some time, the oldest first."""
+        return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
+
+    def set_aside(self, rule_id: str) -> list[str]:
+        """The versions of a rule that were refused, with the reasons."""
+        return [
+            f"{rule_id} version {rule.version} is set aside: {rule.reason}"
+            + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
+            for rule in self.deployment.set_aside
+            if rule.rule_id == rule_id
+        ]
+
+    def reason_against(self, rule_id: str) -> str:
+        """Why no version of a rule is in force. Raises: UsageError if there is no such rule."""
+        set_aside = self.set_aside(rule_id)
+        if set_aside:
+            return "\n".join(set_aside)
+        for problem in self.problems:
+            if Path(problem.split(": ")[0]).stem == rule_id:
+                return f"{rule_id} cannot be read: {problem}"
+        known = [r for r in self.records if not isinstance(r, HeartbeatRecord)]
+        for record in reversed(known):
+            if record.id == rule_id:
+                status = "retired" if isinstance(record, RetireRecord) else record.status
+                return f"{rule_id} version {record.version} is {status}: it is not matched"
+        near = get_close_matches(rule_id, [r.id for r in known], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{self.shown} has no rule {rule_id}{hint}")
