@@ -82,3 +82,6 @@ STORE_KEY_BYTES_MAX = 4_096  # of one store key; the longest key of an event is 
 ENTRY_BLOCK_BYTES_MAX = 2_147_483_647
 # Files that one RocksDB store holds open; past this it closes the least used. Far below a system's usual 1 024.
 STORE_OPEN_FILES_MAX = 256
+CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
+# Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
+CHECKPOINTS_PENDING_MAX = 2

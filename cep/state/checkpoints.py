@@ -1,0 +1,274 @@
+"""Stores and a payload → checkpoints in a target, each whole or not there, copied in the background.
+
+The payload is what must not part from the stores: offsets, the rulebook's epoch, alerts not yet out. The protocol:
+
+    1  link     every store's files, by hard links, into a folder of their own: one moment for all (caller's thread)
+    2  hash     the files that were not hashed for an earlier checkpoint
+    3  copy     to `files/SHA256` what the target does not have: only what changed since the last checkpoint
+    4  publish  the manifest under its number: from here on the checkpoint is there, before it is not
+    5  retire   manifests beyond the newest N
+    6  collect  files that no manifest names any more
+    7  drop     the links
+
+A crash before the end of 4 leaves the earlier checkpoints as they were, and files that the next checkpoint's 6
+collects; after 4 the new one counts. `on_step` is called with the step's number before each of its units: there tests
+crash. One process writes to a target at a time; a second one is refused at 4.
+Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cep.base.errors import StateCorruptError, StateError, StoreError
+from cep.base.limits import CHECKPOINTS_KEPT_DEFAULT, CHECKPOINTS_PENDING_MAX
+from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, sha256_of
+from cep.state.store import DurableStore
+from cep.state.target import PARTIAL, Target
+
+KIND = "checkpoint"
+PAYLOAD = "payload"
+_PREFIX, _SUFFIX = "checkpoint-", ".manifest"
+_FOREVER_SAME = ".sst"  # RocksDB writes these once; the rest of its files it may append to
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One store to checkpoint, its name in the checkpoint, and its key groups first <= g < end."""
+
+    name: str
+    store: DurableStore
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A checkpoint that is there. Units: bytes; `copied` is what the target did not have."""
+
+    number: int
+    files_count: int
+    bytes_count: int
+    copied_files_count: int
+    copied_bytes_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The newest checkpoint that is whole: a store directory for each part, and why newer ones were passed over."""
+
+    manifest: Manifest
+    payload: bytes
+    folder: Path
+    refused: tuple[str, ...]
+
+    def path(self, part: str) -> Path:
+        return self.folder / part
+
+
+def checkpoint_numbers(target: Target) -> list[int]:
+    """The numbers of the checkpoints that are there, oldest first; a damaged one is among them."""
+    names = [name for name in target.sizes() if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    return sorted(int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names)
+
+
+def read_manifest(target: Target, number: int) -> Manifest:
+    """Raises: StateCorruptError, StateFormatError, StoreError."""
+    return Manifest.from_bytes(target.read(_name(number)), _name(number))
+
+
+def restore(target: Target, folder: Path) -> Restored | None:
+    """Bring the newest whole checkpoint into the new directory `folder`; None where none was ever published.
+
+    Every file is verified; a checkpoint with a damaged or missing one is passed over for the one before it.
+    Raises: StateCorruptError if no checkpoint is whole, with the reason for each. StoreError if the target cannot be
+    reached and StateFormatError for one of a later build: going back in time would be the wrong answer to either.
+    """
+    assert not folder.exists(), f"{folder} is in the way"
+    refused: list[str] = []
+    partial = folder.with_name(folder.name + PARTIAL)
+    for number in reversed(checkpoint_numbers(target)):
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            manifest = read_manifest(target, number)
+            for file in manifest.files:
+                fetch(target, file, partial / file.name, file.name.endswith(_FOREVER_SAME))
+        except StateCorruptError as error:
+            refused.append(f"checkpoint {number}: {error}")
+            continue
+        payload = (partial / PAYLOAD).read_bytes()
+        for part in manifest.parts:
+            (partial / part.name).mkdir(exist_ok=True)
+        partial.rename(folder)
+        return Restored(manifest, payload, folder, tuple(refused))
+    shutil.rmtree(partial, ignore_errors=True)
+    if refused:
+        raise StateCorruptError(
+            f"no checkpoint in {target.url} is whole; restore a savepoint, or start from an empty directory:\n  "
+            + "\n  ".join(refused)
+        )
+    return None
+
+
+class Checkpoints:
+    """Writes checkpoints into a target, one after the other, in a thread of its own. Use it from one thread."""
+
+    def __init__(
+        self,
+        target: Target,
+        work: Path,
+        *,
+        kept_count: int = CHECKPOINTS_KEPT_DEFAULT,
+        restored: Restored | None = None,
+        on_step: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """`work` is a folder on the stores' disk, emptied here. `restored` is what the stores were opened from.
+
+        Of the files in the target only those are not copied again that this process has verified or written.
+        """
+        self._target = target
+        self._work = work
+        self._kept_count = kept_count
+        self._on_step = on_step
+        self._hashes = _hashes_of(restored) if restored else {}
+        self._trusted = {file.sha256 for file in restored.manifest.files} if restored else set[str]()
+        self._live = self._known_manifests(restored)
+        self._names = set(target.sizes(FOLDER))
+        self._next = max(checkpoint_numbers(target), default=0) + 1
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._pending: list[Future[Published]] = []
+        shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True)
+
+    def begin(self, parts: Sequence[Part], payload: bytes, created_ms: int) -> Future[Published] | None:
+        """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
+
+        When the result is there the checkpoint is safe. Nothing may write to the stores until this returns.
+        The result raises StoreError if the target refuses; earlier checkpoints are not touched, and a later one may
+        be tried. Raises: StoreError if the links cannot be made.
+        """
+        self._pending = [copying for copying in self._pending if not copying.done()]
+        if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
+            return None
+        number, self._next = self._next, self._next + 1
+        self._on_step(1)
+        paths = self._link(self._work / str(number), parts, payload)
+        held = tuple(StoredPart(part.name, part.first, part.end) for part in parts)
+        copying = self._thread.submit(self._copy, paths, (number, created_ms, held))
+        self._pending.append(copying)
+        return copying
+
+    def _link(self, folder: Path, parts: Sequence[Part], payload: bytes) -> list[Path]:
+        try:
+            folder.mkdir()
+            found = [file for part in parts for file in part.store.checkpoint(folder / part.name)]
+            (folder / PAYLOAD).write_bytes(payload)
+        except OSError as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise StoreError(f"cannot write {folder}: {error.strerror}; make room on the disk") from error
+        except StateError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return [*found, folder / PAYLOAD]
+
+    def close(self) -> None:
+        """Wait for what is being copied."""
+        self._thread.shutdown(wait=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------------ in the background thread
+
+    def _copy(self, paths: Sequence[Path], about: tuple[int, int, tuple[StoredPart, ...]]) -> Published:
+        number, created_ms, parts = about
+        folder = paths[-1].parent  # of the payload
+        try:
+            self._on_step(2)
+            files = self._hashed(folder, paths)
+            copied = self._upload(paths, files)
+            self._on_step(4)
+            self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
+            self._live[number] = {file.sha256 for file in files}
+            self._retire()
+            self._on_step(7)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        total = sum(file.size for file in files)
+        return Published(number, len(files), total, len(copied), sum(copied.values()))
+
+    def _upload(self, paths: Sequence[Path], files: Sequence[StoredFile]) -> dict[str, int]:
+        copied: dict[str, int] = {}
+        for path, file in zip(paths, files, strict=True):
+            if file.sha256 not in self._trusted:
+                self._on_step(3)
+                self._target.put(path, f"{FOLDER}/{file.sha256}", path.name.endswith(_FOREVER_SAME))
+                self._trusted.add(file.sha256)
+                self._names.add(file.sha256)
+                copied[file.sha256] = file.size
+        return copied
+
+    def _hashed(self, folder: Path, paths: Sequence[Path]) -> tuple[StoredFile, ...]:
+        """A linked file keeps its inode, so that one that was in the last checkpoint is not read again."""
+        hashes: dict[tuple[int, int, int], str] = {}
+        files = []
+        for path in paths:
+            identity = _identity(path)
+            hashes[identity] = self._hashes.get(identity) or sha256_of(path)
+            files.append(StoredFile(str(path.relative_to(folder)), identity[1], hashes[identity]))
+        self._hashes = hashes
+        return tuple(files)
+
+    def _retire(self) -> None:
+        kept = sorted(self._live)[-self._kept_count :]
+        oldest = kept[0]
+        for number in [number for number in checkpoint_numbers(self._target) if number < oldest]:
+            self._on_step(5)
+            self._target.remove(_name(number))
+            self._live.pop(number, None)
+        named = set[str]().union(*self._live.values())
+        for name in sorted(self._names - named):
+            self._on_step(6)
+            self._target.remove(f"{FOLDER}/{name}")
+        self._names &= named
+        self._trusted &= named
+
+    def _known_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
+        """Number → checksums of its files, of those that can be read and were not found damaged."""
+        found: dict[int, set[str]] = {}
+        for number in checkpoint_numbers(self._target):
+            if restored is not None and number > restored.manifest.number:
+                continue  # passed over: it does not count as one that is kept
+            try:
+                found[number] = {file.sha256 for file in read_manifest(self._target, number).files}
+            except StateError:
+                continue  # damaged; it is retired with those of its age
+        return found
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    about = path.stat()
+    return about.st_ino, about.st_size, about.st_mtime_ns
+
+
+def _hashes_of(restored: Restored) -> dict[tuple[int, int, int], str]:
+    """Of the restored files that a store opened since cannot have changed: they were hashed a moment ago."""
+    stored = [(restored.folder / file.name, file) for file in restored.manifest.files]
+    return {
+        _identity(path): file.sha256
+        for path, file in stored
+        if file.name.endswith(_FOREVER_SAME) and path.exists() and path.stat().st_size == file.size
+    }
+
+
+def _name(number: int) -> str:
+    return f"{_PREFIX}{number:08}{_SUFFIX}"

@@ -1,0 +1,156 @@
+"""Where checkpoints and savepoints are kept: a local directory, or an object store that fsspec knows.
+
+A file has its name only when all of its bytes are there: locally it is written beside, synced and renamed, and the
+folder is synced; object stores do so themselves. On a file system that can do neither, a torn file is found by its
+checksum. Where source and target are on one disk, files that never change again are linked, not copied.
+Tested by: tests/state/test_target.py
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+from cep.base.errors import StateCorruptError, StoreError
+
+PARTIAL = ".part"
+
+
+class Target:
+    """A folder of flat names, `files/ab12` and the like.
+
+    Every method may raise StoreError; those that read raise StateCorruptError if the file is gone or its disk fails.
+    """
+
+    def __init__(self, url: str) -> None:
+        """The folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
+
+        Raises: StoreError if the protocol is unknown or its package is missing.
+        """
+        self.url = url
+        try:
+            self._files, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise StoreError(f"cannot reach {url}: {error}; install the package, or give a local directory") from error
+        self._root = str(root).rstrip("/")
+        self._is_local = isinstance(self._files, LocalFileSystem)
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Name → bytes of each file of a folder, of an absent one too; unfinished ones are among them."""
+        with self._telling("list", folder):
+            self._files.invalidate_cache()
+            try:
+                found = self._files.ls(self._path(folder), detail=True)
+            except FileNotFoundError:
+                return {}
+            return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
+
+    def read(self, name: str) -> bytes:
+        with self._telling("read", name):
+            data: bytes = self._files.cat_file(self._path(name))
+            return data
+
+    def create(self, name: str, data: bytes) -> None:
+        """A new small file, whole or not at all. Raises: StoreError also if the name is taken."""
+        with self._telling("write", name):
+            if self._is_local:
+                self._create_local(Path(self._path(name)), data)
+            elif self._files.exists(self._path(name)):
+                raise FileExistsError(errno.EEXIST, "")
+            else:
+                self._files.pipe_file(self._path(name), data)
+
+    def put(self, source: Path, name: str, may_link: bool = False) -> None:
+        """A copy of a local file, in place of what has the name. Pass `may_link` if it never changes again."""
+        with self._telling("write", name):
+            if self._is_local:
+                self._put_local(source, Path(self._path(name)), may_link)
+            else:
+                self._files.put_file(str(source), self._path(name))
+
+    def get(self, name: str, into: Path, may_link: bool = False) -> None:
+        """A local copy of a file. Pass `may_link` if the copy is never changed."""
+        with self._telling("read", name):
+            into.parent.mkdir(parents=True, exist_ok=True)
+            if not self._is_local:
+                self._files.get_file(self._path(name), str(into))
+            elif not (may_link and _linked(Path(self._path(name)), into)):
+                shutil.copyfile(self._path(name), into)
+
+    def remove(self, name: str) -> None:
+        """Nothing happens where there is none."""
+        with self._telling("remove", name):
+            try:
+                self._files.rm_file(self._path(name))
+            except FileNotFoundError:
+                return
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}" if name else self._root
+
+    def _create_local(self, path: Path, data: bytes) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL)
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            if not _linked(partial, path):  # unlike a rename, a link fails where the name is taken
+                partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        _sync(path.parent)
+
+    def _put_local(self, source: Path, path: Path, may_link: bool) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(path.name + PARTIAL)
+        partial.unlink(missing_ok=True)
+        if not (may_link and _linked(source, partial)):
+            shutil.copyfile(source, partial)
+        _sync(partial)
+        partial.replace(path)
+        _sync(path.parent)
+
+    @contextmanager
+    def _telling(self, doing: str, name: str) -> Iterator[None]:
+        try:
+            yield
+        except FileExistsError as error:
+            raise StoreError(
+                f"{name} in {self.url} is there already: another process writes there too; stop one of the two"
+            ) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            text = f"cannot {doing} {name or 'files'} in {self.url}: {reason}"
+            if doing == "read" and (isinstance(error, FileNotFoundError) or error.errno == errno.EIO):
+                raise StateCorruptError(text) from error
+            full = "; make room there, or keep fewer checkpoints" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            raise StoreError(text + full) from error
+
+
+def _linked(source: Path, path: Path) -> bool:
+    """Whether one more name for the file could be made; not across disks, nor where links are refused."""
+    try:
+        os.link(source, path)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            return False
+        raise
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
