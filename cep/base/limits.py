@@ -42,6 +42,8 @@ DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128
 KEY_GROUPS_MAX = 32_768
+# Event time for which a partition that is read to its end, but has no new records, holds the watermark back.
+IDLE_MS_DEFAULT = 10_000
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576

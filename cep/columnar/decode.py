@@ -62,7 +62,7 @@ def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     """
     good, broken = _parse(schema, values.cast(pa.large_binary()))
     parts = [decode_table(schema, table, partial(_record_text, texts)) for table, texts in good]
-    merged = _concat(schema, parts)
+    merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *broken))
 
 
@@ -274,7 +274,8 @@ def _text(record: bytes | None) -> str:
     return "" if record is None else record.decode("utf-8", "backslashreplace")
 
 
-def _concat(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
+def concat_decoded(schema: Schema, parts: Sequence[Decoded]) -> Decoded:
+    """All records of the parts, in their order."""
     if len(parts) == 1:
         return parts[0]
     names = data_columns(schema)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from cep.base.errors import UsageError
-from cep.base.limits import KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX
+from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.route import KeyDomain
@@ -23,6 +23,7 @@ from cep.nfa.compile import compile_rules
 from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
 
+EVENT_TIME, ARRIVAL = "event_time", "arrival"
 _PROGRAMS_KEPT = 64
 
 
@@ -31,7 +32,9 @@ class Job:
     """A job: event types, the keys that events are routed by, and how keyed state is laid out.
 
     `groups_count` bounds the parallelism for the job's whole life. `pages_count` divides a key group's state: few
-    when catching up, more when keys are sparse. `lateness_ms` is how far events may come out of order.
+    when catching up, more when keys are sparse. `lateness_ms` is how far events may come out of order. In live,
+    `order` says whether an event waits until the watermark has passed it, `idle_ms` how long a partition without new
+    records holds the watermark, `dedup_ms` for how long the id of an event is known (0: not at all).
     """
 
     schema: Schema
@@ -39,10 +42,15 @@ class Job:
     groups_count: int = KEY_GROUPS_DEFAULT
     pages_count: int = 1
     lateness_ms: int = 0
+    order: str = EVENT_TIME
+    idle_ms: int = IDLE_MS_DEFAULT
+    dedup_ms: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
             raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
+        if self.order not in (EVENT_TIME, ARRIVAL):
+            raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
 

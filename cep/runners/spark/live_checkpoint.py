@@ -1,6 +1,6 @@
 """What a live job keeps beside Spark's own checkpoint: what it is, and the rules that it began with.
 
-    CHECKPOINT/job.json            event types, keys, key groups, pages, lateness: what keyed state depends on
+    CHECKPOINT/job.json            event types, keys, key groups, pages, times: what keyed state depends on
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
     CHECKPOINT/progress.json       totals (live_output.py)
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
@@ -19,7 +19,7 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.base.schema import Schema
 from cep.runners.job import Job
 
-FORMAT = 1
+FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
 _JOB_FILE = "job.json"
 _RULES_FILE = "initial_rules.json"
@@ -29,6 +29,9 @@ _MEANING = {
     "groups_count": "key groups",
     "pages_count": "pages",
     "lateness_ms": "lateness",
+    "order": "order",
+    "idle_ms": "idle time",
+    "dedup_ms": "window of duplicates",
 }
 
 
@@ -75,6 +78,9 @@ def read_job(directory: Path) -> Job | None:
             known["groups_count"],
             known["pages_count"],
             known["lateness_ms"],
+            known["order"],
+            known["idle_ms"],
+            known["dedup_ms"],
         )
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{path} does not describe a job ({error!r}); restore it") from error
@@ -88,6 +94,9 @@ def _describe(job: Job) -> dict[str, Any]:
         "groups_count": job.groups_count,
         "pages_count": job.pages_count,
         "lateness_ms": job.lateness_ms,
+        "order": job.order,
+        "idle_ms": job.idle_ms,
+        "dedup_ms": job.dedup_ms,
     }
 
 

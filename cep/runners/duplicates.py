@@ -1,0 +1,63 @@
+"""Ids of events → which of them have been seen before.
+
+An event is known by the hash of its type and id. Hashes are kept in buckets of event time, so that a micro-batch reads
+and writes the few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
+
+    bucket = event time // width;  content = sorted uint64, little-endian;  width = window / 8
+
+Two ids of one key group and bucket that share 64 bits would be taken for one: of a million ids, once in 10^7 such buckets.
+Tested by: tests/runners/test_duplicates.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cep.columnar.batch import EventBatch
+from cep.columnar.route import key_hashes
+
+_BUCKETS_PER_WINDOW = 8
+_TYPE_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, from the golden ratio: types differ in all bits
+
+
+def event_hashes(batch: EventBatch) -> NDArray[np.uint64]:
+    """A hash of each event's type and id: uint64[N]."""
+    hashes: NDArray[np.uint64] = key_hashes(batch.event_id) ^ (batch.event_type.astype(np.uint64) * _TYPE_FACTOR)
+    return hashes
+
+
+def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """True for the first of equal ones, in their order."""
+    is_first = np.zeros(len(hashes), bool)
+    is_first[np.unique(hashes, return_index=True)[1]] = True
+    return is_first
+
+
+def bucket_width(window_ms: int) -> int:
+    """Milliseconds of event time in one bucket."""
+    return max(1, window_ms // _BUCKETS_PER_WINDOW)
+
+
+def oldest_bucket(watermark_ms: int, window_ms: int) -> int:
+    """The first bucket that is still kept."""
+    return (watermark_ms - window_ms) // bucket_width(window_ms)
+
+
+def are_known(hashes: NDArray[np.uint64], kept: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Which hashes are among the kept, which are sorted."""
+    if not len(kept):
+        return np.zeros(len(hashes), bool)
+    at = np.minimum(np.searchsorted(kept, hashes), len(kept) - 1)
+    found: NDArray[np.bool_] = kept[at] == hashes
+    return found
+
+
+def to_bytes(hashes: NDArray[np.uint64]) -> bytes:
+    """Sorted hashes as they are kept."""
+    return np.sort(hashes).astype("<u8").tobytes()
+
+
+def from_bytes(data: bytes) -> NDArray[np.uint64]:
+    """What `to_bytes` made."""
+    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
