@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
-from cep.base.limits import KEY_GROUPS_DEFAULT
+from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT
 from cep.lang.render import render_text
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
-from cep.runners.job import Job
+from cep.runners.job import ARRIVAL, EVENT_TIME, Job
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
@@ -70,6 +70,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     job.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="progress and keyed state; kept")
     job.add_argument(
         "--lateness", type=_duration, default=0, metavar="TIME", help="disorder to expect, as `10 s` (0 s)"
+    )
+    job.add_argument(
+        "--order",
+        choices=(EVENT_TIME, ARRIVAL),
+        default=EVENT_TIME,
+        help="event_time (default): an event waits until no earlier one is expected, so that the order of arrival does "
+        "not matter; arrival: events are matched as they come",
+    )
+    job.add_argument(
+        "--idle",
+        type=_duration,
+        default=IDLE_MS_DEFAULT,
+        metavar="TIME",
+        help="event time for which a partition without new records holds back the others (10 s)",
+    )
+    job.add_argument(
+        "--dedup",
+        type=_duration,
+        default=0,
+        metavar="TIME",
+        help="event time for which event ids are remembered; one that comes again is ignored and counted (0 s: never)",
     )
     job.add_argument(
         "--trigger", type=_duration, default=0, metavar="TIME", help="least time between micro-batches (0 s)"
@@ -183,7 +204,16 @@ def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
                     f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(known)}"
                 )
     domains = tuple(sorted({*deployment.key_domains, *extra}))
-    return Job(deployment.schema, domains, options.key_groups, options.pages, options.lateness)
+    return Job(
+        deployment.schema,
+        domains,
+        options.key_groups,
+        options.pages,
+        options.lateness,
+        options.order,
+        options.idle,
+        options.dedup,
+    )
 
 
 def _settings(

@@ -5,7 +5,8 @@ and writes the few buckets that its events fall into, and a bucket that is older
 
     bucket = event time // width;  content = sorted uint64, little-endian;  width = window / 8
 
-Two ids of one key group and bucket that share 64 bits would be taken for one: of a million ids, once in 10^7 such buckets.
+Two ids of one key group and bucket whose 64 bits are equal would be taken for one: with a million ids in a bucket, once
+in thirty million such buckets.
 Tested by: tests/runners/test_duplicates.py
 """
 
@@ -32,6 +33,12 @@ def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     is_first = np.zeros(len(hashes), bool)
     is_first[np.unique(hashes, return_index=True)[1]] = True
     return is_first
+
+
+def without_repeats(batch: EventBatch) -> tuple[EventBatch, EventBatch]:
+    """(the first event of each type and id, the others)."""
+    is_first = first_of_each(event_hashes(batch))
+    return (batch.take(is_first), batch.take(~is_first)) if not is_first.all() else (batch, batch.take(~is_first))
 
 
 def bucket_width(window_ms: int) -> int:

@@ -9,7 +9,7 @@ A source is read in partitions, at different speeds. The watermark is what all o
                             10:02, less the lateness
 
 What a partition still has in the source can be no reason to take it for late, so a partition that is behind holds the
-watermark however far that is. One that is read to its end may have gone quiet, and holds it for `idle_ms` of event time.
+watermark however far that is. One that is read to its end may have gone quiet: it holds it for `idle_ms` of event time.
 No clock is asked, so that a micro-batch that comes again ends in the same place.
 Tested by: tests/runners/test_event_time.py
 """
@@ -18,11 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import EventBatch
 
 # Partition → (largest event time read, whether more of it waits in the source).
 PartitionTimes = dict[str, tuple[int, bool]]
@@ -44,16 +40,10 @@ def watermark_of(times: Mapping[str, tuple[int, bool]], lateness_ms: int, idle_m
     return min(ms for ms, behind in times.values() if behind or first_ms - ms <= idle_ms) - lateness_ms
 
 
-def is_due(times_ms: NDArray[np.int64], watermark_ms: int, *, at_once: bool) -> NDArray[np.bool_]:
-    """Which events may be matched: no earlier one is expected, nor one of the same time unless `at_once`.
+def due_before(watermark_ms: int, *, at_once: bool) -> int:
+    """Events earlier than this may be matched: no earlier one is expected, nor one of the same time unless `at_once`.
 
     Events of one time are matched in the order of their ids, for which they must be there together. Where records
     come in order from one partition, that is no reason to wait for a later one.
     """
-    return times_ms <= watermark_ms if at_once else times_ms < watermark_ms
-
-
-def split_late(batch: EventBatch, watermark_ms: int) -> tuple[EventBatch, EventBatch]:
-    """(events that are on time, events behind the watermark)."""
-    on_time = batch.time_ms >= watermark_ms
-    return (batch, batch.take(~on_time)) if on_time.all() else (batch.take(on_time), batch.take(~on_time))
+    return watermark_ms + 1 if at_once else watermark_ms

@@ -37,14 +37,14 @@ def on_time(
         if not is_on_time.all():
             behind = batch.take(~is_on_time)
             late += _late_letters(job, number, behind)
-            output.counters["late_events"] += _first_seen(job, number, behind)
+            output.counters["late_events"] += first_seen(job, number, behind)
             batch = batch.take(is_on_time)
         if len(batch):
             fresh[number] = batch
     return fresh, late
 
 
-def _first_seen(job: Job, number: int, batch: EventBatch) -> int:
+def first_seen(job: Job, number: int, batch: EventBatch) -> int:
     """How many of these events no earlier key domain has: an event that is late is late by each of its keys."""
     seen = np.zeros(len(batch), bool)
     for domain in job.domains[:number]:

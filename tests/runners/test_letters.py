@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cep.columnar.route import route
 from cep.runners.job import Job
-from cep.runners.letters import _first_seen
+from cep.runners.letters import first_seen
 from tests.columnar.common import TWO, decode, record
 
 
@@ -19,6 +19,6 @@ def test_a_late_event_is_counted_once_however_many_keys_it_has() -> None:
         TWO,
     )
     counted = [
-        _first_seen(job, number, route(decoded, domain, TWO.columns())[0]) for number, domain in enumerate(job.domains)
+        first_seen(job, number, route(decoded, domain, TWO.columns())[0]) for number, domain in enumerate(job.domains)
     ]
     assert counted == [2, 1], "the payment and a login by card, the login without a card by device"

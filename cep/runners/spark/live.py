@@ -1,10 +1,9 @@
 """The live job: streams of events and of control records → alerts, micro-batch by micro-batch, with Spark streaming.
 
-    events ─▶ pack (packed.py) ─▶ watermark ─┐
-    control ─▶ once to every key group ──────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
+    events ─▶ pack (packed.py) ────────────┐
+    control ─▶ once to every key group ────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
 
-Spark sees the watermark but no packed row's event time, so it drops nothing as late;
-the matching stage tells what is.
+Spark knows of no watermark: it would have one for all partitions, that of the fastest. Ours is in the key groups.
 Tested by: tests/runners/spark/test_live.py
 """
 
@@ -85,15 +84,11 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     job = settings.job
     spark.dataSource.register(KafkaDataSource)
     events, column = _event_stream(spark, settings.events, settings.tasks)
-    packed = (
-        events.mapInArrow(packer(job, column), PACKED_SCHEMA)
-        .withWatermark("event_time", f"{job.lateness_ms} milliseconds")
-        .drop("event_time")
-    )
+    packed = events.mapInArrow(packer(job, column, tells_times=True), PACKED_SCHEMA)
     if settings.control is not None:
         packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count))
     matched = packed.groupBy("key_group").transformWithState(
-        MatchProcessor(job, settings.initial), OUTPUT_SCHEMA, "Append", "EventTime"
+        MatchProcessor(job, settings.initial), OUTPUT_SCHEMA, "Append", "None"
     )
     writer = matched.writeStream.foreachBatch(output.take).option("checkpointLocation", str(settings.checkpoint))
     if settings.available_now:
@@ -123,7 +118,7 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event) -> N
 def _event_stream(spark: SparkSession, source: Source, tasks: int) -> tuple[DataFrame, str | None]:
     """The stream and its column of JSON records, None where the fields are columns."""
     if isinstance(source, TopicSource):
-        return _topic_stream(spark, source, tasks).select("value"), "value"
+        return _topic_stream(spark, source, tasks).select("topic", "partition", "value"), "value"
     directory = _existing(source.directory)
     reader = spark.readStream
     if source.files_per_trigger is not None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError, SinkError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, decode_alerts
+from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, WATERMARK, decode_alerts
 from cep.sinks.base import AlertSink
 
 PROGRESS_FILE = "progress.json"
@@ -32,12 +32,13 @@ PROGRESS_FILE = "progress.json"
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one micro-batch gave; `totals` are those of the job so far."""
+    """What one micro-batch gave; `totals` are those of the job so far, `watermark_ms` is None if it had no records."""
 
     batch_id: int
     alerts: pa.Table
     counters: Counter[str]
     totals: Counter[str]
+    watermark_ms: int | None = None
 
 
 class LiveOutput:
@@ -67,6 +68,7 @@ class LiveOutput:
         tables: list[pa.Table] = []
         letters: list[bytes] = []
         counters: Counter[str] = Counter()
+        watermark_ms: int | None = None
         payloads = rows.column("payload")
         for number, kind in enumerate(rows.column("kind").to_pylist()):
             payload = payloads[number].as_py()
@@ -74,6 +76,8 @@ class LiveOutput:
                 tables.append(decode_alerts(payload))
             elif kind == COUNTERS:
                 counters.update(json.loads(payload))
+            elif kind == WATERMARK:
+                watermark_ms = json.loads(payload)["ms"]
             elif kind == LATE:
                 letters += [orjson.dumps({"code": "late", **event}) for event in json.loads(payload)]
             else:
@@ -92,7 +96,7 @@ class LiveOutput:
             record = {"batch_id": batch_id, "totals": dict(sorted(self.totals.items()))}
             _write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
         if self._report is not None:
-            self._report(BatchReport(batch_id, alerts, counters, self.totals))
+            self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms))
 
     def close(self) -> None:
         """Close the sinks."""

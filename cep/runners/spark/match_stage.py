@@ -2,9 +2,13 @@
 
     state variable        holds                                             touched
     rulebook  ValueState  the key group's rulebook                          read once a process, written on a change
-    progress  ValueState  rulebook digest, heartbeat, deadlines             read and written once a micro-batch
+    progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
     pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
-    waiting   MapState    domain → events that the watermark has not passed only where lateness is allowed
+    waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
+    seen      MapState    domain, bucket → hashes of event ids              where duplicates are looked for
+
+Every key group has rows in every micro-batch with records: how far each partition was read. So all have the same
+watermark, and windows close with it in the same micro-batch; no timer of Spark is needed.
 
 Tested by: tests/runners/spark/test_live.py
 """
@@ -17,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -26,15 +31,27 @@ from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
+from cep.runners import duplicates
+from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
-from cep.runners.job import Job, Programs, StepOutput, match_step
-from cep.runners.letters import on_time
-from cep.runners.spark.packed import ALERTS, CONTROL, CONTROL_FILE, COUNTERS, DEAD, EVENTS, LATE, encode_alerts
+from cep.runners.job import ARRIVAL, Job, Programs, StepOutput, match_step
+from cep.runners.letters import first_seen, on_time
+from cep.runners.spark.packed import (
+    ALERTS,
+    CONTROL,
+    CONTROL_FILE,
+    COUNTERS,
+    DEAD,
+    EVENTS,
+    LATE,
+    TIMES,
+    WATERMARK,
+    encode_alerts,
+)
 from cep.state.pages import decode_page, encode_page
 
 OUTPUT_SCHEMA = "kind string, payload binary"
 _PAGE_BITS = 16
-_TIMER_MS_MAX = 2**52  # runs without a window never expire; Spark's timers are in µs inside
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -45,20 +62,27 @@ class _Progress:
     """What a key group remembers of itself from one micro-batch to the next."""
 
     rulebook: str = ""
-    heartbeat_ms: int = TIME_MS_MIN
+    watermark_ms: int = TIME_MS_MIN
+    times: PartitionTimes = field(default_factory=dict)
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry
     waiting_ms: int | None = None  # earliest event that waits for the watermark
-    timer_ms: int | None = None
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids
 
     def to_bytes(self) -> bytes:
-        pages = {str(page): ms for page, ms in self.deadlines.items()}
-        values = [self.rulebook, self.heartbeat_ms, pages, self.waiting_ms, self.timer_ms]
-        return json.dumps(values).encode()
+        values = [self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen]
+        return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
     def from_bytes(data: bytes) -> _Progress:
-        rulebook, heartbeat_ms, pages, waiting_ms, timer_ms = json.loads(data)
-        return _Progress(rulebook, heartbeat_ms, {int(p): ms for p, ms in pages.items()}, waiting_ms, timer_ms)
+        rulebook, watermark_ms, times, pages, waiting_ms, seen = orjson.loads(data)
+        return _Progress(
+            rulebook,
+            watermark_ms,
+            {name: (ms, behind) for name, (ms, behind) in times.items()},
+            {int(page): ms for page, ms in pages.items()},
+            waiting_ms,
+            {int(domain): buckets for domain, buckets in seen.items()},
+        )
 
 
 class MatchProcessor(StatefulProcessor):
@@ -74,24 +98,24 @@ class MatchProcessor(StatefulProcessor):
         self._progress_state = handle.getValueState("progress", "content binary")
         self._pages = handle.getMapState("pages", "page int", "content binary")
         self._waiting = handle.getMapState("waiting", "domain int", "content binary")
+        self._seen = handle.getMapState("seen", "domain int, bucket bigint", "content binary")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Called once a micro-batch for each key group that has rows."""
         batches: dict[int, list[EventBatch]] = {}
         controls: list[tuple[int, bytes, bool]] = []
+        times: PartitionTimes = {}
         for row in rows:
             if row.kind == EVENTS:
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
+            elif row.kind == TIMES:
+                times = merged(times, orjson.loads(bytes(row.payload)))
             elif row.kind in (CONTROL, CONTROL_FILE):
                 controls.append((row.order, bytes(row.payload), row.kind == CONTROL_FILE))
             else:
                 yield Row(kind=row.kind, payload=bytes(row.payload))
-        if batches or controls:
-            yield from self._step(key[0], batches, _in_order(controls), _watermark(timerValues))
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        """Called when the watermark has passed the time that the key group asked for."""
-        yield from self._step(key[0], {}, (), _watermark(timerValues), fired_ms=expiredTimerInfo.getExpiryTimeInMs())
+        if batches or controls or times:
+            yield from self._step(key[0], batches, _in_order(controls), times)
 
     def close(self) -> None:
         """Nothing is held between micro-batches but caches."""
@@ -99,27 +123,26 @@ class MatchProcessor(StatefulProcessor):
     # ------------------------------------------------------------------------------------------------ one step
 
     def _step(
-        self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], spark_watermark_ms: int,
-        fired_ms: int | None = None,
-    ) -> Iterator[Row]:  # fmt: skip
+        self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], times: PartitionTimes
+    ) -> Iterator[Row]:
+        job = self._job
         progress = self._load_progress()
-        if fired_ms is not None and progress.timer_ms == fired_ms:
-            progress.timer_ms = None
         output = StepOutput()
         # The watermark that this micro-batch begins with, the same in every key group: what was matched before lies
-        # below or at it, and what comes now is late by it. A heartbeat has no place among the events of its own
-        # micro-batch, so it counts after them.
-        before_ms = max(spark_watermark_ms, progress.heartbeat_ms)
+        # below or at it, and what comes now is late by it. What came now moves it only after that.
+        before_ms = progress.watermark_ms
         rulebook, letters = self._rules(progress, controls, before_ms, group, output)
-        watermark_ms = max(before_ms, progress.heartbeat_ms)
         for letter in letters:
             yield Row(kind=DEAD, payload=letter)
-        fresh, late = on_time(self._job, batches, before_ms, output)
+        progress.times = merged(progress.times, times)
+        watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))
+        progress.watermark_ms = watermark_ms
+        fresh, late = on_time(job, self._without_duplicates(progress, batches, output), before_ms, output)
         if late:
             yield Row(kind=LATE, payload=json.dumps(late).encode())
-        released = self._reorder(progress, fresh, watermark_ms) if self._job.lateness_ms > 0 else fresh
-        programs = _PROGRAMS.of(rulebook.rulebook, self._job.schema)
-        for number, domain in enumerate(self._job.domains):
+        released = fresh if job.order == ARRIVAL else self._reorder(progress, fresh, watermark_ms)
+        programs = _PROGRAMS.of(rulebook.rulebook, job.schema)
+        for number, domain in enumerate(job.domains):
             batch = released.get(number)
             if domain in programs:
                 self._match_domain(progress, number, programs[domain], batch, watermark_ms, output)
@@ -128,8 +151,7 @@ class MatchProcessor(StatefulProcessor):
                 self._drop_pages(progress, number, output)
         # Not before: events that waited may belong to a version that is over by now.
         if rulebook.forget_ms <= watermark_ms:
-            self._keep_rulebook(progress, forgotten(self._job, rulebook, watermark_ms))
-        self._set_timer(progress, watermark_ms)
+            self._keep_rulebook(progress, forgotten(job, rulebook, watermark_ms))
         self._progress_state.update((progress.to_bytes(),))
         alerts = output.alert_table()
         if alerts.num_rows:
@@ -137,24 +159,12 @@ class MatchProcessor(StatefulProcessor):
         counters = {name: count for name, count in output.counters.items() if count}
         if counters:
             yield Row(kind=COUNTERS, payload=json.dumps(counters).encode())
+        if group == 0 and watermark_ms > TIME_MS_MIN:
+            yield Row(kind=WATERMARK, payload=json.dumps({"ms": watermark_ms, "partitions": progress.times}).encode())
 
     def _load_progress(self) -> _Progress:
         stored = self._progress_state.get()
         return _Progress() if stored is None else _Progress.from_bytes(bytes(stored[0]))
-
-    def _set_timer(self, progress: _Progress, watermark_ms: int) -> None:
-        """One timer a key group: the earliest deadline of its runs and of the events that wait."""
-        times = list(progress.deadlines.values())
-        if progress.waiting_ms is not None:
-            times.append(progress.waiting_ms + 1)  # an event is released when the watermark is past it
-        wanted = min((t for t in times if t > watermark_ms), default=None)
-        if wanted == progress.timer_ms or (wanted is not None and wanted >= _TIMER_MS_MAX):
-            return
-        if progress.timer_ms is not None:
-            self._handle.deleteTimer(progress.timer_ms)
-        if wanted is not None:
-            self._handle.registerTimer(wanted)
-        progress.timer_ms = wanted
 
     # ------------------------------------------------------------------------------------------------ rulebook
 
@@ -172,9 +182,12 @@ class MatchProcessor(StatefulProcessor):
         after = before
         letters: tuple[bytes, ...] = ()
         if controls:
-            change = changed(self._job, before, controls, before_ms if before_ms > TIME_MS_MIN else None)
+            seen_ms = before_ms
+            if self._job.order == ARRIVAL:  # then events are matched before the watermark has passed them
+                seen_ms = max([before_ms, *(ms for ms, _ in progress.times.values())])
+            change = changed(self._job, before, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
             after = change.after
-            progress.heartbeat_ms = max(progress.heartbeat_ms, change.heartbeat_ms)
+            progress.watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
             if group == 0:  # every key group sees the same records; one of them reports
                 letters = change.dead_letters
                 output.counters.update(change.counters)
@@ -188,9 +201,45 @@ class MatchProcessor(StatefulProcessor):
 
     # -------------------------------------------------------------------------------------------------- events
 
+    def _without_duplicates(
+        self, progress: _Progress, batches: dict[int, list[EventBatch]], output: StepOutput
+    ) -> dict[int, list[EventBatch]]:
+        """The events whose ids have not been seen, if the job looks for duplicates; it forgets ids that are too old."""
+        window_ms = self._job.dedup_ms
+        if window_ms == 0:
+            return batches
+        fresh: dict[int, list[EventBatch]] = {}
+        oldest = duplicates.oldest_bucket(progress.watermark_ms, window_ms)
+        for number, parts in batches.items():
+            batch = concat_batches(parts)
+            hashes = duplicates.event_hashes(batch)
+            is_new = duplicates.first_of_each(hashes)
+            buckets = batch.time_ms // duplicates.bucket_width(window_ms)
+            held = set(progress.seen.get(number, ()))
+            for bucket in np.unique(buckets[buckets >= oldest]).tolist():
+                here = buckets == bucket
+                stored = self._seen.getValue((number, bucket)) if bucket in held else None
+                kept = duplicates.from_bytes(bytes(stored[0]) if stored is not None else b"")
+                is_new[here] &= ~duplicates.are_known(hashes[here], kept)
+                added = hashes[here & is_new]
+                if len(added):
+                    self._seen.updateValue((number, bucket), (duplicates.to_bytes(np.concatenate([kept, added])),))
+                    held.add(bucket)
+            for bucket in [bucket for bucket in held if bucket < oldest]:
+                self._seen.removeKey((number, bucket))
+                held.remove(bucket)
+            progress.seen[number] = sorted(held)
+            if not is_new.all():
+                output.counters["duplicates"] += first_seen(self._job, number, batch.take(~is_new))
+                batch = batch.take(is_new)
+            fresh[number] = [batch]
+        return fresh
+
     def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
-        due = progress.waiting_ms is not None and progress.waiting_ms < watermark_ms
+        at_once = self._job.lateness_ms == 0 and len(progress.times) == 1
+        bound_ms = due_before(watermark_ms, at_once=at_once)
+        due = progress.waiting_ms is not None and progress.waiting_ms < bound_ms
         released: dict[int, EventBatch] = {}
         earliest: list[int] = []
         for number in range(len(self._job.domains)):
@@ -202,7 +251,7 @@ class MatchProcessor(StatefulProcessor):
             if not parts:
                 continue
             batch = concat_batches(parts)
-            ready = batch.time_ms < watermark_ms
+            ready = batch.time_ms < bound_ms
             if ready.any():
                 released[number] = batch.take(ready)
             if ready.all():
@@ -275,8 +324,3 @@ def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:
     for _, payload, is_file in sorted(controls):
         records += [line for line in payload.split(b"\n")[1:] if line.strip()] if is_file else [payload]
     return tuple(records)
-
-
-def _watermark(timer_values: Any) -> int:
-    """Spark says 0 before the first event."""
-    return int(timer_values.getCurrentWatermarkInMs()) or TIME_MS_MIN

@@ -2,29 +2,33 @@
 
     records (JSON values, or columns) ─▶ decode ─▶ route to each key domain ─▶ split by key group ─▶ encode
 
-    packed row: key_group int | kind string | domain int | order bigint | payload binary | event_time timestamp
+    packed row: key_group int | kind string | domain int | order bigint | payload binary
 
-The shuffle moves these few fat rows. `event_time` is the largest event time in the row, for Spark's watermark.
+The shuffle moves these few fat rows. In live, every key group is also told how far each partition of the source was
+read (event_time.py), so that all have one watermark.
 Tested by: tests/runners/spark/test_packed.py
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.columnar.codec import encode_batch
-from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.route import split_by_group
+from cep.runners.event_time import PartitionTimes, merged
 from cep.runners.intake import take_in
 from cep.runners.job import Job
 
 EVENTS, CONTROL, CONTROL_FILE, DEAD, COUNTERS = "events", "control", "control_file", "dead", "counters"
-ALERTS, LATE = "alerts", "late"
-PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary, event_time timestamp"
+ALERTS, LATE, TIMES, WATERMARK = "alerts", "late", "times", "watermark"
+PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
 _PACKED_ARROW = pa.schema(
     [
         ("key_group", pa.int32()),
@@ -32,17 +36,33 @@ _PACKED_ARROW = pa.schema(
         ("domain", pa.int32()),
         ("order", pa.int64()),
         ("payload", pa.binary()),
-        ("event_time", pa.timestamp("us", tz="UTC")),
     ]
 )
 # Records decoded together: enough to make the cost per key group small, few enough to stay in memory.
-_RECORDS_AT_ONCE = 524_288
+RECORDS_AT_ONCE = 524_288
+# What a record of Kafka says of its place; a source without them is one partition.
+_PLACE = ("topic", "partition")
+_WHOLE = "source"
 
-PackedRow = tuple[int, str, int, int, bytes, int | None]
+PackedRow = tuple[int, str, int, int, bytes]
 
 
-def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow. `values_column` names the column of JSON records; None: fields are columns."""
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """Records of one partition of the source. `values_column` names the column of JSON records; None: fields are
+    columns. `is_behind`: more of the partition waits than was read.
+    """
+
+    partition: str
+    records: pa.Table
+    values_column: str | None
+    is_behind: bool = False
+
+
+def packer(
+    job: Job, values_column: str | None, *, tells_times: bool
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow. `tells_times`: to the key groups, which live needs and replay does not."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -50,39 +70,61 @@ def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordB
         for batch in batches:
             held.append(batch)
             records += batch.num_rows
-            if records >= _RECORDS_AT_ONCE:
-                yield _packed(job, values_column, held)
+            if records >= RECORDS_AT_ONCE:
+                yield pack_parts(job, _parts(held, values_column), tells_times=tells_times)
                 held, records = [], 0
         if records:
-            yield _packed(job, values_column, held)
+            yield pack_parts(job, _parts(held, values_column), tells_times=tells_times)
 
     return pack
 
 
-def _packed(job: Job, values_column: str | None, batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    table = pa.Table.from_batches(batches).combine_chunks()
-    if values_column is None:
-        decoded = decode_table(
-            job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
-        )
-    else:
-        decoded = decode_json(job.schema, table.column(values_column).combine_chunks())
-    return _as_batch(list(_rows(job, decoded)))
+def _parts(batches: list[pa.RecordBatch], values_column: str | None) -> list[SourcePart]:
+    """The records by partition. Spark may have put several into one batch."""
+    table = pa.Table.from_batches(batches)
+    if values_column is None or not set(_PLACE) <= set(table.schema.names):
+        return [SourcePart(_WHOLE, table, values_column)]
+    parts = []
+    for place in table.select(_PLACE).group_by(list(_PLACE)).aggregate([]).to_pylist():
+        is_here = [pc.equal(table[name], place[name]) for name in _PLACE]
+        rows = table.filter(pc.and_(*is_here)).select([values_column])
+        parts.append(SourcePart(f"{place['topic']}-{place['partition']}", rows, values_column))
+    return parts
+
+
+def pack_parts(job: Job, parts: Sequence[SourcePart], *, tells_times: bool) -> pa.RecordBatch:
+    """Records of some partitions as packed rows."""
+    decoded = [_decode(job, part) for part in parts]
+    rows = list(_rows(job, concat_decoded(job.schema, decoded)))
+    if tells_times:
+        times: PartitionTimes = {}
+        for part, of_part in zip(parts, decoded, strict=True):
+            if len(of_part):
+                times = merged(times, {part.partition: (int(of_part.time_ms.max()), part.is_behind)})
+        told = json.dumps(times).encode()
+        rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
+    return _as_batch(rows)
+
+
+def _decode(job: Job, part: SourcePart) -> Decoded:
+    table = part.records.combine_chunks()
+    if part.values_column is not None:
+        return decode_json(job.schema, table.column(part.values_column).combine_chunks())
+    return decode_table(job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str))
 
 
 def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
     taken = take_in(job, decoded)
     for number, batch in enumerate(taken.batches):
         for group, share in split_by_group(batch, job.groups_count):
-            yield group, EVENTS, number, 0, encode_batch(share), int(share.time_ms.max())
+            yield group, EVENTS, number, 0, encode_batch(share)
     for letter in taken.dead_letters:
-        yield 0, DEAD, 0, 0, letter, None
-    yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode(), None
+        yield 0, DEAD, 0, 0, letter
+    yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
 
 
 def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
-    columns[5] = [None if ms is None else ms * 1_000 for ms in columns[5]]
     arrays = [pa.array(values, f.type) for values, f in zip(columns, _PACKED_ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_PACKED_ARROW)
 

@@ -2,7 +2,8 @@
 
     read ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the end of time ─▶ driver ─▶ sinks
 
-A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late.
+A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Where the job
+looks for duplicates, an event id counts once, whenever it comes.
 Tested by: tests/runners/spark/test_replay.py
 """
 
@@ -25,7 +26,9 @@ from cep.columnar.codec import decode_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.duplicates import without_repeats
 from cep.runners.job import Job, Programs, StepOutput, match_step
+from cep.runners.letters import first_seen
 from cep.runners.output import Replayed
 from cep.runners.spark.packed import (
     ALERTS,
@@ -86,7 +89,7 @@ def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]
 def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int) -> Replayed:
     """Match all events, in `partitions` tasks."""
     started = time.monotonic()
-    packed = events.mapInArrow(packer(job, values_column), PACKED_SCHEMA).drop("event_time")
+    packed = events.mapInArrow(packer(job, values_column, tells_times=False), PACKED_SCHEMA)
     # With a number: Spark would join a shuffle of few fat rows into a single task.
     shuffled = packed.repartition(partitions, F.col("key_group"))
     saved = rulebook.to_bytes()
@@ -121,6 +124,10 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
                 elif kind in (DEAD, COUNTERS):
                     passed.append((kind, payloads[row].as_py()))
         output = StepOutput()
+        if job.dedup_ms > 0:
+            for (number, _), held in shares.items():
+                held[:], repeated = _first_ones(held)
+                output.counters["duplicates"] += first_seen(job, number, repeated)
         programs = Programs().of(Rulebook.from_bytes(saved, job.schema, job.domains), job.schema)
         for number, events in _bunches(shares):
             domain = job.domains[number]
@@ -135,6 +142,11 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
         yield pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT_ARROW)
 
     return match
+
+
+def _first_ones(held: list[EventBatch]) -> tuple[list[EventBatch], EventBatch]:
+    first, repeated = without_repeats(concat_batches(held))
+    return [first], repeated
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
