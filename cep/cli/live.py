@@ -66,55 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="for records set aside (default: in the checkpoint directory)",
     )
-    job = parser.add_argument_group("the job")
-    job.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="progress and keyed state; kept")
-    job.add_argument(
-        "--lateness", type=_duration, default=0, metavar="TIME", help="disorder to expect, as `10 s` (0 s)"
-    )
-    job.add_argument(
-        "--order",
-        choices=(EVENT_TIME, ARRIVAL),
-        default=EVENT_TIME,
-        help="event_time (default): an event waits until no earlier one is expected, so that the order of arrival does "
-        "not matter; arrival: events are matched as they come",
-    )
-    job.add_argument(
-        "--idle",
-        type=_duration,
-        default=IDLE_MS_DEFAULT,
-        metavar="TIME",
-        help="event time for which a partition without new records holds back the others (10 s)",
-    )
-    job.add_argument(
-        "--dedup",
-        type=_duration,
-        default=0,
-        metavar="TIME",
-        help="event time for which event ids are remembered; one that comes again is ignored and counted (0 s: never)",
-    )
-    job.add_argument(
-        "--trigger", type=_duration, default=0, metavar="TIME", help="least time between micro-batches (0 s)"
-    )
-    job.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
-    job.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="FIELDS",
-        help="a key that later rules may use, as card_id,merchant_id",
-    )
-    job.add_argument(
-        "--key-groups",
-        type=int,
-        default=KEY_GROUPS_DEFAULT,
-        metavar="N",
-        help="bound of the parallelism, for the job's whole life (default %(default)s); fewer cost less a micro-batch",
-    )
-    job.add_argument(
-        "--pages", type=int, default=1, metavar="N", help="parts of a key group's state; more if keys are sparse"
-    )
-    job.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
-    job.add_argument("--partitions", type=int, metavar="N", help="matching tasks (default: as many as cores)")
+    _add_job_arguments(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -153,6 +105,59 @@ def run(options: argparse.Namespace) -> int:
         spark.stop()
         _print_summary(output, letters, console)
     return 1 if problems or deployment.set_aside else 0
+
+
+def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
+    times = parser.add_argument_group("event times")
+    times.add_argument(
+        "--lateness", type=_duration, default=0, metavar="TIME", help="disorder to expect, as `10 s` (0 s)"
+    )
+    times.add_argument(
+        "--order",
+        choices=(EVENT_TIME, ARRIVAL),
+        default=EVENT_TIME,
+        help="event_time (default): an event waits until no earlier one is expected, so that the order of arrival does "
+        "not matter; arrival: events are matched as they come",
+    )
+    times.add_argument(
+        "--idle",
+        type=_duration,
+        default=IDLE_MS_DEFAULT,
+        metavar="TIME",
+        help="event time for which a partition without new records holds back the others (10 s)",
+    )
+    times.add_argument(
+        "--dedup",
+        type=_duration,
+        default=0,
+        metavar="TIME",
+        help="event time for which event ids are remembered; one that comes again is ignored and counted (0 s: never)",
+    )
+    job = parser.add_argument_group("the job")
+    job.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="progress and keyed state; kept")
+    job.add_argument(
+        "--trigger", type=_duration, default=0, metavar="TIME", help="least time between micro-batches (0 s)"
+    )
+    job.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
+    job.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="FIELDS",
+        help="a key that later rules may use, as card_id,merchant_id",
+    )
+    job.add_argument(
+        "--key-groups",
+        type=int,
+        default=KEY_GROUPS_DEFAULT,
+        metavar="N",
+        help="bound of the parallelism, for the job's whole life (default %(default)s); fewer cost less a micro-batch",
+    )
+    job.add_argument(
+        "--pages", type=int, default=1, metavar="N", help="parts of a key group's state; more if keys are sparse"
+    )
+    job.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
+    job.add_argument("--partitions", type=int, metavar="N", help="matching tasks (default: as many as cores)")
 
 
 def _duration(text: str) -> int:
