@@ -20,6 +20,7 @@ from pygls.uris import from_fs_path, to_fs_path
 from pygls.workspace import TextDocument
 
 from cep import __version__
+from cep.base.errors import UsageError
 from cep.base.limits import IMPORTS_MAX
 from cep.lang.assist import meaning, words_at
 from cep.lang.cursor import RESERVED
@@ -28,15 +29,20 @@ from cep.lang.format import format_text
 from cep.lang.lint import lint
 from cep.lang.load import Checked, file_name, load_overlaid
 from cep.lang.symbols import Named, Place, place_at, places
-from cep.lang.syntax import PatternTestSyntax
+from cep.lang.syntax import PatternSyntax, PatternTestSyntax
 from cep.nfa.diagnose import compilable
+from cep.testing.harness import Outcome
+from cep.testing.report import verdict_lines
+from cep.testing.suite import run_checked
 
 HELP = """\
 Speak the Language Server Protocol over standard input and output: diagnostics while typing, hover, completion, go to
-definition, rename, formatting, quick fixes. Editors start it; patterns/editor/ has the extension for VS Code.
+definition, rename, formatting, quick fixes, tests by a click. Editors start it; patterns/editor/ has the extension for
+VS Code.
 """
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NEVER_RENAMED = ("function",)
+_RUN_TEST = "cep.test"
 _SEVERITIES = {
     Severity.ERROR: types.DiagnosticSeverity.Error,
     Severity.WARNING: types.DiagnosticSeverity.Warning,
@@ -112,6 +118,7 @@ def server() -> LanguageServer:
     _add_diagnostics(served, texts)
     _add_reading(served, texts)
     _add_changing(served, texts)
+    _add_testing(served, texts)
     return served
 
 
@@ -223,24 +230,6 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
         checked, found = _place(texts, params, whole=True)
         return [] if found is None else [_location(p, texts) for p in _same(checked, found.named)]
 
-    @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
-    def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
-        """A lens over each test; the editor's extension runs the command in a terminal."""
-        uri = params.text_document.uri
-        name = texts.name(uri)
-        tests = [
-            d
-            for file in texts.checked(uri).files
-            if file.name == name
-            for d in file.declarations
-            if isinstance(d, PatternTestSyntax)
-        ]
-        path = to_fs_path(uri) or uri
-        return [
-            types.CodeLens(texts.span_range(t.span), types.Command("Run tests", "cep.test", arguments=[path, t.name]))
-            for t in tests
-        ]
-
 
 class _At(Protocol):
     """A request about a place in a document."""
@@ -295,6 +284,52 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
             return []
         end = document.client_position_at_offset(len(document.source))
         return [types.TextEdit(types.Range(types.Position(0, 0), end), formatted)]
+
+
+# ----------------------------------------------------------------------------------------------------- testing
+
+
+def _add_testing(served: LanguageServer, texts: _Texts) -> None:
+    @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
+    def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
+        """A lens over each test, and one over each pattern that has some."""
+        uri = params.text_document.uri
+        own = [f for f in texts.checked(uri).files if f.name == texts.name(uri)]
+        declared = [d for file in own for d in file.declarations]
+        found: list[types.CodeLens] = []
+        for declaration in declared:
+            if isinstance(declaration, PatternTestSyntax):
+                name = f"{declaration.pattern.name}: {declaration.name}"
+                found.append(_lens(texts.span_range(declaration.span), "Run test", uri, name))
+            elif isinstance(declaration, PatternSyntax):
+                count = sum(isinstance(d, PatternTestSyntax) and d.pattern.name == declaration.name for d in declared)
+                if count:
+                    title = f"Run {count} test{'' if count == 1 else 's'}"
+                    found.append(_lens(texts.span_range(declaration.span), title, uri, declaration.name))
+        return found
+
+    @served.command(_RUN_TEST)
+    def run_tests(uri: str, name: str) -> dict[str, object]:
+        """Run tests of a document as it is in the editor; says how they ended and writes the details to the log."""
+        try:
+            suite = run_checked(texts.checked(uri), name)
+        except UsageError as error:
+            served.window_show_message(types.ShowMessageParams(types.MessageType.Error, str(error)))
+            return {"ok": False, "text": str(error)}
+        lines = [line for tested in suite.tested for line in verdict_lines(tested)]
+        lines += [f"ERROR {refused.name}: it or its pattern has mistakes" for refused in suite.refused]
+        text = "\n".join(lines)
+        bad = [t.test.name for t in suite.tested if t.outcome in (Outcome.FAILED, Outcome.BROKEN)]
+        bad += [refused.name for refused in suite.refused]
+        head = f"{suite.total - len(bad)} of {suite.total} passed" + (f", not: {', '.join(bad)}" if bad else "")
+        kind = types.MessageType.Error if bad else types.MessageType.Info
+        served.window_log_message(types.LogMessageParams(kind, text))
+        served.window_show_message(types.ShowMessageParams(kind, f"{name}: {head}"))
+        return {"ok": not bad, "text": text}
+
+
+def _lens(place: types.Range, title: str, uri: str, name: str) -> types.CodeLens:
+    return types.CodeLens(place, types.Command(title, _RUN_TEST, arguments=[uri, name]))
 
 
 def _is_free(checked: Checked, named: Named, new_name: str) -> bool:

@@ -33,6 +33,8 @@ expected, what came, and how far the runs of each key got.
 examples:
   cep test
   cep test patterns/cards.cep --coverage
+  cep test --only card_testing
+  cep test --only "three declines"
   cep test --junit build/patterns.xml
   cep test --watch
 """
@@ -47,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths", nargs="*", metavar="PATH", default=["patterns"],
         help="a pattern file, or a folder of them (default: patterns)",
     )  # fmt: skip
+    parser.add_argument(
+        "--only",
+        metavar="NAME",
+        help="the tests of this name, of the pattern of this name, or with this in their names",
+    )
     parser.add_argument("--coverage", action="store_true", help="what the tests have been through, and what not")
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the outcomes as JUnit XML")
     parser.add_argument("--watch", action="store_true", help="run again when a file changes, until interrupted")
@@ -55,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, color: bool) -> int:
     """Run the tests once, or at every change. Returns 0, or 1 if something failed or there was nothing to run.
 
-    Raises: UsageError for a path that is not there, SinkError for a report that cannot be written.
+    Raises: UsageError for a path or test that is not there, SinkError for a report that cannot be written.
     """
     console = Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True)
 
@@ -67,7 +74,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
 def _once(options: argparse.Namespace, console: Console) -> int:
     started = time.perf_counter()
-    suite = run_suite(pattern_files(options.paths))
+    suite = run_suite(pattern_files(options.paths), options.only)
     if suite.checked.diagnostics:
         printed(render_text(suite.checked.diagnostics, suite.checked.sources, color=not console.no_color))
     for name in dict.fromkeys(t.test.span.file for t in suite.tested):

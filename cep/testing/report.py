@@ -16,7 +16,7 @@ from cep.lang.show import show_duration, show_value
 from cep.lang.test_ir import Expected, Slot
 from cep.testing.explain import Explainer
 from cep.testing.found import Found
-from cep.testing.harness import START_MS, Difference, Verdict
+from cep.testing.harness import START_MS, Difference, Outcome, Verdict
 
 _FOUND_SHOWN_MAX = 5
 
@@ -40,6 +40,18 @@ def story_lines(tested: Verdict) -> list[tuple[str, str]]:
     for label, trace in tested.traces.items():
         for number, line in enumerate(Explainer(trace, clock).lines()):
             lines.append(("" if number else label, line))
+    return lines
+
+
+def verdict_lines(tested: Verdict) -> list[str]:
+    """How a test ended; of one that failed what came, and how far its runs got."""
+    lines = [f"{tested.outcome.value.upper():<5} {tested.test.name}"]
+    if tested.outcome is Outcome.FAILED:
+        lines += [
+            f"      {title:<10}{line}".rstrip() for title, line in (*difference_lines(tested), *story_lines(tested))
+        ]
+    if tested.error and tested.outcome in (Outcome.BROKEN, Outcome.FAILED):
+        lines.append(f"      {tested.error}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Pattern files → the outcome of all their tests.
+"""Pattern files → the outcome of all their tests, or of those that are asked for.
 
 Tested by: tests/cli/test_test.py
 """
@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from cep.base.errors import UsageError
+from cep.lang.diagnostics import did_you_mean
 from cep.lang.load import Checked, load_files
-from cep.lang.test_ir import RefusedTest
+from cep.lang.test_ir import PatternTest, RefusedTest
 from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.harness import Outcome, Verdict, run_test
 
@@ -47,7 +49,35 @@ class Suite:
         return found
 
 
-def run_suite(paths: Iterable[str | Path]) -> Suite:
-    """Check the files together, with what they import, and run every test in them. Prints and raises nothing."""
-    checked = load_files(paths)
-    return Suite(checked, tuple(run_test(checked.schema, test) for test in checked.tests), checked.refused_tests)
+def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
+    """Check the files together, with what they import, and run the tests in them. Prints nothing.
+
+    Raises: UsageError if no test is called `only`.
+    """
+    return run_checked(load_files(paths), only)
+
+
+def run_checked(checked: Checked, only: str | None = None) -> Suite:
+    """Run the tests of a checked file set.
+
+    `only` is a test's name, a pattern's, or both (`card_testing: three declines`): if nothing is called so, every test
+    with this in its name. Raises: UsageError if there is none.
+    """
+    tests, refused = checked.tests, checked.refused_tests
+    if only is not None:
+        every_test: list[PatternTest | RefusedTest] = [*tests, *refused]
+        names = {_names(test)[0]: _names(test) for test in every_test}
+        chosen = {full for full, called in names.items() if only in called}
+        chosen = chosen or {full for full in names if only.casefold() in full.casefold()}
+        if not chosen:
+            every = [name for called in names.values() for name in called]
+            raise UsageError(f"no test has `{only}` in its name; {did_you_mean(only, every) or 'there are no tests'}")
+        tests = tuple(test for test in tests if _names(test)[0] in chosen)
+        refused = tuple(test for test in refused if _names(test)[0] in chosen)
+    return Suite(checked, tuple(run_test(checked.schema, test) for test in tests), refused)
+
+
+def _names(test: PatternTest | RefusedTest) -> tuple[str, str, str]:
+    """What a test can be called: both names, its own, its pattern's."""
+    pattern = test.pattern.name if isinstance(test, PatternTest) else test.pattern
+    return f"{pattern}: {test.name}", test.name, pattern

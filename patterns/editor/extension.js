@@ -1,10 +1,10 @@
-// Starts `cep lsp` for pattern files, and runs `cep test` in a terminal when a lens is clicked.
-const { commands, window, workspace } = require("vscode");
+// Starts `cep lsp` for pattern files. Everything else, running tests included, the server does.
+const { workspace } = require("vscode");
 const { LanguageClient } = require("vscode-languageclient/node");
 
 let client;
 
-function activate(context) {
+function activate() {
   const command = workspace.getConfiguration("cep").get("command");
   client = new LanguageClient(
     "cep",
@@ -14,14 +14,6 @@ function activate(context) {
       documentSelector: [{ language: "cep" }],
       synchronize: { fileEvents: workspace.createFileSystemWatcher("**/*.cep") },
     },
-  );
-  context.subscriptions.push(
-    commands.registerCommand("cep.test", (path) => {
-      const name = "cep test";
-      const terminal = window.terminals.find((open) => open.name === name) ?? window.createTerminal(name);
-      terminal.show();
-      terminal.sendText(`${command} test "${path}"`);
-    }),
   );
   return client.start();
 }

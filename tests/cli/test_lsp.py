@@ -163,5 +163,40 @@ def test_positions_behind_a_character_outside_of_the_basic_plane(session: Sessio
 def test_lints_are_warnings_and_tests_have_a_lens(session: Session) -> None:
     found = session.open(PATTERN + 'test "t" of p { c: 0s transaction\n expect none }\n')
     assert [d["code"] for d in found] == ["CEP704"]
-    (lens,) = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
-    assert lens["command"]["arguments"][1] == "t"
+    lenses = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
+    assert [lens["command"]["title"] for lens in lenses] == ["Run 1 test", "Run test"]
+
+
+def test_a_lens_runs_its_test_on_the_text_of_the_editor(session: Session) -> None:
+    tests = """test "fires" of p {
+  c: 0s transaction amount=1.00 status=declined x2 every 1s  5s transaction amount=9.00
+  expect match { total: 2.00 }
+}
+test "fires not" of p { c: 0s transaction  expect matches 1 }
+test "is wrong" of p { c: 0s transactio  expect none }
+"""
+    session.open(PATTERN + tests)
+    lenses = session.client.ask("textDocument/codeLens", {"textDocument": {"uri": session.uri}})
+    outcomes = {}
+    for lens in lenses:
+        asked = {key: lens["command"][key] for key in ("command", "arguments")}
+        outcomes[asked["arguments"][1]] = session.client.ask("workspace/executeCommand", asked)
+    assert outcomes["p: fires"] == {"ok": True, "text": "PASS  fires"}
+    assert outcomes["p: fires not"]["text"].startswith("FAIL  fires not\n                expected 1 match, got 0\n")
+    assert "is no probe: status == declined is not true (status = approved)" in outcomes["p: fires not"]["text"]
+    assert outcomes["p: is wrong"] == {"ok": False, "text": "ERROR is wrong: it or its pattern has mistakes"}
+    assert [line.split("  ")[0] for line in outcomes["p"]["text"].splitlines() if line[0] != " "][:2] == [
+        "PASS",
+        "FAIL",
+    ]
+    shown = [note["message"] for method, note in session.client.notes if method == "window/showMessage"]
+    assert shown[1] == "p: fires: 1 of 1 passed"
+    assert shown[0] == "p: 1 of 3 passed, not: fires not, is wrong"
+    gone = session.client.ask("workspace/executeCommand", {"command": "cep.test", "arguments": [session.uri, "gone"]})
+    assert gone["ok"] is False
+
+
+def test_what_only_the_compiler_knows_is_told_while_typing(session: Session) -> None:
+    session.open(PATTERN)
+    found = session.change("probe{least,} -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")
+    assert "CEP425" in codes(found)

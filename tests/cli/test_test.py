@@ -81,6 +81,26 @@ def test_a_mistake_is_an_error_and_the_others_run(path: Path, capsys: pytest.Cap
     assert "2 tests: 1 passed, 0 failed, 1 error" in out
 
 
+def test_only_some(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole name is meant before a part of one."""
+    longer = GOOD.replace('"it fires"', '"it fires twice"')
+    for only, names in (
+        ("it fires", ["it fires"]),
+        ("burst: it does not", ["it does not"]),
+        ("burst", ["it fires", "it does not", "it fires twice"]),
+        ("FIRES", ["it fires", "it fires twice"]),
+    ):
+        assert run(path, GOOD + BAD + longer, "--only", only) == int("it does not" in names)
+        outcomes = [
+            line[10:] for line in capsys.readouterr().out.splitlines() if line[4:10].strip() in ("PASS", "FAIL")
+        ]
+        assert outcomes == names
+    assert run(path, GOOD, "--only", "it firse") == 2
+    assert "did you mean `it fires`?" in capsys.readouterr().err
+    assert run(path, GOOD + WRONG, "--only", "with a mistake") == 1
+    assert "1 test: 0 passed, 0 failed, 1 error" in capsys.readouterr().out
+
+
 def test_no_tests_is_a_finding_and_no_files_is_usage(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(path, "") == 1
     assert "no tests here" in capsys.readouterr().out
