@@ -45,13 +45,14 @@ STATE_WIDTH = 8
 # A wait: the state that it leads to; its contiguity; the bitmap of the part of its condition that needs the event
 # alone (-1: always true); code and result register for the rest (-1: nothing), or the rest in its simple form; the
 # loop counter (or -1) and the half-open interval in which it opens; the loop counter that a take sets to 0 (or -1);
-# registers that a take sets to the event's row; guards; bounds.
+# registers that a take sets to the event's row; guards; bounds; and a bit for each wait of the state whose being open
+# keeps a relaxed wait open after a take (they come before it).
 (
     W_TARGET, W_KIND, W_PREDICATE, W_CODE, W_CODE_END, W_RESULT, W_SIMPLE, W_SIMPLE_COLUMN, W_SIMPLE_REGISTER,
     W_SIMPLE_OTHER, W_COUNT_REGISTER, W_COUNT_MIN, W_COUNT_MAX, W_RESET, W_MARKS, W_MARKS_END, W_GUARDS, W_GUARDS_END,
-    W_BOUNDS, W_BOUNDS_END,
-) = range(20)  # fmt: skip
-WAIT_WIDTH = 20
+    W_BOUNDS, W_BOUNDS_END, W_REOPENS,
+) = range(21)  # fmt: skip
+WAIT_WIDTH = 21
 # Contiguity. ABSENCE takes nothing: the run matches if it is still open when its window closes; ABSENCE_NEXT matches
 # at the very next event of the stream too.
 WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)

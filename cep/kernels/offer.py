@@ -113,7 +113,7 @@ def offer(
             )  # fmt: skip
             if full != y.FULL_NOT:
                 break
-            if kind != y.WAIT_ANY:
+            if kind != y.WAIT_ANY and waits & image[wait + y.W_REOPENS] == 0:
                 waits &= ~current
         elif kind == y.WAIT_STRICT:
             waits &= ~current

@@ -28,6 +28,7 @@ class WaitRow:
     simple: Row
     count: Row
     reset: int
+    reopens: int
     marks: list[int]
     guards: list[Row]
     bounds: list[Row]
@@ -106,7 +107,7 @@ class Tables:
                 wait.reset,
             ]
             wait_words += [mark_at, at_marks + len(mark_words), guard_at, at_guards + len(guard_words)]
-            wait_words += [bound_at, at_bounds + len(bound_words)]
+            wait_words += [bound_at, at_bounds + len(bound_words), wait.reopens]
         measure_words = [word for row in self.measures for word in placed(row)]
         code_words = [word for row in code for word in row]
         parts = [

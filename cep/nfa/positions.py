@@ -70,9 +70,10 @@ class Wait:
     """One way to go on from a position: take an event that fits `target`'s variable.
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
-    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop). A wait
-    without target is an absence: the match is complete if the wait is still open when its window closes, or (link
-    NEXT) when the next event has come.
+    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop). Behind a
+    group that may have another round, a relaxed wait stays open after it has taken an event, as long as one of the
+    waits for that round is open: those whose `loop` is in `reopens`. A wait without target is an absence: the match is
+    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come.
     """
 
     target: int | None
@@ -84,6 +85,7 @@ class Wait:
     marks: tuple[int, ...] = ()
     untils: tuple[Expr, ...] = ()
     loop: int | None = None
+    reopens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ class Exit:
     `guards` hold for whatever is waited for next: what must not come, and for a greedy loop that it does not go on.
     `bounds` are carried along from optional steps that are left out. `absences_ms` are the step times of the absences
     that the node ends in (None: it has none of its own). `window` is that of a group that ends so: the group is
-    complete when it closes.
+    complete when it closes. `reopens`: the loops of groups that may have another round instead.
     """
 
     position: int
@@ -103,6 +105,7 @@ class Exit:
     bounds: tuple[Bound, ...] = ()
     absences_ms: tuple[int | None, ...] = ()
     window: Bound | None = None
+    reopens: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -196,15 +199,37 @@ def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
     return (Guard("greedy", variable, unless=untils), *(Guard("frees", condition=until) for until in untils))
 
 
+def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    """The guards of greedy loops inside a group with a stop event, which is none of their repetitions either."""
+    found: list[Guard] = []
+    for guard in guards:
+        if guard.moment not in ("before", "greedy") or guard.variable is None:
+            found.append(guard)
+        else:
+            found += [replace(guard, moment="greedy", unless=(*guard.unless, until)), Guard("frees", condition=until)]
+    return tuple(found)
+
+
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
     """The wait at `exit_` for what `entry` takes."""
+    joined_link = entry.link or link
     return replace(
         entry,
-        link=entry.link or link,
+        link=joined_link,
         guards=entry.guards + exit_.guards,
         bounds=entry.bounds + bounds + exit_.bounds,
         counted=(exit_.count_min, exit_.count_max),
+        reopens=exit_.reopens if joined_link is Link.FOLLOWED_BY else (),
     )
+
+
+def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
+    """The guards of a wait for `variable`, and its stop events: where one fits the loop it is neither taken nor
+    skipped by a relaxed wait, which is over then. One before the step's least time is skipped as any other event."""
+    if wait.link is not Link.FOLLOWED_BY:
+        return wait.guards
+    early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
+    return (*wait.guards, *(Guard("before", variable, until, (), early_ms) for until in wait.untils))
 
 
 class _Builder:
@@ -299,6 +324,7 @@ class _Builder:
         open_exits: tuple[Exit, ...] = ()
         skip_guards: tuple[Guard, ...] = ()
         loops: list[_Loop] = []
+        again = self._loop(None)
         nullable = count_min == 0
         for copy in range(1, copies + 1):
             fragment = make()
@@ -311,14 +337,15 @@ class _Builder:
                 skip_guards = goes_on + (fragment.skip_guards if fragment.nullable and count_min > 0 else ())
                 nullable = nullable or fragment.nullable
             else:
-                loops.append(self._loop(0 if copy > count_min else None))
-                self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
-            open_exits = fragment.exits
+                loops.append(again)
+                self._join(open_exits, self._rounds(fragment.entries, quantifier, again), link, ())
+            open_exits, again = fragment.exits, self._loop(0 if may_leave else None)
             if may_leave:
-                more = goes_on if copy < copies or count_max is None else ()
-                exits.extend(replace(e, guards=e.guards + more) for e in fragment.exits)
+                is_last = copy == copies and count_max is not None
+                more, reopens = ((), ()) if is_last else (goes_on, (again.number,))
+                exits.extend(replace(e, guards=e.guards + more, reopens=e.reopens + reopens) for e in fragment.exits)
         if count_max is None:
-            loops.append(self._loop(0))
+            loops.append(again)
             self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
         return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops))
 
@@ -344,7 +371,11 @@ class _Builder:
                 replace(w, untils=(*w.untils, until), guards=(*w.guards, stop)) if w.target is not None else w
                 for w in position.waits
             ]
-        return replace(fragment, entries=tuple(replace(w, untils=(*w.untils, until)) for w in fragment.entries))
+        entries = tuple(
+            replace(w, untils=(*w.untils, until), guards=_freed_by(until, w.guards)) for w in fragment.entries
+        )
+        exits = tuple(replace(e, guards=_freed_by(until, e.guards)) for e in fragment.exits)
+        return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by(until, fragment.skip_guards))
 
     def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:

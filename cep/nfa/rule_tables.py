@@ -21,7 +21,7 @@ from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, SkipKin
 from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.image import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
-from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait
+from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
 from cep.nfa.predicates import Predicates
 from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
@@ -138,7 +138,9 @@ class RuleCompiler:
         waits = [w for p in automaton.positions[1:] for w in p.waits]
         # A branch that ends with the event it takes leaves no run behind.
         branches = any(
-            w.link is Link.FOLLOWED_BY_ANY and w.target is not None and automaton.positions[w.target].waits
+            (w.link is Link.FOLLOWED_BY_ANY or w.reopens)
+            and w.target is not None
+            and automaton.positions[w.target].waits
             for w in waits
         )
         by_last = any(w.link is Link.NEXT or any(b.mark is None for b in w.bounds) for w in waits)
@@ -176,6 +178,8 @@ class RuleCompiler:
         accept = (int(position.accepts), loop if position.accept_min > 1 else -1, position.accept_min)
         row = StateRow(accept, self._variables.get(position.variable, -1))
         row.waits = [self._wait_row(automaton, wait, loop, known) for wait in position.waits]
+        for wait, wait_row in zip(position.waits, row.waits, strict=True):
+            wait_row.reopens = sum(1 << at for at, w in enumerate(position.waits) if w.loop in wait.reopens)
         self._tables.states.append(row)
 
     def _loop_register(self, automaton: Automaton, number: int) -> int:
@@ -195,6 +199,7 @@ class RuleCompiler:
             simple=_NOT_SIMPLE,
             count=(loop if low > 1 or high is not None else -1, low, TIME_MS_MAX if high is None else high),
             reset=-1,
+            reopens=0,
             marks=[self._register("mark", str(mark), None) for mark in wait.marks],
             guards=[],
             bounds=[self._bound_row(bound) for bound in wait.bounds],
@@ -210,11 +215,7 @@ class RuleCompiler:
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, known)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._react(row.predicate)
-            if wait.link is Link.FOLLOWED_BY:
-                # A stop event that fits the loop is neither taken nor skipped: nothing is waited for any more. But one
-                # that comes before the step's least time is skipped as any other.
-                early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
-                guards = (*guards, *(Guard("before", variable, until, (), early_ms) for until in wait.untils))
+            guards = guards_of(wait, variable)
         row.guards = [self._guard_row(guard, known) for guard in guards]
         return row
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cep.base.errors import LimitError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN, TRACE_STEPS_MAX
 from cep.lang.ir import Link, PatternIR, SkipKind
-from cep.nfa.positions import Automaton, Guard, Wait, build
+from cep.nfa.positions import Automaton, Guard, Wait, build, guards_of
 from cep.testing.conditions import Conditions
 from cep.testing.journal import Closing, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
@@ -130,7 +130,8 @@ class _Tracer:
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._suits(run, index, event):
             self._take(run, index, event)
-            if wait.link is not Link.FOLLOWED_BY_ANY:
+            others = [self.positions[run.position].waits[i].loop for i in run.open]
+            if wait.link is not Link.FOLLOWED_BY_ANY and not any(loop in wait.reopens for loop in others):
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
         elif wait.link is Link.NEXT and wait.target is not None:
             self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
@@ -158,10 +159,7 @@ class _Tracer:
 
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
         """The guard that closes the wait, of those that speak before an event is taken or of the others."""
-        guards = wait.guards
-        if wait.link is Link.FOLLOWED_BY and wait.target is not None:
-            variable = self.positions[wait.target].variable
-            guards = (*guards, *(Guard("before", variable, until) for until in wait.untils))
+        guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
                 continue

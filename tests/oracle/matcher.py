@@ -14,6 +14,8 @@ What one event does to one run, in this order:
 4. it is a stop event of a loop that has begun              → the run ends
 5. the wait may skip it: `->` if it does not fit, `->>` always, `,` never; and it does not break an absence
                                                             → the run goes on waiting
+   So does a `->` that takes it, behind a group of which another round is waited for that skips it: like an optional
+   step, the round stays open, and what comes after the group with it.
 Before an event, and at the end, every deadline up to then fires in the order of time: a run that waits for an absence
 to become certain goes on, any other run times out.
 
@@ -93,16 +95,13 @@ def find_matches(
     pattern: PatternIR,
     events: Iterable[Event],
     watermark_ms: int = TIME_MS_MAX,
-    group_exits_reopen: bool = False,
 ) -> Answer:
     """Everything that a bound pattern finds in the events of one key, the watermark ending at `watermark_ms`.
 
     Events of types that the pattern does not look at are left out; the rest are put in order of (time, order).
-    `group_exits_reopen` copies a corner of Flink CEP: there, a run that waits for another round of a group may, after
-    every event it skips, leave the group afresh, so that `(a -> b)+ -> c` finds both c in a b c c.
     """
     looked_at = [event for event in events if event.type in pattern.event_types]
-    oracle = _Oracle(pattern, group_exits_reopen)
+    oracle = _Oracle(pattern)
     for position, event in enumerate(sorted(looked_at, key=lambda e: (e.time_ms, e.order))):
         oracle.fire_deadlines(event.time_ms)
         oracle.fire_counts(position, event.time_ms)
@@ -142,9 +141,8 @@ class Run:
 class _Oracle:
     """The runs of one key, advanced event by event."""
 
-    def __init__(self, pattern: PatternIR, group_exits_reopen: bool) -> None:
+    def __init__(self, pattern: PatternIR) -> None:
         self.pattern = pattern
-        self.group_exits_reopen = group_exits_reopen
         self.where = {variable.name: variable for variable in pattern.variables}
         self.first_waits = [w for w in enter(pattern.structure, Arrival(None), None) if w.variable is not None]
         self.runs: list[Run] = []
@@ -163,18 +161,39 @@ class _Oracle:
 
     def _advance(self, run: Run, event: Bound) -> list[Run]:
         arrival = run.wait.arrival
-        if any(self._fits(s.variable, run, event) and not self._any(s.untils, run, event) for s in arrival.greedy):
+        if self._loses_to_greed(run, event):
             return []
         after = self._take(run, event) if self._may_take(run, event) else []
         if any(self._fits(variable, run, event) for variable in arrival.not_next):
             return after  # what goes on with the match is not between; nothing else goes on
+        run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
         if self._may_skip(run, event):
-            greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
-            wait = replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
+            wait = self._skipped(run, event)
             after += [Run(run.bound, w) for w in (proceed(wait.rest, FRESH) if wait.is_certain else [wait])]
-            if self.group_exits_reopen and wait.way_out is not None:
-                after += [Run(run.bound, w) for w in proceed(wait.way_out, FRESH) if not w.is_certain]
         return after
+
+    def _skipped(self, run: Run, event: Bound) -> Wait:
+        """The wait after an event that it skips."""
+        arrival = run.wait.arrival
+        greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
+        return replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
+
+    def _open_rounds(self, run: Run, event: Bound) -> tuple[Wait, ...]:
+        """Of the waits for another round beside this one, those that skip the event."""
+        beside = [Run(run.bound, wait) for wait in run.wait.rounds]
+        return tuple(
+            self._skipped(other, event)
+            for other in beside
+            if self._deadline_ms(other) > event.event.time_ms
+            and not any(self._fits(variable, other, event) for variable in other.wait.arrival.not_next)
+            and not self._loses_to_greed(other, event)
+            and self._may_skip(other, event)
+        )
+
+    def _loses_to_greed(self, run: Run, event: Bound) -> bool:
+        """Whether the event fits a greedy loop that the run has left."""
+        stops = run.wait.arrival.greedy
+        return any(self._fits(s.variable, run, event) and not self._any(s.untils, run, event) for s in stops)
 
     def _suits(self, run: Run, event: Bound) -> bool:
         """Whether the event is what the run waits for and does not come too early."""
@@ -191,7 +210,8 @@ class _Oracle:
         if not run.bound or self._any(begun_untils_around(run.wait.rest), run, event):
             return False
         waits_for_event = run.wait.variable is not None
-        if waits_for_event and (link is Link.NEXT or (link is Link.FOLLOWED_BY and self._suits(run, event))):
+        takes = link is Link.FOLLOWED_BY and self._suits(run, event) and not run.wait.rounds
+        if waits_for_event and (link is Link.NEXT or takes):
             return False
         gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
         return not any(

@@ -96,13 +96,13 @@ class Arrival:
 class Wait:
     """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
 
-    `way_out` is set while a group may begin another round or be left: what comes after the group.
+    `rounds`: behind a group that may have another round, the waits for that round which are still open.
     """
 
     variable: str | None
     arrival: Arrival
     rest: Rest
-    way_out: Rest = None
+    rounds: tuple[Wait, ...] = ()
 
     @property
     def is_certain(self) -> bool:
@@ -171,9 +171,10 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
     if _may_repeat(node.quantifier, done):
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
         more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
-        if 0 < done >= integer(node.quantifier.min_count):
-            more = [replace(wait, way_out=rest) for wait in more]
-    return more + _leave(node.quantifier, done, more, arrival, rest)
+    left = _leave(node.quantifier, done, more, arrival, rest)
+    if done > 0:
+        left = [replace(wait, rounds=(*wait.rounds, *more)) for wait in left]
+    return more + left
 
 
 def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
@@ -202,8 +203,9 @@ def _may_repeat(quantifier: Quantifier, done: int) -> bool:
 def _again(quantifier: Quantifier, done: int, arrival: Arrival, rest: Rest) -> Arrival:
     """How the next repetition comes. What is forbidden right after a loop is forbidden between its repetitions too:
     `a+ -> !x -> b` ends at an x, it does not go on collecting."""
-    gap_ms = None if quantifier.gap_ms is None else integer(quantifier.gap_ms)
-    how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_ms)
+    bounds = [integer(ms) for ms in (quantifier.gap_ms, arrival.gap_max_ms) if ms is not None]
+    gap_max_ms = min(bounds, default=None)  # an optional step that ends a round and is left out bounds the next one
+    how = replace(arrival, link=_INNER_LINK[quantifier.inner], gap_min_ms=0, gap_max_ms=gap_max_ms)
     for step in _following_absences(rest, can_leave=done >= integer(quantifier.min_count)):
         how = _forbidding(how, step)
     return how

@@ -76,14 +76,14 @@ def is_comparable(scenario: Json) -> bool:
     return "error" not in scenario["expected"]
 
 
-def compare(scenario: Json, group_exits_reopen: bool = False) -> Outcome:
+def compare(scenario: Json) -> Outcome:
     """Run the oracle on a scenario. Matches and time-outs are compared as sets; on a skip tie any rival will do."""
     pattern, expected = translate(scenario), scenario["expected"]
-    matches, timeouts = _answers(pattern, scenario, group_exits_reopen)
+    matches, timeouts = _answers(pattern, scenario)
     expected_matches = frozenset(_key(match) for match in expected["matches"])
     expected_timeouts = frozenset((_key(timeout["m"]), timeout["ts"]) for timeout in expected["timeouts"])
     if "skip-tie" in scenario["tags"]:
-        free = _answers(replace(pattern, skip=Skip(SkipKind.NONE)), scenario, group_exits_reopen)[0]
+        free = _answers(replace(pattern, skip=Skip(SkipKind.NONE)), scenario)[0]
         spans_agree = _spans(matches, scenario) == _spans(expected_matches, scenario)
         if spans_agree and matches <= free and timeouts == expected_timeouts:
             return Outcome(passed=True)
@@ -92,10 +92,10 @@ def compare(scenario: Json, group_exits_reopen: bool = False) -> Outcome:
     return Outcome(not missing and not extra, frozenset(missing), frozenset(extra))
 
 
-def _answers(pattern: PatternIR, scenario: Json, group_exits_reopen: bool) -> tuple[frozenset[Any], frozenset[Any]]:
+def _answers(pattern: PatternIR, scenario: Json) -> tuple[frozenset[Any], frozenset[Any]]:
     matches, timeouts = set(), set()
     for events in events_by_key(scenario).values():
-        answer = find_matches(pattern, events, group_exits_reopen=group_exits_reopen)
+        answer = find_matches(pattern, events)
         matches |= {_key(match.by_variable()) for match in answer.matches}
         timeouts |= {(_key(timeout.by_variable()), timeout.detected_ms) for timeout in answer.timeouts}
     return frozenset(matches), frozenset(timeouts)

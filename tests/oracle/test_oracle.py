@@ -83,15 +83,13 @@ DIFFERENCES: dict[str, int] = {
     "grid start: b{1,2}'g -> c": 5,
     "grid start: b{1,2}'g => c": 5,
 }
-# Explained by `find_matches(group_exits_reopen=True)` alone, which is no part of the language.
-GROUP_EXITS_REOPEN = frozenset({"group: nested in first place", "group: two groups in a row"})
 
 SCENARIOS = [scenario for scenario in load_scenarios() if is_comparable(scenario)]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario["name"])
 def test_conformance(scenario: Any) -> None:
-    outcome = compare(scenario, group_exits_reopen=scenario["name"] in GROUP_EXITS_REOPEN)
+    outcome = compare(scenario)
     # A difference that has gone is as much of a surprise as a new one.
     assert outcome.passed is (scenario["name"] not in DIFFERENCES), outcome
 

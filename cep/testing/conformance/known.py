@@ -20,6 +20,7 @@ from cep.testing.conformance.stages import (
     absence_before_loop,
     absences_in_a_row,
     begins_with_group,
+    directly_after_round,
     ends_on_absence,
     flatten,
     greed_is_lost,
@@ -39,7 +40,7 @@ REASONS = {
     7: "a repetition of what can match nothing is refused",
     9: "a window inside a group is the group's",
     10: "a step time holds at loops too",
-    11: "a group is left once, when its round ends",
+    11: "directly after a group that repeats is directly after its last event",
     12: "a group inside a group follows as its link says, also in first place",
     13: "greed holds in and before groups, before what may match nothing and before an absence",
     14: "a skip to what is not bound skips nothing; no job fails for it",
@@ -262,9 +263,8 @@ def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
-    """11: the library has more, after a group that may have another round."""
-    groups = [s for s in seen.stages if s.in_loop]
-    if not groups:
+    """11: the library has more, where something comes directly after a group that may have another round."""
+    if not directly_after_round(seen.scenario.stages):
         return found
     if seen.scenario.skips:
         return Disagreement()

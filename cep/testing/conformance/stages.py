@@ -128,7 +128,7 @@ class _Around:
 def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
     """Whether a greedy loop stands where the library treats its greed otherwise: before what may match nothing, at the
     end of a group that repeats, in an optional group, before a `notNext`, optional behind an absence, or with a stop
-    event in a group, as a whole optional, or before a `followedByAny`."""
+    event."""
     for number, stage in enumerate(stages):
         follower = stages[number + 1] if number + 1 < len(stages) else None
         opens = around.before_nothing
@@ -137,7 +137,7 @@ def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
         if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
             optional = bool(stage.get("optional"))
             link = follower.get("link") if follower is not None else ""
-            stops = "until" in stage and (around.in_group or optional or link == "followedByAny")
+            stops = "until" in stage and (around.in_group or follower is not None)
             behind_absence = optional and number > 0 and is_negated(stages[number - 1])
             if opens or stops or behind_absence or link == "notNext" or around.optional:
                 return True
@@ -170,6 +170,30 @@ def absence_before_loop(stages: Sequence[Json]) -> bool:
     """Whether a loop that has an end follows an absence."""
     found = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
     return any(found) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
+
+
+def directly_after_round(stages: Sequence[Json], *, behind_round: bool = False) -> bool:
+    """Whether a stage may come directly after a group that repeats; `behind_round`: one stands right before these."""
+    for stage in stages:
+        if behind_round and stage.get("link") in ("next", "notNext"):
+            return True
+        if "group" in stage:
+            again = is_loop(stage) and stage.get("inner") == "consecutive" and _ends_on_round(stage["group"])
+            if again or directly_after_round(stage["group"], behind_round=behind_round):
+                return True
+        repeats = "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"]))
+        behind_round = repeats or (behind_round and (is_negated(stage) or may_be_empty(stage)))
+    return False
+
+
+def _ends_on_round(stages: Sequence[Json]) -> bool:
+    """Whether a group that repeats may be the last thing of the stages."""
+    for stage in reversed(stages):
+        if "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"])):
+            return True
+        if not (is_negated(stage) or may_be_empty(stage)):
+            return False
+    return False
 
 
 def is_negated(stage: Json) -> bool:
