@@ -24,6 +24,7 @@ from cep.kernels.advance import advance_rule
 from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
+from cep.kernels.plain import advance_plain
 from cep.nfa.program import Program, RuleProgram
 
 _COUNTER_NAMES = {
@@ -81,6 +82,7 @@ class _Outputs:
     def __init__(self, program: Program, fitted: KeyedState, events_count: int) -> None:
         width = program.width
         self.work = np.empty((_WORK_ROWS, width), np.int64)
+        self.picked = np.empty(_WORK_ROWS, np.int64)
         self.nodes = np.empty((len(fitted.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
         self.nodes[: len(fitted.nodes)] = fitted.nodes
         self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_HEADER + program.measures_max), np.int64)
@@ -95,6 +97,7 @@ class _Outputs:
         """Double what was full."""
         if full == y.FULL_WORK:
             self.work = np.empty((2 * len(self.work), self.work.shape[1]), np.int64)
+            self.picked = np.empty(len(self.work), np.int64)
         elif full == y.FULL_NODES:
             self.nodes = _doubled(self.nodes)
         elif full == y.FULL_TRAIL:
@@ -160,13 +163,22 @@ def _advance_rule(
         return
     outputs.cursor[y.CURSOR_QUEUE] = outputs.cursor[y.CURSOR_RUN] = 0
     held = np.empty(y.COUNTERS, np.int64)
+    start_run = program.start_runs[rule.row[y.R_NUMBER]]
     while True:
-        full = advance_rule(
-            prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
-            stream_count, queue, program.start_runs[rule.row[y.R_NUMBER]], fitted.runs[own], fitted.run_key[own],
-            watermark_ms, outputs.work, outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.trail,
-            machine, outputs.cursor, outputs.counters, held,
-        )  # fmt: skip
+        if rule.row[y.R_PLAIN] != 0:
+            full = advance_plain(
+                prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
+                queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work, outputs.nodes,
+                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, machine, outputs.cursor,
+                outputs.counters, held,
+            )  # fmt: skip
+        else:
+            full = advance_rule(
+                prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
+                stream_count, queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work,
+                outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.trail, machine, outputs.cursor,
+                outputs.counters, held,
+            )  # fmt: skip
         if full == y.FULL_NOT:
             return
         outputs.enlarge(full)
@@ -182,7 +194,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
-    kept = _distinct(found, offsets, rows, variables)
+    kept = _distinct(program, found, offsets, rows, variables)
     if kept is not None:
         flat = np.concatenate([np.arange(offsets[m], offsets[m + 1]) for m in kept])
         found, lengths, rows, variables = found[kept], lengths[kept], rows[flat], variables[flat]
@@ -205,11 +217,14 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     )
 
 
-def _distinct(found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64 | None:
+def _distinct(program: Program, found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64 | None:
     """The matches without repeats, in order; None if there are no repeats.
 
     Repeated groups, alternatives and any-order can bind the same events to the same variables on two ways.
     """
+    by_rule = np.bincount(found[:, y.MATCH_RULE], minlength=len(program.rules))
+    if not any(program.rules[number].repeats for number in np.flatnonzero(by_rule)):
+        return None
     hashes = np.zeros(len(found), np.uint64)
     match_hashes(found, offsets, rows, variables, hashes)
     _, first = np.unique(hashes, return_index=True)

@@ -61,8 +61,8 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     nulls = np.zeros(columns.shape, np.uint8)
     columns[y.COLUMN_TYPE, :first_row] = keyed_state.events.event_type
     columns[y.COLUMN_TYPE, first_row:] = batch.event_type[batch_rows]
+    _gather(batch.time_ms, batch_rows, columns[y.COLUMN_TIME, first_row:])
     columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
-    columns[y.COLUMN_TIME, first_row:] = batch.time_ms[batch_rows]
     columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
     texts = _fill_texts(program, keyed_state, batch, batch_rows, columns, nulls)
@@ -73,9 +73,9 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
             columns[number, :first_row], nulls[number, :first_row] = slots(keyed_state.events.columns[column.name])
         new = batch.columns[column.name]
         values, flags = slots(new)
-        np.take(values, batch_rows, out=columns[number, first_row:])
+        _gather(values, batch_rows, columns[number, first_row:])
         if new.null_count:
-            np.take(flags, batch_rows, out=nulls[number, first_row:])
+            _gather(flags, batch_rows, nulls[number, first_row:])
     texts = fill_computed(program, texts, first_row, columns, nulls)
     image = _image(program, texts)
     constants = image[image[y.HEADER_CONSTANTS] :]
@@ -93,6 +93,11 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts, int(errors[0])
     )
+
+
+def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
+    """Fill out with values[rows]. The rows are in range; with the mode that asks, numpy goes through a copy."""
+    np.take(values, rows, out=out, mode="clip")
 
 
 def _look_up(
@@ -149,11 +154,11 @@ def _fill_texts(
         before, after = at + len(old), at + len(old) + len(batch)
         if len(old):
             columns[number, :first_row] = codes[at:before]
-        np.take(codes[before:after].astype(np.int64), batch_rows, out=columns[number, first_row:])
+        _gather(codes[before:after].astype(np.int64), batch_rows, columns[number, first_row:])
         if missing is not None:
             if len(old):
                 nulls[number, :first_row] = missing[at:before]
-            np.take(missing[before:after], batch_rows, out=nulls[number, first_row:])
+            _gather(missing[before:after], batch_rows, nulls[number, first_row:])
         at = after
     return encoded.dictionary
 

@@ -149,6 +149,7 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_mea
         tuple((m.name, m.value.type) for m in compiler.measures),
         streams.index(compiler.stream) if compiler.stream else -1,
         relevant,
+        compiler.repeats(),
     )
 
 

@@ -40,7 +40,7 @@ class RuleProgram:
 
     `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream; `relevant` are the predicates that it reacts to,
-    None for all events.
+    None for all events. `repeats` says that a match may be found on more than one way.
     """
 
     deployed: DeployedRule
@@ -49,6 +49,7 @@ class RuleProgram:
     measures: tuple[tuple[str, Type], ...]
     stream: int
     relevant: Int32 | None
+    repeats: bool
 
     @property
     def identity(self) -> tuple[str, int, str]:

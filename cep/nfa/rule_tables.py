@@ -359,6 +359,13 @@ class RuleCompiler:
         """The predicates that the rule reacts to; [-1] if it has to look at every event."""
         return [-1] if self.reacts_to_all else sorted(self.relevant)
 
+    def repeats(self) -> bool:
+        """Whether two runs may bind the same events to the same variables: on two ways, or for two absences."""
+        variable = [s.variable for s in self._tables.states]
+        states = self._tables.states[self._first_state : self._end_state]
+        targets = [[variable[w.target] for w in s.waits if w.target >= 0] for s in states]
+        return self._has_absence or any(len(set(own)) < len(own) for own in targets)
+
     def start_run(self, width: int) -> list[int]:
         """The run that has taken nothing: every register at its neutral value, every wait open for ever."""
         run = [0] * width
@@ -375,6 +382,24 @@ class RuleCompiler:
         for (kind, _, _), register in self._registers.items():
             flags[register] = int(kind in _ROW_KINDS)
         return flags
+
+    def _is_plain(self) -> bool:
+        """Whether kernels/plain.py can match the rule: relaxed waits, nothing else that closes them, nothing fires."""
+        fires = self._has_absence or self._in_order or self.pattern.timeout_measures is not None
+        if fires or self._merges or self.stream or self.pattern.within_events is not None:
+            return False
+        waits = [w for s in self._tables.states[self._first_state : self._end_state] for w in s.waits]
+        return all(w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks) for w in waits)
+
+    def _waits_alike(self) -> bool:
+        """Whether every NFA state but the first has one wait at most, and all of them the same condition.
+
+        Conditions with code are left out, and comparisons of floats: plain.py looks at whole numbers only.
+        """
+        states = self._tables.states[self._first_state + 1 : self._end_state]
+        conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
+        alone = all(len(s.waits) <= 1 for s in states)
+        return alone and len(conditions) == 1 and all(c[2] == NO_CODE and c[3][0] < y.SIMPLE_FLOAT for c in conditions)
 
     def row(self, at_measures: int) -> list[int]:
         """The rule's row for the kernels (layout.RULE_WIDTH words)."""
@@ -401,6 +426,8 @@ class RuleCompiler:
             y.R_IN_ORDER: int(self._in_order),
             y.R_MERGES: int(self._merges),
             y.R_REACTS_TO_ALL: int(self.reacts_to_all),
+            y.R_PLAIN: int(self._is_plain()),
+            y.R_ALIKE: int(self._waits_alike()),
             y.R_CONTROL: sum(1 << register for register in range(self._control_count)),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]

@@ -1,0 +1,119 @@
+"""Plain rules: the short matcher finds what the general one finds, on streams too long for brute force."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.engine.advance import Advanced, advance
+from cep.kernels import layout as y
+from cep.nfa.program import Program
+from cep.state.pages import decode_page, encode_page
+from tests.engine.bridge import END_MS
+from tests.engine.rules import batch, program, rule
+
+# Pattern, and whether all its runs wait for the same condition.
+PLAIN = {
+    "pair": ("seq a -> b within 40 s\nwhere a: e kind == a\n b: e kind == b", True),
+    "every pair": ("seq a ->> b within 40 s\nwhere a: e\n b: e amount != a.amount", True),
+    "rising": ("seq a{5} within 90 s\nwhere a: e a.id is null or amount > a.amount", True),
+    "not falling": ("seq a{3} within 90 s\nwhere a: e a.id is null or amount >= a.amount", True),
+    "falling pair": ("seq a -> b\nwhere a: e kind == a\n b: e kind == b and amount < a.amount", True),
+    "at most": ("seq a -> b within 40 s\nwhere a: e kind == a\n b: e amount <= a.amount", True),
+    "same": ("seq a ->> b within 40 s\nwhere a: e kind == a\n b: e kind == b and amount == a.amount", True),
+    "loop": ("seq a{2,} -> b within 60 s\nwhere a: e kind == a\n b: e kind == b", False),
+    "code": ("seq a -> b within 60 s\nwhere a: e kind == a\n b: e amount > 2 * a.amount", False),
+    "sum": ("seq a{2,4} -> b within 60 s\nwhere a: e kind == a\n b: e amount > sum(a.amount)", False),
+    "either": ("seq a -> (b | c) within 60 s\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c", False),
+    "three": ("seq a -> b ->> c within 60 s\nwhere a: e kind == a\n b: e kind == b\n c: e amount > a.amount", False),
+}
+SKIPS = ("none", "to next", "past last", "to last a")
+
+
+def _program(name: str, skip: str) -> Program:
+    return program(rule(f"{PLAIN[name][0]}\nskip {skip}\nemit n = count(a), s = sum(a.amount)"))
+
+
+def _general(compiled: Program) -> Program:
+    """The same program, carried by the general matcher."""
+    rules = []
+    for one in compiled.rules:
+        row = one.row.copy()
+        row[y.R_PLAIN] = 0
+        rules.append(replace(one, row=row))
+    return replace(compiled, rules=tuple(rules))
+
+
+def _events(random: Random, count: int) -> list[str]:
+    at, found = 0, []
+    for _ in range(count):
+        at += random.choice((0, 0, 1, 1, 2, 5, 30))
+        amount = "-" if random.random() < 0.1 else f"{random.randint(1, 9)}.00"
+        found.append(f"{random.choice('xyz')} {random.choice('aabc')}@{at}000 {amount}")
+    return found
+
+
+def _matches(done: Advanced) -> list[tuple[object, ...]]:
+    m = done.matches
+    ids = m.event_id.to_pylist()
+    return sorted(
+        (int(m.detected_ms[r]), tuple(ids[m.offsets[r] : m.offsets[r + 1]]), *m.measures[r].tolist())
+        for r in range(len(m))
+    )
+
+
+@pytest.mark.parametrize("skip", SKIPS)
+@pytest.mark.parametrize("name", PLAIN)
+def test_the_plain_matcher_finds_what_the_general_one_finds(name: str, skip: str) -> None:
+    compiled = _program(name, skip)
+    row = compiled.rules[0].row
+    assert (row[y.R_PLAIN], row[y.R_ALIKE]) == (1, int(PLAIN[name][1]))
+    found = 0
+    for seed in range(4):
+        events = batch(*_events(Random(f"{name}/{seed}"), 300))
+        expected = advance(_general(compiled), None, events, END_MS)
+        done = advance(compiled, None, events, END_MS)
+        assert _matches(done) == _matches(expected), f"seed {seed}"
+        found += len(done.matches)
+    assert found > 0, "a pattern without matches shows nothing"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_no_split_changes_what_it_finds(name: str) -> None:
+    compiled = _program(name, "none")
+    random = Random(name)
+    events = batch(*_events(random, 200))
+    at_once = _matches(advance(compiled, None, events, END_MS))
+    in_parts: list[tuple[object, ...]] = []
+    keyed_state, start = None, 0
+    for end in [*sorted(random.sample(range(1, len(events)), 8)), len(events)]:
+        part = events.take(np.arange(start, end))
+        watermark = int(events.time_ms[end]) if end < len(events) else END_MS
+        done = advance(compiled, keyed_state, part, watermark)
+        keyed_state, start = decode_page(encode_page(done.keyed_state)), end
+        in_parts += _matches(done)
+    assert sorted(in_parts) == at_once
+    assert len(decode_page(encode_page(done.keyed_state))) == 0, "what has a window is over at the end"
+
+
+def test_runs_beyond_the_limit_leave_oldest_first() -> None:
+    compiled = _program("pair", "none")
+    row = compiled.rules[0].row.copy()
+    row[y.R_RUNS_MAX] = 3
+    compiled = replace(compiled, rules=(replace(compiled.rules[0], row=row),))
+    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(7))), 0)
+    assert done.counters["runs_evicted"] == 4
+    assert done.keyed_state.events.event_id.to_pylist() == ["e4", "e5", "e6"]
+
+
+def test_runs_that_are_over_are_not_counted_against_the_limit() -> None:
+    compiled = _program("pair", "none")
+    row = compiled.rules[0].row.copy()
+    row[y.R_RUNS_MAX] = 2
+    compiled = replace(compiled, rules=(replace(compiled.rules[0], row=row),))
+    done = advance(compiled, None, batch("x a@1000", "x a@2000", "x a@60000", "x a@61000"), 0)
+    assert "runs_evicted" not in done.counters
+    assert done.counters["runs_expired"] == 2
