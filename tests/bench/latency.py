@@ -1,0 +1,247 @@
+"""Latency from Kafka to Kafka: `cep live` at a steady rate, beside a Spark stream that does nothing.
+
+    python -m tests.bench.latency [--rate 1000] [--keys 50000] [--seconds 60] [-- OPTIONS OF cep live]
+
+Each event reads and writes the state of its key: the rule has a run open for every card and matches each of its events
+with the one before, so that all but the first event of a card give an alert. Latency is the time from the call that
+sends an event to the receipt of its alert. The stream that does nothing copies the same records from topic to topic
+through the same source; what it takes is Spark's and Kafka's part. Both run in processes of their own, one after the
+other, on librdkafka's mock cluster. The first seconds (`--settle`) are not counted: Python workers and Java start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import orjson
+from confluent_kafka import Consumer, Message, Producer
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+
+from cep.runners.spark.kafka import FORMAT, KafkaDataSource
+from cep.runners.spark.live import SPARK_SETTINGS
+from cep.runners.spark.session import create_session
+from tests.bench.peer_data import show
+
+ROOT = Path(__file__).parents[2]
+CORES = 2
+PARTITIONS = 4
+WAIT_S = 120
+EVENTS, ALERTS, COPIES = "events", "alerts", "copies"
+PATTERN = """\
+event payment {
+  payment_id  id
+  event_time  time
+  card_id     string
+  amount      int
+}
+
+pattern pair()
+  by card_id
+{
+  seq    before -> after  within 1 h
+  where  before: payment  amount >= 0
+         after:  payment  amount >= 0
+  skip   none
+  emit   amount = after.amount
+}
+"""
+RULE = """\
+id = "pair"
+pattern = "pair"
+file = "pair.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "bench"
+message = "Card {key}: {amount}"
+"""
+
+
+@dataclass
+class Measured:
+    """When each record was sent and its answer received, in seconds of one clock; nan where there was none."""
+
+    sent_s: NDArray[np.float64]
+    received_s: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.received_s = np.full(len(self.sent_s), np.nan)
+
+    def latencies_ms(self, settle_s: float) -> NDArray[np.float64]:
+        """Of the records that were sent after the settling time and answered."""
+        counted = (self.sent_s >= self.sent_s[0] + settle_s) & ~np.isnan(self.received_s)
+        return np.asarray((self.received_s - self.sent_s)[counted] * 1_000)
+
+
+def parse() -> argparse.Namespace:
+    """The arguments; what comes after `--` goes to `cep live`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rate", type=int, default=1_000, help="events a second")
+    parser.add_argument("--keys", type=int, default=50_000)
+    parser.add_argument("--seconds", type=int, default=120)
+    parser.add_argument("--settle", type=int, default=20, help="seconds at the start that are not counted")
+    parser.add_argument("--only", choices=("nothing", "live"))
+    parser.add_argument("--copy", nargs=2, metavar=("ADDRESS", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("live", nargs="*", help="options of cep live, after --")
+    return parser.parse_args()
+
+
+def copy(address: str, folder: Path) -> None:
+    """The stream that does nothing, until it is stopped."""
+    spark = create_session("nothing", CORES, SPARK_SETTINGS)
+    spark.dataSource.register(KafkaDataSource)
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 1})
+
+    def write(frame: DataFrame, _: int) -> None:
+        for value in frame.toArrow().column("value").to_pylist():
+            producer.produce(COPIES, value)
+        producer.flush()
+
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    source = spark.readStream.format(FORMAT).option("bootstrap.servers", address).option("topic", EVENTS)
+    frame = source.option("startingOffsets", "earliest").option("maxTasks", CORES).load().select("value")
+    query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder)).start()
+    while not stop.is_set() and not query.awaitTermination(1):
+        pass
+    query.stop()
+    spark.stop()
+
+
+@contextmanager
+def process(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program of ours beside us; it is asked to end, and must."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with log.open("wb") as file:
+        started = subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield started
+        finally:
+            started.terminate()
+            try:
+                started.wait(WAIT_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(started.pid, signal.SIGKILL)
+                started.wait(WAIT_S)
+
+
+@contextmanager
+def kafka(folder: Path) -> Iterator[str]:
+    """A cluster in a process of its own; gives its address."""
+    log = folder / "kafka.log"
+    with process(["-m", "tests.mock_kafka"], log):
+        deadline_s = time.monotonic() + WAIT_S
+        while not log.read_text().endswith("\n"):
+            assert time.monotonic() < deadline_s, "Kafka does not start"
+            time.sleep(0.05)
+        yield log.read_text().split()[0]
+
+
+def measure(address: str, answers: str, options: argparse.Namespace, alive: subprocess.Popen[bytes]) -> Measured:
+    """Send events at a steady rate and receive what comes out."""
+    count = options.rate * options.seconds
+    measured = Measured(np.full(count, np.nan))
+    cards = np.random.default_rng(1).integers(0, options.keys, count).tolist()
+    done = threading.Event()
+    receiver = threading.Thread(target=receive, args=(address, answers, measured, done))
+    receiver.start()
+    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+    started_s = time.perf_counter()
+    for number in range(count):
+        early_s = started_s + number / options.rate - time.perf_counter()
+        if early_s > 0.001:
+            producer.poll(0)
+            time.sleep(early_s)
+            assert alive.poll() is None, "the job has ended"
+        event = {"payment_id": number, "event_time": int(time.time() * 1_000), "card_id": cards[number], "amount": 1}
+        line = orjson.dumps({**event, "payment_id": str(number), "card_id": str(cards[number])})
+        measured.sent_s[number] = time.perf_counter()
+        producer.produce(EVENTS, line, partition=cards[number] % PARTITIONS)
+    producer.flush(WAIT_S)
+    done.wait(10)  # the last ones may still be on their way
+    done.set()
+    receiver.join(WAIT_S)
+    return measured
+
+
+def receive(address: str, topic: str, measured: Measured, done: threading.Event) -> None:
+    """Note when the answer to each record came, until told to end."""
+    consumer = Consumer(
+        {"bootstrap.servers": address, "group.id": "bench", "auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
+    )
+    consumer.subscribe([topic])
+    while not done.is_set():
+        for message in consumer.consume(500, 0.01):
+            now_s = time.perf_counter()
+            if message.error() is None:
+                measured.received_s[number_of(message)] = now_s
+    consumer.close()
+
+
+def number_of(message: Message) -> int:
+    """The number of the record that a copy, or an alert, answers."""
+    value = orjson.loads(message.value() or b"{}")
+    return int(value["events"][-1]["event_id"] if "events" in value else value["payment_id"])
+
+
+def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.float64]:
+    """Latencies in milliseconds of one stream."""
+    folder.mkdir()
+    (folder / "pair.cep").write_text(PATTERN)
+    (folder / "pair.toml").write_text(RULE)
+    with kafka(folder) as address:
+        first = Producer({"bootstrap.servers": address})
+        for topic in (EVENTS, ALERTS, COPIES):
+            first.list_topics(topic, timeout=10)
+        words = ["-m", "tests.bench.latency", "--copy", address, str(folder / "checkpoint")]
+        if name == "live":
+            command = "import sys; from cep.cli.main import main; sys.exit(main())"
+            words = [
+                "-c", command, "live", "--rules", str(folder), "--bootstrap-servers", address, "--topic", EVENTS,
+                "--alerts", f"kafka:{ALERTS}", "--checkpoint", str(folder / "checkpoint"), *options.live,
+            ]  # fmt: skip
+        with process(words, folder / "log") as job:
+            measured = measure(address, ALERTS if name == "live" else COPIES, options, job)
+        if np.isnan(measured.received_s).all():
+            print((folder / "log").read_text(), file=sys.stderr)
+    return measured.latencies_ms(options.settle)
+
+
+def main() -> None:
+    """Measure both and print the percentiles."""
+    options = parse()
+    if options.copy:
+        copy(options.copy[0], Path(options.copy[1]))
+        return
+    rows, found = [], {}
+    with tempfile.TemporaryDirectory() as name:
+        for stream in ("nothing", "live"):
+            if options.only in (None, stream):
+                found[stream] = run(stream, options, Path(name) / stream)
+    for stream, latencies_ms in found.items():
+        marks = np.percentile(latencies_ms, (50, 99, 99.9)) if len(latencies_ms) else np.full(3, np.nan)
+        base = np.percentile(found["nothing"], (50, 99, 99.9)) if "nothing" in found else np.full(3, np.nan)
+        ratios = "-" if stream == "nothing" else " ".join(f"{a / b:.2f}" for a, b in zip(marks, base, strict=True))
+        rows.append((stream, f"{len(latencies_ms):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
+    head = ("milliseconds", "answers", "p50", "p99", "p99.9", "÷ nothing")
+    show(f"{options.rate:,} events/s over {options.keys:,} keys, {CORES} cores", head, rows)
+
+
+if __name__ == "__main__":
+    main()
