@@ -52,6 +52,7 @@ RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
+SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
 RULE_ID_CHARS_MAX = 64
 RULE_TEXT_CHARS_MAX = 1_000  # message, owner, runbook
 RULE_SCORE_MAX = 1_000

@@ -6,8 +6,8 @@ Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
 from __future__ import annotations
 
 import argparse
-import re
 import signal
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,12 +17,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cep.base.errors import UsageError
-from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT
+from cep.base.errors import CepError, UsageError
+from cep.cli.configured import add_setting_arguments, settings_of
 from cep.lang.render import render_text
+from cep.model.settings import JobSettings, Settings, SparkSettings
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
-from cep.runners.job import ARRIVAL, EVENT_TIME, Job
+from cep.runners.job import Job
+from cep.runners.observe import Log, Observed, served
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
@@ -32,41 +34,11 @@ if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings, Source
     from cep.runners.spark.live_output import BatchReport, LiveOutput
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|min|h|d)")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument(
-        "--rules", type=Path, required=True, metavar="FOLDER", help="rule files that the job begins with"
-    )
-    events = parser.add_argument_group("events")
-    events.add_argument("--events", type=Path, metavar="FOLDER", help="files that appear here: JSON lines or Parquet")
-    events.add_argument("--bootstrap-servers", metavar="HOST:PORT", help="Kafka brokers")
-    events.add_argument("--topic", metavar="NAME", help="topic of events, JSON values")
-    events.add_argument(
-        "--starting", choices=("earliest", "latest"), default="earliest", help="where a new job begins in the topic"
-    )
-    events.add_argument("--max-records", type=int, metavar="N", help="records of a topic in one micro-batch at most")
-    events.add_argument("--max-files", type=int, metavar="N", help="files of a folder in one micro-batch at most")
-    control = parser.add_argument_group("control records: rules published, changed and retired while the job goes on")
-    control.add_argument("--control", type=Path, metavar="FOLDER", help="files of JSON lines that appear here")
-    control.add_argument("--control-topic", metavar="NAME", help="topic of control records")
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--alerts",
-        action="append",
-        metavar="WHERE",
-        help="console (default), kafka:TOPIC, or a folder for JSON lines; may be given several times",
-    )
-    output.add_argument(
-        "--dead-letters",
-        type=Path,
-        metavar="FOLDER",
-        help="for records set aside (default: in the checkpoint directory)",
-    )
-    _add_job_arguments(parser)
+    add_setting_arguments(parser, "job", "events", "control", "kafka", "output", "observe", "spark")
+    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -77,131 +49,97 @@ def run(options: argparse.Namespace) -> int:
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
+    settings = settings_of(options)
     console = Console(stderr=True, highlight=False)
-    events, control = _sources(options)
-    records, problems = read_rules(options.rules)
+    log = Log(settings.observe.log, sys.stderr)
+    rules, checkpoint = _needed(settings.job.rules, "--rules"), _needed(settings.job.checkpoint, "--checkpoint")
+    events, control = _sources(settings)
+    records, problems = read_rules(rules)
     deployment = deploy(records)
-    _print_problems(problems, deployment, console)
-    job = _job(options, deployment)
+    _tell_problems(problems, deployment, log)
+    job = _job(settings.job, deployment)
     initial = tuple(record.to_json() for record in records)
-    kept, goes_on = open_checkpoint(options.checkpoint, job, initial)
+    kept, goes_on = open_checkpoint(checkpoint, job, initial)
     if goes_on and kept != initial:
-        _say(
-            console,
-            f"the job goes on with the rules it began with; publish changes of {options.rules} as control records",
+        log.tell(
+            "rules_differ",
+            f"the job goes on with the rules it began with; publish changes of {rules} as control records",
         )
-    letters = options.dead_letters or options.checkpoint / "dead_letters"
+    letters = settings.output.dead_letters or checkpoint / "dead_letters"
+    observed = Observed(settings.observe.stalled)
     stop = _stop_on_signals()
-    with console.status("starting Spark"):
-        spark = create_session("cep live", options.cores, _spark_settings(options))
-    _stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
-    output = LiveOutput(options.checkpoint, letters, _sinks(options), lambda report: _print_batch(report, console))
-    try:
-        query = start_live(spark, _settings(options, job, kept, events, control), output)
-        _say(console, f"the job {'goes on' if goes_on else 'begins'}; {options.checkpoint} keeps its progress")
-        serve(query, output, stop)
-    finally:
-        output.close()
-        spark.stop()
-        _print_summary(output, letters, console)
+    with served(settings.observe.listen, observed) as address:
+        with console.status("starting Spark"):
+            spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
+        _stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
+
+        def report(found: BatchReport) -> None:
+            observed.finished(found.batch_id, found.totals, found.watermark_ms)
+            _tell_batch(found, log)
+
+        output = LiveOutput(checkpoint, letters, _sinks(settings), report)
+        observed.finished(output.batch_id, output.totals)
+        try:
+            live = _live(settings, checkpoint, job, kept, events, control, options.available_now)
+            query = start_live(spark, live, output)
+            where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
+            begins = "goes on" if goes_on else "begins"
+            log.tell(
+                "started",
+                f"the job {begins}; {checkpoint} keeps its progress{where}",
+                begins=begins,
+                checkpoint=str(checkpoint),
+                port=address[1] if address else None,
+            )
+            serve(query, output, stop, observed)
+        except CepError as error:
+            observed.failure = type(error).__name__
+            raise
+        finally:
+            output.close()
+            spark.stop()
+            _tell_end(output, letters, log, console)
     return 1 if problems or deployment.set_aside else 0
 
 
-def _add_job_arguments(parser: argparse.ArgumentParser) -> None:
-    times = parser.add_argument_group("event times")
-    times.add_argument(
-        "--lateness", type=_duration, default=0, metavar="TIME", help="disorder to expect, as `10 s` (0 s)"
-    )
-    times.add_argument(
-        "--order",
-        choices=(EVENT_TIME, ARRIVAL),
-        default=EVENT_TIME,
-        help="event_time (default): an event waits until no earlier one is expected, so that the order of arrival does "
-        "not matter; arrival: events are matched as they come",
-    )
-    times.add_argument(
-        "--idle",
-        type=_duration,
-        default=IDLE_MS_DEFAULT,
-        metavar="TIME",
-        help="event time for which a partition without new records holds back the others (10 s)",
-    )
-    times.add_argument(
-        "--dedup",
-        type=_duration,
-        default=0,
-        metavar="TIME",
-        help="event time for which event ids are remembered; one that comes again is ignored and counted (0 s: never)",
-    )
-    job = parser.add_argument_group("the job")
-    job.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="progress and keyed state; kept")
-    job.add_argument(
-        "--trigger", type=_duration, default=0, metavar="TIME", help="least time between micro-batches (0 s)"
-    )
-    job.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
-    job.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="FIELDS",
-        help="a key that later rules may use, as card_id,merchant_id",
-    )
-    job.add_argument(
-        "--key-groups",
-        type=int,
-        default=KEY_GROUPS_DEFAULT,
-        metavar="N",
-        help="bound of the parallelism, for the job's whole life (default %(default)s); fewer cost less a micro-batch",
-    )
-    job.add_argument(
-        "--pages", type=int, default=1, metavar="N", help="parts of a key group's state; more if keys are sparse"
-    )
-    job.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
-    job.add_argument("--partitions", type=int, metavar="N", help="matching tasks (default: as many as cores)")
-
-
-def _duration(text: str) -> int:
-    """`10 s` in milliseconds."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as `500 ms`, `10 s`, `5 min`, `2 h`")
-    return int(found[1]) * _UNITS_MS[found[2]]
+def _needed(path: Path | None, flag: str) -> Path:
+    if path is None:
+        raise UsageError(f"give {flag}, or the same in a settings file (`cep settings` prints one)")
+    return path
 
 
 # ---------------------------------------------------------------------------------------------------- what to run
 
 
-def _sources(options: argparse.Namespace) -> tuple[Source, Source | None]:
+def _sources(settings: Settings) -> tuple[Source, Source | None]:
     from cep.runners.spark.live import FolderSource, TopicSource  # noqa: PLC0415
 
-    for name in ("cores", "partitions", "max_records", "max_files", "pages"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise UsageError(f"--{name.replace('_', '-')} is 1 or more, not {value}")
-    servers = options.bootstrap_servers
-    if (options.events is None) == (options.topic is None):
+    servers, client = settings.kafka.bootstrap_servers, tuple(settings.kafka.client_settings().items())
+    topic, control_topic = settings.events.topic, settings.control.topic
+    if (settings.events.folder is None) == (topic is None):
         raise UsageError("give the events: either --events FOLDER, or --bootstrap-servers and --topic")
-    if options.control is not None and options.control_topic is not None:
+    if settings.control.folder is not None and control_topic is not None:
         raise UsageError("give --control or --control-topic, not both: control records have one order")
-    wants_topic = any(name is not None for name in (options.topic, options.control_topic))
-    if servers is None and (wants_topic or any(a.startswith("kafka:") for a in options.alerts or ())):
+    wants_topic = topic is not None or control_topic is not None
+    if servers is None and (wants_topic or any(a.startswith("kafka:") for a in settings.output.alerts)):
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     events: Source
-    if options.topic is not None:
-        events = TopicSource(servers, options.topic, options.max_records, options.starting)
+    if topic is not None and servers is not None:
+        events = TopicSource(servers, topic, settings.events.max_records, settings.events.starting, client)
     else:
-        events = FolderSource(options.events, options.max_files)
+        assert settings.events.folder is not None, "asked for above"
+        events = FolderSource(settings.events.folder, settings.events.max_files)
     control: Source | None = None
-    if options.control_topic is not None:
-        control = TopicSource(servers, options.control_topic)
-    elif options.control is not None:
-        control = FolderSource(options.control)
+    if control_topic is not None and servers is not None:
+        control = TopicSource(servers, control_topic, settings=client)
+    elif settings.control.folder is not None:
+        control = FolderSource(settings.control.folder)
     return events, control
 
 
-def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
+def _job(settings: JobSettings, deployment: Deployment) -> Job:
     known = deployment.schema.columns()
-    extra = [tuple(field.strip() for field in text.split(",")) for text in options.key]
+    extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
     for domain in extra:
         for field in domain:
             if field not in known:
@@ -212,83 +150,92 @@ def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
     return Job(
         deployment.schema,
         domains,
-        options.key_groups,
-        options.pages,
-        options.lateness,
-        options.order,
-        options.idle,
-        options.dedup,
+        settings.key_groups,
+        settings.pages,
+        settings.lateness,
+        settings.order,
+        settings.idle,
+        settings.dedup,
     )
 
 
-def _settings(
-    options: argparse.Namespace, job: Job, initial: tuple[bytes, ...], events: Source, control: Source | None
-) -> LiveSettings:
+def _live(
+    settings: Settings, checkpoint: Path, job: Job, initial: tuple[bytes, ...], events: Source, control: Source | None,
+    available_now: bool,
+) -> LiveSettings:  # fmt: skip
     from cep.runners.spark.live import LiveSettings  # noqa: PLC0415
     from cep.runners.spark.live_checkpoint import QUERY_FOLDER  # noqa: PLC0415
 
-    checkpoint = options.checkpoint / QUERY_FOLDER
-    return LiveSettings(
-        job, initial, events, control, checkpoint, options.trigger, options.available_now, options.cores
-    )
+    query = checkpoint / QUERY_FOLDER
+    return LiveSettings(job, initial, events, control, query, settings.job.trigger, available_now, settings.spark.cores)
 
 
-def _spark_settings(options: argparse.Namespace) -> dict[str, str]:
+def _spark_settings(settings: SparkSettings) -> dict[str, str]:
     from cep.runners.spark.live import SPARK_SETTINGS  # noqa: PLC0415
 
-    if options.partitions is None:
-        return SPARK_SETTINGS
-    # Counts at a job's first start: Spark keeps the number in its checkpoint.
-    return {**SPARK_SETTINGS, "spark.sql.shuffle.partitions": str(options.partitions)}
+    # The number of partitions counts at a job's first start: Spark keeps it in its checkpoint.
+    partitions = {} if settings.partitions is None else {"spark.sql.shuffle.partitions": str(settings.partitions)}
+    return {**SPARK_SETTINGS, **partitions, **settings.conf}
 
 
-def _sinks(options: argparse.Namespace) -> list[AlertSink]:
+def _sinks(settings: Settings) -> list[AlertSink]:
     sinks: list[AlertSink] = []
-    for where in dict.fromkeys(options.alerts or ["console"]):
+    for where in dict.fromkeys(settings.output.alerts or ("console",)):
         if where == "console":
             sinks.append(ConsoleSink())
         elif where.startswith("kafka:"):
-            sinks.append(KafkaSink(options.bootstrap_servers, where.removeprefix("kafka:")))
+            servers = settings.kafka.bootstrap_servers
+            assert servers is not None, "asked for with the sources"
+            sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), settings.kafka.client_settings()))
         else:
             sinks.append(JsonLinesSink(Path(where)))
     return sinks
 
 
 def _stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """An event that SIGINT and SIGTERM set, so that the job ends between two steps and not in one."""
+    """An event that SIGINT and SIGTERM set, so that the job ends between two micro-batches. The second one ends it at
+    once, which costs a micro-batch done again and nothing else.
+    """
     chosen = stop or threading.Event()
+
+    def asked(number: int, _: object) -> None:
+        chosen.set()
+        signal.signal(number, signal.SIG_DFL)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: chosen.set())
+        signal.signal(number, asked)
     return chosen
 
 
-# -------------------------------------------------------------------------------------------------------- printing
+# --------------------------------------------------------------------------------------------------------- telling
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
-
-
-def _print_problems(problems: Sequence[str], deployment: Deployment, console: Console) -> None:
+def _tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
     for problem in problems:
-        _say(console, problem)
+        log.tell("rule_file_refused", problem, reason=problem)
     for rule in deployment.set_aside:
-        _say(console, f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}")
+        sentence = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
         if rule.diagnostics:
-            _say(console, render_text(rule.diagnostics, {rule.rule_id: rule.source}))
+            sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
+        log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
 
 
-def _print_batch(report: BatchReport, console: Console) -> None:
+def _tell_batch(report: BatchReport, log: Log) -> None:
     """One line for a micro-batch in which something happened."""
     if not report.counters:
         return
     parts = [f"{report.counters['events']:,} events", f"{report.alerts.num_rows:,} alerts"]
     aside = {name: n for name, n in report.counters.items() if name.startswith(("poison[", "late", "control_"))}
     parts += [f"{count:,} {name}" for name, count in sorted(aside.items())]
-    _say(console, f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far")
+    sentence = f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far"
+    log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))
 
 
-def _print_summary(output: LiveOutput, letters: Path, console: Console) -> None:
+def _tell_end(output: LiveOutput, letters: Path, log: Log, console: Console) -> None:
+    """The totals, as a table for a person."""
+    if log.form == "json":
+        log.tell("ended", "the job has ended", batch_id=output.batch_id, **dict(sorted(output.totals.items())))
+        return
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -296,4 +243,4 @@ def _print_summary(output: LiveOutput, letters: Path, console: Console) -> None:
         table.add_row(Text(name), f"{count:,}")
     console.print(table)
     if letters.is_dir() and any(letters.iterdir()):
-        _say(console, f"records set aside: {letters}")
+        log.tell("letters", f"records set aside: {letters}")

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, test, why
+from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, settings, test, why
 
 CLEAN = 0
 FINDINGS = 1
@@ -93,6 +93,8 @@ def _run(options: argparse.Namespace) -> int:
             return conformance.run(options)
         case "replay":
             return replay.run(options)
+        case "settings":
+            return settings.run(options)
         case _:
             return live.run(options)
 
@@ -131,6 +133,7 @@ def _parser() -> argparse.ArgumentParser:
     why.add_arguments_not(_verb(verbs, "why-not", "say what stopped an alert", why.HELP_NOT))
     conformance.add_arguments(_verb(verbs, "conformance", "compare with another matcher's answers", conformance.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
+    settings.add_arguments(_verb(verbs, "settings", "print a settings file, or check one", settings.HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser
 

@@ -19,9 +19,9 @@ RULES = str(Path(__file__).parents[2] / "rules")
         (["--topic", "y"], "needs --bootstrap-servers"),
         (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
         (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
-        (["--events", "x", "--pages", "0"], "--pages is 1 or more"),
+        (["--events", "x", "--pages", "0"], "$.job.pages: input should be greater than or equal to 1 (--pages)"),
         (["--events", "x", "--key", "card_id,planet"], "no field `planet`"),
-        (["--events", "x", "--key-groups", "0"], "key groups are 1 to"),
+        (["--events", "x", "--key-groups", "0"], "$.job.key_groups: input should be greater"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
@@ -31,7 +31,13 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str], words
     assert not checkpoint.exists()
 
 
+def test_rules_and_checkpoint_are_needed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["live"]) == USAGE
+    assert "give --rules" in capsys.readouterr().err
+    assert main(["live", "--rules", RULES]) == USAGE
+    assert "give --checkpoint" in capsys.readouterr().err
+
+
 def test_a_time_without_a_unit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"])
+    assert main(["live", "--rules", RULES, "--checkpoint", str(tmp_path), "--events", "x", "--lateness", "10"]) == USAGE
     assert "'10' is no time such as" in capsys.readouterr().err

@@ -9,6 +9,7 @@ Tested by: tests/runners/spark/test_live.py
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,11 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cep.base.errors import SourceError, UsageError
 from cep.runners.job import Job
+from cep.runners.observe import Observed
 from cep.runners.spark import daemon
 from cep.runners.spark.kafka import FORMAT, KafkaDataSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import OUTPUT_SCHEMA, MatchProcessor
 from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
+from cep.runners.spark.progress import measures
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {"spark.python.daemon.module": daemon.MODULE, "spark.sql.execution.arrow.maxRecordsPerBatch": "131072"}
@@ -96,20 +99,35 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
 
 
-def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event) -> None:
-    """Wait until the query ends or `stop` is set, then end it. A micro-batch that is cut off comes again at restart.
+def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
+    """Wait until the query ends. Once `stop` is set, it ends when the micro-batch that runs has come to its end.
 
     Raises: what a sink raised, or SourceError with Spark's reason for which the query failed.
     """
     try:
-        while not stop.is_set() and not query.awaitTermination(_POLL_S):
-            pass
+        while not query.awaitTermination(_POLL_S):
+            if observed is not None:
+                _observe(query, observed)
+            if stop.is_set():
+                output.stop()
+                if not query.status["isTriggerActive"]:
+                    break
     except StreamingQueryException as error:
+        if output.is_stopped:
+            return
         if output.failure is not None:
             raise output.failure from error
         raise SourceError(f"the query failed; it goes on from its checkpoint when started again: {error}") from error
     finally:
         query.stop()
+
+
+def _observe(query: StreamingQuery, observed: Observed) -> None:
+    status, progress = query.status, query.lastProgress
+    if progress is not None:
+        observed.measured(*measures(json.loads(progress.json)))
+    if not status["isTriggerActive"]:
+        observed.idle()
 
 
 # ------------------------------------------------------------------------------------------------------------ sources

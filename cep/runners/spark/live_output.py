@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ class BatchReport:
     watermark_ms: int | None = None
 
 
+class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
+    """Ends a query between two micro-batches."""
+
+
 class LiveOutput:
     """Takes micro-batches. `directory` keeps the totals, `letters_directory` what was set aside."""
 
@@ -52,11 +57,21 @@ class LiveOutput:
         self._letters_directory = letters_directory
         self._sinks = tuple(sinks)
         self._report = report
-        self._batch_id, self.totals = read_progress(directory)
+        self.batch_id, self.totals = read_progress(directory)
         self.failure: CepError | None = None
+        self._stopping = threading.Event()
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Let the micro-batch that runs come to its end and refuse the next one."""
+        self._stopping.set()
 
     def take(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. Raises: SinkError, which ends the query before the micro-batch counts as done."""
+        if self._stopping.is_set():
+            # Only planned so far. Its end is not recorded, so it is the first one after the next start.
+            self.is_stopped = True
+            raise StoppedBetween
         try:
             self.take_table(frame.toArrow(), batch_id)
         except CepError as error:
@@ -90,8 +105,8 @@ class LiveOutput:
             _write_durably(
                 self._letters_directory / f"batch-{batch_id:019d}.jsonl", b"\n".join(sorted(letters)) + b"\n"
             )
-        if batch_id > self._batch_id:
-            self._batch_id = batch_id
+        if batch_id > self.batch_id:
+            self.batch_id = batch_id
             self.totals.update(counters)
             record = {"batch_id": batch_id, "totals": dict(sorted(self.totals.items()))}
             _write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))

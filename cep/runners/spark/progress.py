@@ -1,14 +1,14 @@
-"""A progress bar for a Spark job that runs in another thread: tasks done of tasks known, as Spark's tracker tells.
+"""What Spark tells of a job that runs in other threads → a progress bar, or gauges for who watches the job.
 
-Tested by: tests/runners/spark/test_replay.py
+Tested by: tests/runners/spark/test_replay.py, tests/runners/spark/test_progress.py
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from rich.console import Console
@@ -41,3 +41,17 @@ def with_progress(spark: SparkSession, title: str, work: Callable[[], T], consol
             if total:
                 bar.update(task, total=total, completed=sum(s.numCompletedTasks for s in stages))
         return running.result()
+
+
+def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """Gauges by name, and milliseconds by phase, of what Spark tells about a micro-batch.
+
+    `state_bytes` are the files and the memory of the state stores.
+    """
+    operators = progress.get("stateOperators") or []
+    gauges: dict[str, float] = {
+        "state_entries": sum(o["numRowsTotal"] for o in operators),
+        "state_bytes": sum(o["memoryUsedBytes"] + o["customMetrics"].get("rocksdbSstFileSize", 0) for o in operators),
+        "records_per_second": progress.get("processedRowsPerSecond") or 0.0,
+    }
+    return gauges, {name: float(ms) for name, ms in (progress.get("durationMs") or {}).items()}

@@ -1,0 +1,56 @@
+"""The settings of a job as flags of a verb, and flags and settings file → checked settings.
+
+Flags, help and defaults come from the model (model/settings.py), so that file and command line say the same.
+Tested by: tests/cli/test_settings.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from cep.model.settings import SECTIONS, Settings, extra_of, fields, read_settings
+
+_SEPARATOR = "."
+
+
+def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> None:
+    """Declare `--conf` and a flag for each setting of these sections that has one."""
+    parser.add_argument(
+        "--conf", type=Path, metavar="FILE", help="settings file (TOML); flags win over it. `cep settings` prints one"
+    )
+    for section in sections:
+        group = parser.add_argument_group(section, (SECTIONS[section].__doc__ or "").strip())
+        for owner, name, info in fields():
+            extra = extra_of(info)
+            if owner != section or not extra["flag"]:
+                continue
+            default = info.get_default()
+            is_list = default == ()
+            text = f"{(info.description or '').rstrip('.')}{_shown(extra['example'], default)}"
+            group.add_argument(
+                extra["flag"],
+                dest=f"{section}{_SEPARATOR}{name}",
+                metavar=extra["metavar"],
+                help=(text + "; may be given several times" if is_list else text).replace("%", "%%"),
+                action="append" if is_list else "store",
+                type=int if extra["metavar"] == "N" else str,
+            )
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    """The settings that flags and file give. Raises: UsageError with every problem."""
+    flags: dict[str, dict[str, Any]] = {}
+    for at, value in vars(options).items():
+        section, separator, name = at.partition(_SEPARATOR)
+        if separator and value is not None:
+            flags.setdefault(section, {})[name] = value
+    return read_settings(options.conf, flags)
+
+
+def _shown(example: str, default: object) -> str:
+    """The default, as a person would write it."""
+    if default is None or default in ((), {}, ""):
+        return ""
+    return f" (default: {example.strip(chr(34)) if example else default})"

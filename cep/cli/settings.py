@@ -1,0 +1,37 @@
+"""`cep settings`: every setting of a job with what it means, as a file to begin with; or what a file says, checked.
+
+Tested by: tests/cli/test_settings.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cep.model.settings import default_file, read_settings
+
+HELP = """\
+Print a settings file with every setting, its default and what it means; or check a file that is there.
+
+examples:
+  cep settings > cep.toml
+  cep settings --check cep.toml
+  cep live --conf cep.toml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument(
+        "--check", type=Path, metavar="FILE", help="say whether this file can be used; secrets come from here as well"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the file, or check one. Raises: UsageError with every problem of the file."""
+    if options.check is None:
+        print(default_file(), end="")
+        return 0
+    read_settings(options.check, {})
+    print(f"{options.check} can be used")
+    return 0

@@ -1,0 +1,336 @@
+"""Settings of a job: a TOML file, and flags that win over it → one checked value; and the model → a commented file.
+
+    [job] [events] [control] [kafka] [output] [observe] [spark]
+
+Every runner reads the same model. A setting is declared once, here: its name, type, default, what it means, and the
+flag of the command line that says the same. Unknown names and wrong types are problems, never ignored. A path in a file
+is relative to the file's folder. A value `env:NAME` of [kafka.client] is read from the environment, so that no secret
+needs to stand in a file.
+Tested by: tests/model/test_settings.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from cep.base.errors import UsageError
+from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
+from cep.model.problem import problems_of
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
+_ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
+_LOOPBACK = "127.0.0.1"
+_FROM_ENVIRONMENT = "env:"
+_PORT_MAX = 65_535
+_WIDTH = 100
+
+
+def duration_ms(text: str) -> int:
+    """`10 s` in milliseconds. Raises: ValueError with a sentence for the author."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no time such as `500 ms`, `10 s`, `5 min`, `2 h`, `1 d`")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _duration(value: object) -> int:
+    if isinstance(value, str):
+        return duration_ms(value)
+    raise ValueError(f"{value!r} is no time; write a text such as `10 s`")
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def _address(value: str) -> tuple[str, int] | None:
+    if not value:
+        return None
+    found = _ADDRESS.fullmatch(value)
+    if found is None or int(found[2]) > _PORT_MAX:
+        raise ValueError(f"{value!r} is no port or address such as 9464 or 0.0.0.0:9464; empty listens nowhere")
+    return (found[1] or _LOOPBACK).strip("[]"), int(found[2])
+
+
+def _from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    found = {}
+    for name, value in values.items():
+        text = value.get_secret_value()
+        if text.startswith(_FROM_ENVIRONMENT):
+            variable = text.removeprefix(_FROM_ENVIRONMENT)
+            if variable not in os.environ:
+                raise ValueError(f"`{name}` is to come from the environment, which has no {variable}")
+            value = SecretStr(os.environ[variable])  # noqa: PLW2901 the one that counts from here on
+        found[name] = value
+    return found
+
+
+DurationMs = Annotated[int, BeforeValidator(_duration)]
+PathText = Annotated[Path, BeforeValidator(_path)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]
+Texts = tuple[str, ...]
+_PATH_OR_NONE: Any = PathText | None
+
+
+def _setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
+    """A field with what the command line and the commented file need. `example` stands where there is no default."""
+    extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
+    return Field(default, description=description, json_schema_extra=extra)
+
+
+class _Section(BaseModel):
+    # Not strict as a whole: TOML has arrays where we want tuples. Numbers are strict by their field.
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class JobSettings(_Section):
+    """The job: what is matched, how keyed state is laid out, where progress is kept."""
+
+    rules: PathText | None = _setting(
+        None, "Folder of rule files that the job begins with.", "--rules", "FOLDER", '"rules"'
+    )
+    checkpoint: PathText | None = _setting(
+        None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint", "FOLDER", '"/var/lib/cep/job"'
+    )
+    lateness: DurationMs = _setting(
+        0, "Disorder to expect: how far the watermark stays behind the newest event.", "--lateness", "TIME", '"0 s"'
+    )
+    order: Literal["event_time", "arrival"] = _setting(
+        "event_time",
+        "event_time: an event waits until no earlier one is expected, so that the order of arrival does not matter; "
+        "arrival: events are matched as they come.",
+        "--order",
+        "ORDER",
+    )
+    idle: DurationMs = _setting(
+        IDLE_MS_DEFAULT,
+        "Event time for which a partition without new records holds back the others.",
+        "--idle",
+        "TIME",
+        '"10 s"',
+    )
+    dedup: DurationMs = _setting(
+        0,
+        "Event time for which event ids are remembered; one that comes again is ignored and counted. 0 s: never.",
+        "--dedup",
+        "TIME",
+        '"0 s"',
+    )
+    trigger: DurationMs = _setting(
+        0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger", "TIME", '"0 s"'
+    )
+    keys: Texts = _setting(
+        (),
+        "Keys that later rules may use too.",
+        "--key",
+        "FIELDS",
+        '["card_id,merchant_id"]',
+    )
+    key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = _setting(
+        KEY_GROUPS_DEFAULT,
+        "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
+        "--key-groups",
+        "N",
+    )
+    pages: Positive = _setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")
+
+
+class EventsSettings(_Section):
+    """Where events come from: a folder, or a topic."""
+
+    folder: PathText | None = _setting(
+        None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
+    )
+    topic: str | None = _setting(None, "Topic of events, JSON values.", "--topic", "NAME", '"payments"')
+    starting: Literal["earliest", "latest"] = _setting(
+        "earliest", "Where a new job begins in the topic: earliest or latest.", "--starting", "WHERE"
+    )
+    max_records: Positive | None = _setting(
+        None, "Records of a topic in one micro-batch at most.", "--max-records", "N", "200000"
+    )
+    max_files: Positive | None = _setting(
+        None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8"
+    )
+
+
+class ControlSettings(_Section):
+    """Control records: rules published, changed and retired while the job goes on."""
+
+    folder: PathText | None = _setting(
+        None, "Folder in which files of JSON lines appear.", "--control", "FOLDER", '"control"'
+    )
+    topic: str | None = _setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
+
+
+class KafkaSettings(_Section):
+    """The brokers, and how clients reach them."""
+
+    bootstrap_servers: str | None = _setting(
+        None, "Brokers, host:port, more with commas.", "--bootstrap-servers", "HOST:PORT", '"kafka:9092"'
+    )
+    client: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+        {},
+        "Settings of librdkafka, for security above all; `env:NAME` takes a value from the environment.",
+        example='{ "security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD" }',
+    )
+
+    def client_settings(self) -> dict[str, str]:
+        """The client's settings in plain text, for the client alone."""
+        return {name: value.get_secret_value() for name, value in self.client.items()}
+
+
+class OutputSettings(_Section):
+    """Where alerts and records that were set aside go."""
+
+    alerts: Texts = _setting(
+        (),
+        "`console`, `kafka:TOPIC`, or a folder for JSON lines; may be several. The console if none is named.",
+        "--alerts",
+        "WHERE",
+        '["kafka:alerts"]',
+    )
+    dead_letters: PathText | None = _setting(
+        None,
+        "Folder for records set aside; in the checkpoint folder if not given.",
+        "--dead-letters",
+        "FOLDER",
+        '"dead_letters"',
+    )
+
+
+class ObserveSettings(_Section):
+    """What the job tells of itself."""
+
+    listen: Address = _setting(
+        None,
+        "Port, or host and port, of /metrics and /health; on this machine only unless a host is named.",
+        "--listen",
+        "[HOST:]PORT",
+        '"9464"',
+    )
+    log: Literal["text", "json"] = _setting(
+        "text", "Form of the log on standard error: text or json, one object a line.", "--log", "FORM"
+    )
+    stalled: DurationMs = _setting(
+        300_000,
+        "Time without a finished micro-batch after which /health says no, while there is work.",
+        example='"5 min"',
+    )
+
+
+class SparkSettings(_Section):
+    """What only the runners on Spark read."""
+
+    cores: Positive = _setting(2, "Cores of this machine to use.", "--cores", "N")
+    partitions: Positive | None = _setting(
+        None, "Matching tasks, fixed at the job's first start; as many as cores if not given.", "--partitions", "N", "2"
+    )
+    conf: dict[str, str] = _setting(
+        {},
+        "Settings of Spark, which win over ours.",
+        example='{ "spark.driver.memory" = "4g" }',
+    )
+
+
+class Settings(_Section):
+    """All settings of a job."""
+
+    job: JobSettings = JobSettings()
+    events: EventsSettings = EventsSettings()
+    control: ControlSettings = ControlSettings()
+    kafka: KafkaSettings = KafkaSettings()
+    output: OutputSettings = OutputSettings()
+    observe: ObserveSettings = ObserveSettings()
+    spark: SparkSettings = SparkSettings()
+
+
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    name: info.annotation for name, info in Settings.model_fields.items() if isinstance(info.annotation, type)
+}
+_NAMES = tuple(sorted({*SECTIONS, *(name for section in SECTIONS.values() for name in section.model_fields)}))
+
+
+def fields() -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, name, field) of every setting, in the order of the file."""
+    for section, model in SECTIONS.items():
+        for name, info in model.model_fields.items():
+            yield section, name, info
+
+
+def extra_of(info: FieldInfo) -> dict[str, Any]:
+    """`flag`, `metavar` and `example` of a setting."""
+    assert isinstance(info.json_schema_extra, dict), "every setting is made by _setting"
+    return dict(info.json_schema_extra)
+
+
+def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> Settings:
+    """The settings of a file, or the defaults, with what the command line says in their place.
+
+    `flags`: section → name → value, only of flags that were given.
+    Raises: UsageError with every problem and its place.
+    """
+    given = {} if path is None else _read_toml(path)
+    for section, values in flags.items():
+        table = given.setdefault(section, {})
+        if isinstance(table, dict):
+            table.update(values)
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        where = "the settings" if path is None else str(path)
+        flags_of = {f"$.{section}.{name}": extra_of(info)["flag"] for section, name, info in fields()}
+        told = "\n".join(
+            f"  {p}{f' ({flags_of[p.path]})' if flags_of.get(p.path) else ''}" for p in problems_of(error, _NAMES)
+        )
+        raise UsageError(
+            f"{where} cannot be used; `cep settings` prints every setting with what it means\n{told}"
+        ) from None
+
+
+def default_file() -> str:
+    """A settings file that says what the defaults are and what each setting means. It is valid as it is."""
+    lines = ["# Settings of a cep job. A flag of the command line wins over the file."]
+    lines.append("# What is commented out has no default; the value is an example.")
+    for section, model in SECTIONS.items():
+        lines += ["", f"# {(model.__doc__ or '').strip()}", f"[{section}]"]
+        for name, info in model.model_fields.items():
+            extra = extra_of(info)
+            flag = f" ({extra['flag']})" if extra["flag"] else ""
+            lines += [f"# {line}" for line in textwrap.wrap(f"{info.description}{flag}", _WIDTH - 2)]
+            default = info.get_default()
+            if default is None or default in ((), {}, ""):
+                lines.append(f"# {name} = {extra['example']}")
+            else:
+                lines.append(f"{name} = {extra['example'] or json.dumps(default)}")
+    return "\n".join(lines) + "\n"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    """The file's tables, its paths made relative to its folder. Raises: UsageError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error}; `cep settings` prints a file to begin with") from error
+    if len(data) > SETTINGS_FILE_BYTES_MAX:
+        raise UsageError(f"{path} has {len(data)} bytes, a settings file has {SETTINGS_FILE_BYTES_MAX} at most")
+    try:
+        tables = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    for section, name, info in fields():
+        table = tables.get(section)
+        if isinstance(table, dict) and isinstance(table.get(name), str) and info.annotation == _PATH_OR_NONE:
+            table[name] = str(path.parent / table[name])
+    return tables

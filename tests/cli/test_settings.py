@@ -1,0 +1,62 @@
+"""`cep settings`, and flags that come from the model."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import UsageError
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.main import main
+from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser()
+    add_setting_arguments(made, *SECTIONS)
+    return made
+
+
+def test_print_and_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == default_file()
+    path = tmp_path / "cep.toml"
+    path.write_text(printed)
+    assert main(["settings", "--check", str(path)]) == 0
+    path.write_text(printed.replace("key_groups", "key_grops"))
+    assert main(["settings", "--check", str(path)]) == 2
+    assert "did you mean `key_groups`?" in capsys.readouterr().err
+
+
+def test_flags_of_every_type() -> None:
+    assert settings_of(parser().parse_args([])) == Settings()
+    words = [
+        "--rules",
+        "r",
+        "--lateness",
+        "10 s",
+        "--key",
+        "a",
+        "--key",
+        "b,c",
+        "--key-groups",
+        "8",
+        "--listen",
+        "9464",
+    ]
+    found = settings_of(parser().parse_args([*words, "--listen", "9464"]))
+    assert found.job == Settings().job.model_copy(
+        update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8}
+    )
+    assert found.observe.listen == ("127.0.0.1", 9464)
+    with pytest.raises(UsageError, match="lateness"):
+        settings_of(parser().parse_args(["--lateness", "soon"]))
+
+
+def test_help_has_every_flag() -> None:
+    text = parser().format_help()
+    assert all(extra_of(info)["flag"] in text for _, _, info in fields() if extra_of(info)["flag"])
+    assert "(default: 128)" in text

@@ -1,0 +1,114 @@
+"""Settings: the file that is printed is valid and says the defaults; every mistake is told; flags win; secrets hide."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.base.errors import UsageError
+from cep.base.limits import SETTINGS_FILE_BYTES_MAX
+from cep.model.settings import Settings, default_file, duration_ms, extra_of, fields, read_settings
+
+UNITS = st.sampled_from([("ms", 1), ("s", 1_000), ("h", 3_600_000)])
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "cep.toml"
+    path.write_text(text)
+    return path
+
+
+def uncommented() -> str:
+    """The printed file with every example in force."""
+    lines = default_file().splitlines()
+    names = {f"# {name} = " for _, name, _ in fields()}
+    return "\n".join(line[2:] if any(line.startswith(n) for n in names) else line for line in lines)
+
+
+def test_the_printed_file_says_the_defaults(tmp_path: Path) -> None:
+    assert read_settings(written(tmp_path, default_file()), {}) == Settings() == read_settings(None, {})
+
+
+def test_the_printed_file_has_every_setting_and_its_examples_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KAFKA_PASSWORD", "geheim")
+    tables = tomllib.loads(uncommented())
+    assert [(s, n) for s, table in tables.items() for n in table] == [(s, n) for s, n, _ in fields()]
+    found = read_settings(written(tmp_path, uncommented()), {})
+    assert found.kafka.client_settings()["sasl.password"] == "geheim"
+    assert "geheim" not in repr(found) + str(found) + found.model_dump_json()
+    assert all(info.description for _, _, info in fields())
+    flags = [extra_of(info)["flag"] for _, _, info in fields() if extra_of(info)["flag"]]
+    assert len(flags) == len(set(flags))
+
+
+def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+    text = """
+    [job]
+    latness = "10 s"
+    trigger = "10 parsec"
+    key_groups = "many"
+    [events]
+    max_records = 1.5
+    starting = "somewhere"
+    [kafka.client]
+    "sasl.password" = "env:CEP_NOT_THERE"
+    [observe]
+    listen = "nowhere"
+    [sparks]
+    """
+    with pytest.raises(UsageError) as error:
+        read_settings(written(tmp_path, text), {"spark": {"cores": 0}})
+    told = str(error.value)
+    for place in (
+        "$.job.latness: no such name here; did you mean `lateness`?", "$.job.trigger: '10 parsec'", "$.job.key_groups",
+        "$.events.max_records", "$.events.starting", "$.kafka.client: `sasl.password`", "CEP_NOT_THERE",
+        "$.observe.listen: 'nowhere'", "$.spark.cores", "did you mean `spark`?",
+    ):  # fmt: skip
+        assert place in told
+
+
+def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None:
+    path = written(tmp_path, '[job]\nrules = "r"\nlateness = "10 s"\n[events]\nfolder = "/abs"\n')
+    found = read_settings(path, {"job": {"lateness": "2 min"}, "events": {"topic": "t"}})
+    assert found.job.rules == tmp_path / "r"
+    assert found.job.lateness == 120_000
+    assert (found.events.folder, found.events.topic) == (Path("/abs"), "t")
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:80", ("::1", 80)), ("", None)],
+)
+def test_an_address_is_on_this_machine_unless_it_says_more(text: str, address: tuple[str, int] | None) -> None:
+    assert read_settings(None, {"observe": {"listen": text}}).observe.listen == address
+
+
+@pytest.mark.parametrize("text", ["65536", "host:", ":80:", "a b:80"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"observe\.listen"):
+        read_settings(None, {"observe": {"listen": text}})
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"[job", b" " * (SETTINGS_FILE_BYTES_MAX + 1)])
+def test_what_is_no_settings_file_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "cep.toml"
+    path.write_bytes(data)
+    with pytest.raises(UsageError, match=r"cep\.toml"):
+        read_settings(path, {})
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_settings(tmp_path / "gone.toml", {})
+
+
+@given(
+    st.integers(0, 999_999_999),
+    st.sampled_from([("ms", 1), ("s", 1_000), ("h", 3_600_000)]),
+    st.sampled_from(["", " "]),
+)
+def test_durations(count: int, unit: tuple[str, int], space: str) -> None:
+    assert duration_ms(f"{count}{space}{unit[0]}") == count * unit[1]
