@@ -27,7 +27,7 @@ def modules() -> Path:
     try:
         return node_modules()
     except NoNodeError as error:
-        pytest.skip(str(error))
+        raise pytest.skip.Exception(str(error)) from error  # Java and Python are enough for the project itself
 
 
 def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None:
