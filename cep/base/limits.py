@@ -47,6 +47,8 @@ IDLE_MS_DEFAULT = 10_000
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576
+# One JSON record of a stream of lines; what is longer has no line ends.
+RECORD_BYTES_MAX = 16_777_216
 # Rule ids that a rulebook knows, the retired ones too: it must remember their last version.
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.

@@ -6,10 +6,7 @@ Tested by: tests/cli/test_live.py, tests/runners/spark/test_live_process.py
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,9 +16,9 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.lang.render import render_text
-from cep.model.settings import JobSettings, Settings, SparkSettings
-from cep.rulebook.deploy import Deployment, deploy
+from cep.cli.given_job import job_of, stop_on_signals, tell_problems
+from cep.model.settings import Settings, SparkSettings
+from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
@@ -56,8 +53,8 @@ def run(options: argparse.Namespace) -> int:
     events, control = _sources(settings)
     records, problems = read_rules(rules)
     deployment = deploy(records)
-    _tell_problems(problems, deployment, log)
-    job = _job(settings.job, deployment)
+    tell_problems(problems, deployment, log)
+    job = job_of(settings.job, deployment)
     initial = tuple(record.to_json() for record in records)
     kept, goes_on = open_checkpoint(checkpoint, job, initial)
     if goes_on and kept != initial:
@@ -67,11 +64,11 @@ def run(options: argparse.Namespace) -> int:
         )
     letters = settings.output.dead_letters or checkpoint / "dead_letters"
     observed = Observed(settings.observe.stalled)
-    stop = _stop_on_signals()
+    stop = stop_on_signals()
     with served(settings.observe.listen, observed) as address:
         with console.status("starting Spark"):
             spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
-        _stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
+        stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
         def report(found: BatchReport) -> None:
             observed.finished(found.batch_id, found.totals, found.watermark_ms)
@@ -137,28 +134,6 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
     return events, control
 
 
-def _job(settings: JobSettings, deployment: Deployment) -> Job:
-    known = deployment.schema.columns()
-    extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
-    for domain in extra:
-        for field in domain:
-            if field not in known:
-                raise UsageError(
-                    f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(known)}"
-                )
-    domains = tuple(sorted({*deployment.key_domains, *extra}))
-    return Job(
-        deployment.schema,
-        domains,
-        settings.key_groups,
-        settings.pages,
-        settings.lateness,
-        settings.order,
-        settings.idle,
-        settings.dedup,
-    )
-
-
 def _live(
     settings: Settings, checkpoint: Path, job: Job, initial: tuple[bytes, ...], events: Source, control: Source | None,
     available_now: bool,
@@ -192,32 +167,7 @@ def _sinks(settings: Settings) -> list[AlertSink]:
     return sinks
 
 
-def _stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """An event that SIGINT and SIGTERM set, so that the job ends between two micro-batches. The second one ends it at
-    once, which costs a micro-batch done again and nothing else.
-    """
-    chosen = stop or threading.Event()
-
-    def asked(number: int, _: object) -> None:
-        chosen.set()
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, asked)
-    return chosen
-
-
 # --------------------------------------------------------------------------------------------------------- telling
-
-
-def _tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
-    for problem in problems:
-        log.tell("rule_file_refused", problem, reason=problem)
-    for rule in deployment.set_aside:
-        sentence = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
-        if rule.diagnostics:
-            sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
-        log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
 
 
 def _tell_batch(report: BatchReport, log: Log) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, settings, test, why
+from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, run, settings, test, why
 
 CLEAN = 0
 FINDINGS = 1
@@ -95,6 +95,8 @@ def _run(options: argparse.Namespace) -> int:
             return replay.run(options)
         case "settings":
             return settings.run(options)
+        case "run":
+            return run.run(options)
         case _:
             return live.run(options)
 
@@ -134,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     conformance.add_arguments(_verb(verbs, "conformance", "compare with another matcher's answers", conformance.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     settings.add_arguments(_verb(verbs, "settings", "print a settings file, or check one", settings.HELP))
+    run.add_arguments(_verb(verbs, "run", "match a stream in this process, without Java", run.HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser
 

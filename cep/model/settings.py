@@ -1,6 +1,6 @@
 """Settings of a job: a TOML file, and flags that win over it → one checked value; and the model → a commented file.
 
-    [job] [events] [control] [kafka] [output] [observe] [spark]
+    [job] [events] [control] [kafka] [output] [observe] [spark] [embedded]
 
 Every runner reads the same model. A setting is declared once, here: its name, type, default, what it means, and the
 flag of the command line that says the same. Unknown names and wrong types are problems, never ignored. A path in a file
@@ -244,6 +244,40 @@ class SparkSettings(_Section):
     )
 
 
+class EmbeddedSettings(_Section):
+    """What only the runner in one process reads."""
+
+    workers: Positive = _setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
+    groups: str | None = _setting(
+        None,
+        "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
+        "--groups",
+        "RANGE",
+        '"0-63"',
+    )
+    store: Literal["rocksdb", "memory"] = _setting(
+        "rocksdb", "Where keyed state is kept between checkpoints: rocksdb or memory.", "--store", "WHERE"
+    )
+    cache_mb: Positive = _setting(
+        256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
+    )
+    target: str | None = _setting(
+        None,
+        "Where checkpoints go: a folder, or what fsspec takes (s3://…); in the checkpoint folder if not given.",
+        "--checkpoint-target",
+        "URL",
+        '"s3://bucket/job"',
+    )
+    kept: Positive = _setting(3, "Checkpoints that are kept.")
+    interval: DurationMs = _setting(1_000, "Time between two commits.", "--interval", "TIME", '"1 s"')
+    delivery: Literal["exactly-once", "at-least-once"] = _setting(
+        "exactly-once",
+        "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
+        "--delivery",
+        "HOW",
+    )
+
+
 class Settings(_Section):
     """All settings of a job."""
 
@@ -254,6 +288,7 @@ class Settings(_Section):
     output: OutputSettings = OutputSettings()
     observe: ObserveSettings = ObserveSettings()
     spark: SparkSettings = SparkSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
 
 
 SECTIONS: Mapping[str, type[BaseModel]] = {

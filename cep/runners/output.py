@@ -80,6 +80,21 @@ def write_outputs(alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, f
     return [path, dead_path] if dead_letters else [path]
 
 
+def write_letters(folder: Path, number: int, letters: Sequence[bytes]) -> None:
+    """The letters of a micro-batch or commit, in a file of their own; one that comes again replaces its file.
+
+    Raises: SinkError.
+    """
+    path = folder / f"batch-{number:019d}.jsonl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(path, lambda file: _write_lines(file, sorted(letters)))
+    except OSError as error:
+        raise SinkError(
+            f"{len(letters)} letters cannot be written to {path}: {error}; make room, then start again"
+        ) from error
+
+
 def _write_lines(file: BinaryIO, lines: Iterable[bytes]) -> None:
     file.writelines(line + b"\n" for line in lines)
 

@@ -1,0 +1,190 @@
+"""`cep run`: rules and streams → the job in this process, until it is stopped or its events end.
+
+Tested by: tests/cli/test_run.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.base.errors import CepError, UsageError
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.given_job import job_of, stop_on_signals, tell_problems
+from cep.model.settings import Settings
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
+from cep.runners.job import Job
+from cep.runners.observe import Log, Observed, served
+from cep.runners.spark.live_checkpoint import open_checkpoint
+from cep.sinks.base import AlertSink
+from cep.sinks.console import ConsoleSink
+from cep.sinks.jsonl import JsonLinesSink
+from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
+from cep.sources.kafka import KafkaSettings
+from cep.sources.live.base import LiveSource
+from cep.sources.live.files import FilesSource
+from cep.sources.live.kafka import TopicSource
+from cep.sources.live.lines import LinesSource
+
+HELP = """\
+Match a stream in this process, without Java: a topic, files that appear in a folder, or JSON lines on standard input. A
+job that starts again with the same checkpoint folder goes on where it was; without one nothing is kept.
+
+examples:
+  cep run --rules rules --events payments.jsonl --available-now
+  generate | cep run --rules rules --events -
+  cep run --rules rules --bootstrap-servers kafka:9092 --topic payments --alerts kafka:alerts --checkpoint /var/lib/cep
+"""
+_STDIN = Path("-")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    add_setting_arguments(parser, "job", "events", "control", "kafka", "output", "observe", "embedded")
+    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
+    settings = settings_of(options)
+    log = Log(settings.observe.log, sys.stderr)
+    if settings.job.rules is None:
+        raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
+    records, problems = read_rules(settings.job.rules)
+    deployment = deploy(records)
+    tell_problems(problems, deployment, log)
+    job = job_of(settings.job, deployment)
+    initial = tuple(record.to_json() for record in records)
+    workers = _workers(settings, job)
+    checkpoint = settings.job.checkpoint
+    if checkpoint is not None:
+        kept, goes_on = open_checkpoint(checkpoint, job, initial)
+        if goes_on and kept != initial:
+            told = f"publish changes of {settings.job.rules} as control records"
+            log.tell("rules_differ", f"the job goes on with the rules it began with; {told}")
+        initial = kept
+    sources = _sources(settings, options.available_now)
+    observed = Observed(settings.observe.stalled)
+    stop = stop_on_signals()
+    embedded = settings.embedded
+    commits = Commits(
+        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, (embedded.cache_mb << 20) // 2)
+    )
+    for refused in commits.refused:
+        log.tell("checkpoint_refused", f"passed over: {refused}")
+    engine = Engine(job, initial, commits.store, workers)
+    at_once = checkpoint is None or embedded.delivery == "at-least-once"
+    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
+
+    def report(found: BatchReport) -> None:
+        observed.finished(found.batch_id, found.totals)
+
+    pace = Pace(embedded.interval, at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
+    runner = Runner(engine, sources, outlets, commits, pace, report, idle=observed.idle)
+    try:
+        with served(settings.observe.listen, observed) as address:
+            where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
+            begins = "goes on" if commits.restored is not None else "begins"
+            keeps = f"{checkpoint} keeps its progress" if checkpoint else "nothing is kept"
+            log.tell(
+                "started", f"the job {begins}; {keeps}{where}", begins=begins, port=address[1] if address else None
+            )
+            runner.run(stop, until_end=options.available_now)
+    except CepError as error:
+        observed.failure = type(error).__name__
+        raise
+    finally:
+        outlets.close()
+        sources.close()
+        engine.close()
+        commits.close()
+        _tell_end(commits, settings, log)
+    return 1 if problems or deployment.set_aside else 0
+
+
+# ---------------------------------------------------------------------------------------------------- what to run
+
+
+def _sources(settings: Settings, until_end: bool) -> Sources:
+    kafka = settings.kafka
+    client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
+    folder, topic, control = settings.events.folder, settings.events.topic, settings.control
+    if (folder is None) == (topic is None):
+        raise UsageError("give the events: either --events PATH (`-` is standard input), or --topic")
+    if control.folder is not None and control.topic is not None:
+        raise UsageError("give --control or --control-topic, not both: control records have one order")
+    wants_topic = topic is not None or control.topic is not None
+    if kafka.bootstrap_servers is None and (wants_topic or any(a.startswith("kafka:") for a in settings.output.alerts)):
+        raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
+    events: LiveSource
+    if topic is not None:
+        events = TopicSource(client, topic, settings.events.starting)
+    elif folder == _STDIN:
+        events = LinesSource(sys.stdin.fileno())
+    else:
+        assert folder is not None, "asked for above"
+        events = FilesSource(folder, follow=not until_end)
+    changes: LiveSource | None = None
+    if control.topic is not None:
+        changes = TopicSource(client, control.topic)
+    elif control.folder is not None:
+        changes = FilesSource(control.folder, follow=True)
+    return Sources(events, changes)
+
+
+def _workers(settings: Settings, job: Job) -> Workers:
+    embedded, text = settings.embedded, settings.embedded.groups
+    bytes_max = (embedded.cache_mb << 20) // 2 if settings.job.checkpoint and embedded.store == "rocksdb" else None
+    if text is None:
+        return Workers(embedded.workers, page_bytes_max=bytes_max)
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < job.groups_count):
+        raise UsageError(f"--groups {text}: give first-last, as 0-63, below the job's {job.groups_count} key groups")
+    return Workers(embedded.workers, int(first), int(last) + 1, bytes_max)
+
+
+def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
+    sinks: list[AlertSink] = []
+    servers, client = settings.kafka.bootstrap_servers or "", settings.kafka.client_settings()
+    for where in dict.fromkeys(settings.output.alerts or ("console",)):
+        if where == "console":
+            sinks.append(ConsoleSink())
+        elif not where.startswith("kafka:"):
+            sinks.append(JsonLinesSink(Path(where)))
+        elif at_once:
+            sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), client))
+        else:
+            assert settings.job.checkpoint is not None, "or they go out at once"
+            # The same again after a restart, also on another machine; another one for each process of a job.
+            topic, groups = where.removeprefix("kafka:"), settings.embedded.groups or "all"
+            name = f"{settings.job.checkpoint.resolve().name}-{topic}-{groups}"
+            sinks.append(KafkaTransactionSink(servers, topic, name, client))
+    return sinks
+
+
+def _letters_folder(settings: Settings) -> Path | None:
+    if settings.output.dead_letters is not None or settings.job.checkpoint is None:
+        return settings.output.dead_letters
+    return settings.job.checkpoint / "dead_letters"
+
+
+def _tell_end(commits: Commits, settings: Settings, log: Log) -> None:
+    totals = commits.totals
+    if settings.observe.log == "json":
+        log.tell("ended", "", **dict(sorted(totals.items())))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in sorted(totals.items()):
+        table.add_row(Text(name), f"{count:,}")
+    Console(stderr=True, highlight=False).print(table)

@@ -1,0 +1,188 @@
+"""Decoded records, control records and event times of one micro-batch → alerts, on several threads. No I/O, no clock.
+
+    records ─▶ route (intake.py) ─┬─▶ share 0: key groups 0 … 63    ─┐
+    control records ─▶ rulebook ──┼─▶ share 1: key groups 64 … 127  ─┼─▶ alerts, sorted
+    event times ─▶ watermark ─────┘                                   ─┘
+
+The rulebook and the watermark are one for all; shares work side by side and meet at the end of each micro-batch. So
+between two micro-batches all keyed state is of one moment, which is what a checkpoint keeps.
+Tested by: tests/runners/embedded/test_engine.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from cep.base.errors import StateCorruptError
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import EventBatch, concat_batches
+from cep.columnar.decode import Decoded
+from cep.columnar.route import key_groups
+from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.runners.embedded.pages import Pages
+from cep.runners.embedded.share import Done, Share, Work
+from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
+from cep.runners.group_rules import changed, forgotten, initial_rulebook, restored
+from cep.runners.intake import take_in
+from cep.runners.job import ARRIVAL, Job, Programs
+from cep.state.store import DurableStore, WriteBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How matching is divided: threads, the key groups of this process, bytes of pages in memory (None: all)."""
+
+    count: int = 2
+    first_group: int = 0
+    end_group: int | None = None
+    page_bytes_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """What a micro-batch gave: alerts in their order, letters of what was set aside (JSON), counters by name."""
+
+    alerts: pa.Table
+    letters: tuple[bytes, ...]
+    counters: Counter[str]
+
+
+class Engine:
+    """The job's rulebook, watermark and keyed state. `initial` are the control records that it begins with."""
+
+    def __init__(self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers) -> None:
+        end = job.groups_count if workers.end_group is None else workers.end_group
+        assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
+        self.job = job
+        self.store = store
+        self.groups = range(workers.first_group, end)
+        count = min(workers.count, len(self.groups))
+        bounds = [self.groups.start + len(self.groups) * at // count for at in range(count + 1)]
+        bytes_max = None if workers.page_bytes_max is None else workers.page_bytes_max // count
+        self.shares = [
+            Share(job, range(bounds[at], bounds[at + 1]), Pages(store, job.domains, bytes_max)) for at in range(count)
+        ]
+        self._bounds = np.array(bounds[1:], np.int32)
+        self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
+        self._programs = Programs()
+        self._rulebook = initial_rulebook(job, initial)
+        self.times: PartitionTimes = {}
+        self.watermark_ms = TIME_MS_MIN
+
+    @property
+    def epoch(self) -> int:
+        """Of the rulebook: how many changes were applied."""
+        return self._rulebook.rulebook.epoch
+
+    def step(self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: PartitionTimes) -> Stepped:
+        """One micro-batch. `times`: how far each partition has been read with it (event_time.py).
+
+        Raises: StateError, StoreError; the engine is then of no use, and the job goes on from its checkpoint.
+        """
+        job = self.job
+        # What was matched before lies below or at this watermark: what comes now is late by it, and then moves it.
+        before_ms = self.watermark_ms
+        letters, counters = self._change_rules(controls, before_ms)
+        self.times = merged(self.times, times)
+        self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, job.lateness_ms, job.idle_ms))
+        at_once = job.lateness_ms == 0 and len(self.times) == 1
+        batches, taken_letters = self._take_in(parts, counters)
+        letters += taken_letters
+        programs = self._programs.of(self._rulebook.rulebook, job.schema)
+        due_ms = due_before(self.watermark_ms, at_once=at_once)
+        works = [Work(programs, own, before_ms, self.watermark_ms, due_ms) for own in batches]
+        tables: list[pa.Table] = []
+        for done in self._work(works):
+            tables += done.output.alerts
+            counters.update(done.output.counters)
+            letters += [orjson.dumps({"code": "late", **event}) for event in done.late]
+        # Not before: events that waited may belong to a version that is over by now.
+        if self._rulebook.forget_ms <= self.watermark_ms:
+            self._rulebook = forgotten(job, self._rulebook, self.watermark_ms)
+        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _work(self, works: Sequence[Work]) -> list[Done]:
+        if self._pool is None:
+            return [share.step(work) for share, work in zip(self.shares, works, strict=True)]
+        return list(self._pool.map(lambda share, work: share.step(work), self.shares, works))
+
+    def _change_rules(self, controls: tuple[bytes, ...], before_ms: int) -> tuple[list[bytes], Counter[str]]:
+        if not controls:
+            return [], Counter()
+        seen_ms = before_ms
+        if self.job.order == ARRIVAL:  # then events are matched before the watermark has passed them
+            seen_ms = max([before_ms, *(ms for ms, _ in self.times.values())])
+        change = changed(self.job, self._rulebook, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
+        self._rulebook = change.after
+        self.watermark_ms = max(self.watermark_ms, change.heartbeat_ms)
+        return list(change.dead_letters), Counter(change.counters)
+
+    def _take_in(
+        self, parts: Sequence[Decoded], counters: Counter[str]
+    ) -> tuple[list[dict[int, EventBatch]], list[bytes]]:
+        """The events of each share by the number of their domain; those of other processes' key groups are left out."""
+        letters: list[bytes] = []
+        routed: dict[int, list[EventBatch]] = {}
+        for decoded in parts:
+            taken = take_in(self.job, decoded)
+            letters += taken.dead_letters
+            counters.update(taken.counters)
+            for number, batch in enumerate(taken.batches):
+                if len(batch):
+                    routed.setdefault(number, []).append(batch)
+        found: list[dict[int, EventBatch]] = [{} for _ in self.shares]
+        for number, batches in routed.items():
+            batch = concat_batches(batches)
+            if len(self.shares) == 1 and len(self.groups) == self.job.groups_count:
+                found[0][number] = batch
+                continue
+            groups = key_groups(batch.key, self.job.groups_count)
+            owner = np.where(groups < self.groups.start, -1, np.searchsorted(self._bounds, groups, side="right"))
+            for at in range(len(self.shares)):
+                own = owner == at
+                if own.any():
+                    found[at][number] = batch if own.all() else batch.take(own)
+        return found, letters
+
+    # --------------------------------------------------------------------------------------------- save, restore
+
+    def save(self) -> tuple[dict[str, Any], int]:
+        """Write what has changed into the store. Returns: what is to be kept beside it, and how many pages changed."""
+        batches = [WriteBatch() for _ in self.shares]
+        if self._pool is None:
+            counts = [share.save(batch) for share, batch in zip(self.shares, batches, strict=True)]
+        else:
+            counts = list(self._pool.map(lambda share, batch: share.save(batch), self.shares, batches))
+        for batch in batches:
+            self.store.write(batch)
+        payload = {
+            "rulebook": self._rulebook.rulebook.to_bytes().decode(),
+            "watermark_ms": self.watermark_ms,
+            "times": {name: list(at) for name, at in self.times.items()},
+        }
+        return payload, sum(counts)
+
+    def restore(self, payload: Mapping[str, Any]) -> None:
+        """Go on from what `save` gave, with the store as it was then. Raises: StateError."""
+        try:
+            self._rulebook = restored(self.job, payload["rulebook"].encode())
+            self.watermark_ms = int(payload["watermark_ms"])
+            self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in payload["times"].items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateCorruptError(f"the checkpoint does not describe a job ({error!r}); take an older one") from error
+        for share in self.shares:
+            share.restore(self.store)

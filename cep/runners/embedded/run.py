@@ -1,0 +1,161 @@
+"""The embedded live job: sources → engine → commits → sinks, until it is stopped or its sources end.
+
+    poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or with the next commit (commit.py)
+
+A micro-batch is what has come when the last one is done, so that a quiet job answers in milliseconds and a busy one
+works on many records at a time. Control records that are there when the job starts are applied before its first event.
+Tested by: tests/runners/embedded/test_run.py
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MIN
+from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.event_time import PartitionTimes
+from cep.sources.live.base import Chunk, decode_chunks
+
+_WAIT_S = 0.05  # for a first record; a control record waits as long, at most
+_ATTEMPT_BITS = 24
+RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`interval_ms`: between two commits. `at_once`: alerts do not wait for them, and may come twice after a crash.
+    `linger_ms`: how long a micro-batch waits for company. `records_max`: of one micro-batch.
+    """
+
+    interval_ms: int = 1_000
+    at_once: bool = False
+    linger_ms: int = 0
+    records_max: int = RECORDS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What one micro-batch gave; `totals` are those of the job so far. `seconds`: from the first record to here."""
+
+    batch_id: int
+    alerts: pa.Table
+    counters: Counter[str]
+    totals: Counter[str]
+    seconds: float
+
+
+class Runner:
+    """One process of a job. Everything is called from one thread, and `stop` may be set by any."""
+
+    def __init__(
+        self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
+        report: Callable[[BatchReport], None] = lambda _: None, idle: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`report` is called after each micro-batch, `idle` where there was nothing to do."""
+        self._engine = engine
+        self._sources = sources
+        self._outlets = outlets
+        self._commits = commits
+        self._pace = pace
+        self._report = report
+        self._idle = idle
+        self._batch_id = 0
+        # Ids of micro-batches must not come again after a restart, when other records are in them.
+        self._attempt = int(time.time()) << _ATTEMPT_BITS
+        self._committed_s = time.monotonic()
+        self._is_dirty = False
+        self._behind: dict[str, bool] = {}
+
+    def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
+        """Work until `stop` is set or the source ends; then commit what there is.
+
+        `until_end`: also end where everything that is there has been read.
+
+        Raises: SourceError, SinkError, StateError: the job goes on from its last checkpoint when started again.
+        """
+        self.start()
+        while not stop.is_set() and not self._sources.events.ended:
+            is_quiet = not self.cycle(_WAIT_S)
+            if until_end and is_quiet and not any(self._behind.values()):
+                break
+        self.finish()
+
+    def start(self) -> None:
+        """Go on from the last checkpoint, and take up the control records that are there."""
+        self._commits.resume(self._engine, self._sources, self._outlets)
+        control = self._sources.control
+        if control is not None:
+            while True:
+                chunks = control.poll(self._pace.records_max, _WAIT_S)
+                if chunks:
+                    self._step([], _controls(chunks), time.monotonic())
+                if control.ended or not any(control.behind().values()):
+                    break
+
+    def cycle(self, wait_s: float) -> bool:
+        """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
+        pace, sources = self._pace, self._sources
+        controls = () if sources.control is None else _controls(sources.control.poll(pace.records_max, 0.0))
+        chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
+        began_s = time.monotonic()
+        if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
+            chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
+        has_work = bool(chunks or controls) or sources.events.behind() != self._behind
+        if has_work:
+            self._step(chunks, controls, began_s)
+        else:
+            self._idle()
+        self.commit()
+        return has_work
+
+    def commit(self) -> None:
+        """Finish the commit that is on its way, if it can be, and begin the next one, if it is due."""
+        self._commits.finish(self._outlets, wait=False)
+        due = time.monotonic() - self._committed_s >= self._pace.interval_ms / 1_000
+        if due and self._is_dirty and self._commits.begin(self._engine, self._sources):
+            self._committed_s = time.monotonic()
+            self._is_dirty = False
+
+    def finish(self) -> None:
+        """Commit everything, and wait for it. What waits for the watermark stays in the checkpoint."""
+        self._commits.finish(self._outlets, wait=True)
+        if self._is_dirty and self._commits.begin(self._engine, self._sources):
+            self._commits.finish(self._outlets, wait=True)
+            self._is_dirty = False
+
+    def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
+        decoded = decode_chunks(self._engine.job.schema, chunks)
+        behind = self._sources.events.behind()
+        times: PartitionTimes = {
+            lane: (decoded.latest_ms.get(lane, TIME_MS_MIN), is_behind)
+            for lane, is_behind in behind.items()
+            if lane in decoded.latest_ms or is_behind != self._behind.get(lane)
+        }
+        stepped = self._engine.step(decoded.parts, controls, times)
+        self._behind = behind
+        self._commits.totals.update(stepped.counters)
+        self._give(stepped)
+        self._is_dirty = True
+        self._report(
+            BatchReport(
+                self._batch_id, stepped.alerts, stepped.counters, self._commits.totals, time.monotonic() - began_s
+            )
+        )
+        self._batch_id += 1
+
+    def _give(self, stepped: Stepped) -> None:
+        if not self._pace.at_once:
+            self._commits.take(stepped)
+        elif stepped.alerts.num_rows or stepped.letters:
+            self._outlets.deliver(stepped.alerts, stepped.letters, self._attempt + self._batch_id)
+
+
+def _controls(chunks: list[Chunk]) -> tuple[bytes, ...]:
+    return tuple(value for chunk in chunks for value in chunk.records.to_pylist() if value)

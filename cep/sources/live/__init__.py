@@ -1,0 +1,1 @@
+"""Records as they come, for the embedded runner: topics, folders, standard input."""

@@ -1,0 +1,104 @@
+"""The contract of a live source: records in lanes, how far each lane was read, and whether more of it waits.
+
+A lane is what is read in order: a partition of a topic, all files of a folder. `positions` is what a checkpoint keeps;
+a source that is sent back to positions gives the same records again, those of standard input excepted.
+Tested by: tests/sources/test_live.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.columnar.decode import Decoded, decode_json, decode_table
+
+# Lane or file → offset, bytes or rows done.
+Positions = dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Records of one lane in order: JSON values (large_binary), or a table whose columns are fields."""
+
+    lane: str
+    records: pa.Array | pa.Table
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+
+class LiveSource(Protocol):
+    """Used by one thread. Every method may raise SourceError."""
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        """What has come, about `records_max` at most; waits for the first record, up to `wait_s`."""
+        ...
+
+    def positions(self) -> Positions:
+        """Up to where everything has been given out by `poll`."""
+        ...
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        """Go on behind these positions; lanes that are not among them begin at their start. Before the first `poll`."""
+        ...
+
+    def behind(self) -> dict[str, bool]:
+        """For each lane whether more of it waits in the source, as far as is known without asking."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will come any more."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedChunks:
+    """Events of several chunks, and the largest event time of each lane that has any (ms UTC)."""
+
+    parts: list[Decoded]
+    latest_ms: dict[str, int]
+
+
+def decode_chunks(schema: Schema, chunks: Sequence[Chunk]) -> DecodedChunks:
+    """Decode what one poll gave. JSON of all lanes is parsed at once, unless a record spoils it."""
+    texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
+    tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
+    found = DecodedChunks([], {})
+    if texts:
+        whole = decode_json(schema, pa.concat_arrays([chunk.records for chunk in texts]))
+        if len(whole) == sum(len(chunk) for chunk in texts):
+            starts = np.cumsum([0, *(len(chunk) for chunk in texts[:-1])])
+            found.parts.append(whole)
+            _note(found, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
+        else:
+            # Rows do not tell their lanes any more.
+            parts = [decode_json(schema, chunk.records) for chunk in texts]
+            found.parts.extend(parts)
+            _note(found, texts, [int(part.time_ms.max(initial=TIME_MS_MIN)) for part in parts])
+    for chunk in tables:
+        part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records))
+        found.parts.append(part)
+        _note(found, [chunk], [int(part.time_ms.max(initial=TIME_MS_MIN))])
+    return found
+
+
+def _note(found: DecodedChunks, chunks: Sequence[Chunk], latest_ms: Sequence[int]) -> None:
+    for chunk, ms in zip(chunks, latest_ms, strict=True):
+        if ms > TIME_MS_MIN:
+            found.latest_ms[chunk.lane] = max(ms, found.latest_ms.get(chunk.lane, TIME_MS_MIN))
+
+
+def _shower(table: pa.Table) -> Callable[[int], str]:
+    return lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)

@@ -1,0 +1,133 @@
+"""Files of a folder, or one file → chunks of records, in the order of their times; files that appear later too.
+
+A file must appear whole: write it under a name that begins with a dot or `_`, and rename it. What has been read of each
+file is kept by its name: rows of Parquet, bytes of JSON lines.
+Tested by: tests/sources/test_live.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cep.base.errors import SourceError, UsageError
+from cep.sources.live.base import Chunk, Positions
+from cep.sources.pieces import json_values
+
+LANE = "files"
+_KINDS = (".parquet", ".jsonl", ".ndjson", ".json")
+_BYTES_A_RECORD = 200
+_LOOK_S = 0.2
+_NAP_S = 0.02
+# In place of rows or bytes: all of the file.
+_DONE = -1
+
+
+class FilesSource:
+    """All files of `path`; with `follow` also those that appear later, until the runner is stopped."""
+
+    def __init__(self, path: Path, *, follow: bool) -> None:
+        """Raises: UsageError if there is nothing at the path."""
+        if not path.exists():
+            raise UsageError(f"there is nothing at {path}; make the folder first, files may come later")
+        self._path = path
+        self._follow = follow and path.is_dir()
+        self._done: Positions = {}
+        self._waiting: deque[Path] = deque()
+        self._current: Iterator[tuple[Chunk, int]] | None = None
+        self._name = ""
+        self._looked_s = float("-inf")
+        self._size = 0
+        self.ended = False
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        deadline_s = time.monotonic() + wait_s
+        while not self.ended:
+            if self._current is None:
+                self._next_file(records_max)
+            if self._current is not None:
+                try:
+                    chunk, position = next(self._current)
+                except StopIteration:
+                    self._done[self._name] = _DONE
+                    self._current = None
+                    continue
+                except (OSError, pa.ArrowInvalid) as error:
+                    raise SourceError(
+                        f"{self._path / self._name} cannot be read: {error}; mend or remove it"
+                    ) from error
+                self._done[self._name] = position
+                return [chunk]
+            if not self._follow:
+                self.ended = True
+            elif time.monotonic() >= deadline_s:
+                break
+            else:
+                time.sleep(min(_NAP_S, max(0.0, deadline_s - time.monotonic())))
+        return []
+
+    def positions(self) -> Positions:
+        return dict(self._done)
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self._done = dict(positions)
+
+    def behind(self) -> dict[str, bool]:
+        return {LANE: self._current is not None or bool(self._waiting)}
+
+    def close(self) -> None:
+        """Files are closed when they end, or with the reader."""
+        self._current = None
+
+    def _next_file(self, records_max: int) -> None:
+        if not self._waiting and time.monotonic() - self._looked_s >= _LOOK_S:
+            self._look()
+        if self._waiting:
+            path = self._waiting.popleft()
+            self._name = self._name_of(path)
+            start = self._done.get(self._name, 0)
+            self._current = (
+                _rows(path, start, records_max) if path.suffix == ".parquet" else _lines(path, start, records_max)
+            )
+
+    def _look(self) -> None:
+        self._looked_s = time.monotonic()
+        paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
+        fresh = [p for p in paths if p.suffix in _KINDS and self._done.get(self._name_of(p)) != _DONE]
+        self._waiting.extend(sorted(fresh, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+
+    def _name_of(self, path: Path) -> str:
+        return path.name
+
+
+def _rows(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
+    with pq.ParquetFile(path) as file:
+        done = 0
+        for batch in file.iter_batches(batch_size=records_max):
+            end = done + batch.num_rows
+            if end > start:
+                share = batch.slice(max(0, start - done))
+                yield Chunk(LANE, pa.Table.from_batches([share])), end
+            done = end
+
+
+def _lines(path: Path, start: int, records_max: int) -> Iterator[tuple[Chunk, int]]:
+    rest = b""
+    position = start
+    with path.open("rb") as file:
+        file.seek(start)
+        while block := file.read(records_max * _BYTES_A_RECORD):
+            cut = block.rfind(b"\n") + 1
+            if cut == 0:
+                rest += block
+                continue
+            whole, rest = rest + block[:cut], block[cut:]
+            position += len(whole)
+            yield Chunk(LANE, json_values(whole)), position
+    if rest:
+        yield Chunk(LANE, json_values(rest)), position + len(rest)

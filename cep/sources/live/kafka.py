@@ -1,0 +1,132 @@
+"""The partitions of a topic, read as records arrive → chunks of JSON values.
+
+Partitions are assigned, never subscribed to: the offsets in the checkpoint decide, and a process that matches a part of
+the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
+later is read from its start.
+Tested by: tests/sources/test_live_kafka.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cep.base.errors import SourceError
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets
+from cep.sources.live.base import Chunk, Positions
+
+_SET_BY_US = {
+    "auto.offset.reset": "error",
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",  # how an end is seen whose last offsets are holes
+    "isolation.level": "read_committed",
+}
+_DEFAULTS = {
+    "group.id": "cep",  # the client insists on a name; no group is joined
+    "fetch.wait.max.ms": "10",
+    "queued.min.messages": "100000",
+    "log_level": "2",  # broker errors reach the caller in our exceptions
+}
+_GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+_END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
+_LOOK_S = 30.0  # between two looks for new partitions
+
+
+class TopicSource:
+    """All partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
+
+    ended = False
+
+    def __init__(self, settings: KafkaSettings, topic: str, starting: str = "earliest") -> None:
+        """`starting`: where partitions begin that `seek` does not name, earliest or latest."""
+        self._settings = settings
+        self._topic = topic
+        self._starting = starting
+        self._next: dict[int, int] = {}
+        self._read_end: dict[int, bool] = {}
+        self._looked_s = 0.0
+        options = {**_DEFAULTS, **dict(settings.client_options), **_SET_BY_US}
+        self._consumer = Consumer({**options, "bootstrap.servers": settings.bootstrap_servers})
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        if not self._next:
+            self.seek({})
+        elif time.monotonic() - self._looked_s > _LOOK_S:
+            self._look()
+        try:
+            # The client waits until it has all that it is asked for; so first for one, then for what is there.
+            first = self._consumer.consume(1, wait_s)
+            messages = first + self._consumer.consume(records_max - 1, 0.0) if first else first
+        except KafkaException as error:
+            raise SourceError(f"reading {self._topic} from {self._settings.bootstrap_servers}: {error}") from error
+        values: dict[int, list[bytes | None]] = {}
+        for message in messages:
+            partition = message.partition()
+            assert partition is not None
+            notice = message.error()
+            if notice is not None:
+                self._heed(notice, message)
+                continue
+            values.setdefault(partition, []).append(message.value())
+            self._next[partition] = (message.offset() or 0) + 1
+            self._read_end[partition] = False
+        return [Chunk(self._lane(p), pa.array(found, pa.large_binary())) for p, found in sorted(values.items())]
+
+    def positions(self) -> Positions:
+        return {self._lane(partition): offset for partition, offset in self._next.items()}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        """Raises: SourceError if the topic cannot be read."""
+        ask = earliest_offsets if positions or self._starting == "earliest" else latest_offsets
+        found = ask(self._settings, [self._topic])[self._topic]
+        self._next = {p: positions.get(self._lane(p), offset) for p, offset in found.items()}
+        self._read_end = dict.fromkeys(self._next, False)
+        self._looked_s = time.monotonic()
+        self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
+
+    def behind(self) -> dict[str, bool]:
+        """A partition is behind until its end has been seen, and again when the client knows of more."""
+        found: dict[str, bool] = {}
+        for partition, offset in self._next.items():
+            is_behind = not self._read_end[partition]
+            if is_behind:
+                known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+                is_behind = known is None or known[1] < 0 or known[1] > offset
+            found[self._lane(partition)] = is_behind
+        return found
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _lane(self, partition: int) -> str:
+        return f"{self._topic}[{partition}]"
+
+    def _look(self) -> None:
+        """Take up partitions that the topic has got meanwhile."""
+        self._looked_s = time.monotonic()
+        found = earliest_offsets(self._settings, [self._topic])[self._topic]
+        new = {p: offset for p, offset in found.items() if p not in self._next}
+        if new:
+            self._next |= new
+            self._read_end |= dict.fromkeys(new, False)
+            self._consumer.incremental_assign([TopicPartition(self._topic, p, offset) for p, offset in new.items()])
+
+    def _heed(self, error: KafkaError, message: Message) -> None:
+        """What a message that is no record says. Raises: SourceError unless it passes by itself."""
+        partition = message.partition() or 0
+        if error.code() == _END_CODE:
+            self._next[partition] = max(self._next[partition], message.offset() or 0)
+            self._read_end[partition] = True
+            return
+        place = self._lane(partition)
+        if error.code() in _GONE_CODES:
+            raise SourceError(
+                f"{place}: offset {self._next[partition]} is gone. Records were deleted before they were read "
+                "(retention), or the topic was created again; give the topic a longer retention, and "
+                "start with a new checkpoint"
+            )
+        if error.code() > 0 or error.fatal():
+            raise SourceError(f"reading {place} from {self._settings.bootstrap_servers}: {error.str()}")

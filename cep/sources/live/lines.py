@@ -1,0 +1,65 @@
+"""A stream of JSON lines, as standard input is → chunks of records.
+
+What was read cannot be read again: after a restart the job goes on with what comes then.
+Tested by: tests/sources/test_live.py
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Mapping
+
+from cep.base.errors import SourceError
+from cep.base.limits import RECORD_BYTES_MAX
+from cep.sources.live.base import Chunk, Positions
+from cep.sources.pieces import json_values
+
+LANE = "lines"
+_BLOCK_BYTES = 1 << 20
+
+
+class LinesSource:
+    """Reads a file descriptor until its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._rest = b""
+        self._records_count = 0
+        self.ended = False
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        deadline_s = time.monotonic() + wait_s
+        while not self.ended:
+            ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
+            if not ready:
+                return []
+            block = os.read(self._descriptor, _BLOCK_BYTES)
+            self.ended = not block
+            cut = len(block) if self.ended else block.rfind(b"\n") + 1
+            whole, rest = self._rest + block[:cut], block[cut:]
+            if cut == 0 and not self.ended:
+                self._rest += block
+                if len(self._rest) > RECORD_BYTES_MAX:
+                    raise SourceError(f"{len(self._rest)} bytes without a line end; give JSON lines, one record a line")
+                continue
+            self._rest = rest
+            values = json_values(whole)
+            if len(values):
+                self._records_count += len(values)
+                return [Chunk(LANE, values)]
+        return []
+
+    def positions(self) -> Positions:
+        return {LANE: self._records_count}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        """Only the count goes on."""
+        self._records_count = positions.get(LANE, 0)
+
+    def behind(self) -> dict[str, bool]:
+        return {LANE: False}
+
+    def close(self) -> None:
+        """The descriptor is the caller's."""

@@ -1,0 +1,62 @@
+"""A simulated day of payments, a job over it, and what must come out: the alerts of the replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.decode import Decoded, decode_json
+from cep.model.rule import ControlRecord
+from cep.rulebook.deploy import Deployment, deploy
+from cep.runners.embedded import replay as embedded
+from cep.runners.job import Job
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from tests.runners.spark.live_cases import payments, rules, time_ms
+
+MINUTE_MS = 60_000
+
+
+@cache
+def day(seed: int = 3) -> tuple[bytes, ...]:
+    """The payments of a small day, in event-time order."""
+    return tuple(payments(seed))
+
+
+@cache
+def morning(seed: int = 3) -> tuple[bytes, ...]:
+    """Its first payments."""
+    return day(seed)[:1_500]
+
+
+def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:
+    """All rules of this repository, or the given records."""
+    return deploy(rules().values() if given is None else given)
+
+
+def expected(lines: Sequence[bytes], given: Deployment, folder: Path) -> list[bytes]:
+    """The alerts of the replay of these lines, as JSON."""
+    path = folder / "history.jsonl"
+    path.write_bytes(b"\n".join(lines))
+    job = Job(given.schema, given.key_domains)
+    return list(json_lines(embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+
+
+def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:
+    """The lines as the engine takes them."""
+    return [decode_json(job.schema, pa.array(lines, pa.large_binary()))] if lines else []
+
+
+def cut(lines: Sequence[bytes], pieces: int, seed: int) -> list[list[bytes]]:
+    """The lines in this many pieces of random sizes."""
+    bounds = np.sort(np.random.default_rng(seed).integers(0, len(lines) + 1, pieces - 1)).tolist()
+    return [list(lines[a:b]) for a, b in zip([0, *bounds], [*bounds, len(lines)], strict=True)]
+
+
+def latest_ms(lines: Sequence[bytes]) -> int:
+    """The largest event time."""
+    return max(time_ms(line) for line in lines)

@@ -1,0 +1,212 @@
+"""The commit protocol: whatever step it dies in, however often, the alert stream is the uninterrupted one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import SinkError, StateCorruptError
+from cep.base.limits import TIME_MS_MIN
+from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.job import Job
+from cep.sinks.base import AlertSink
+from cep.sinks.json_form import json_lines
+from cep.sinks.jsonl import JsonLinesSink
+from cep.sources.live.base import Chunk, Positions
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
+from tests.runners.spark.live_cases import END, disordered, rules
+
+GIVEN = deployment()
+INITIAL = tuple(record.to_json() for record in rules().values())
+LATENESS_MS = 5 * MINUTE_MS
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
+
+
+class Crash(BaseException):
+    """The process is gone: nothing below catches this."""
+
+
+@dataclass
+class Lines:
+    """A source that can be sent back, of two lanes; how much it gives at once is drawn from a seed."""
+
+    lines: list[bytes]
+    random: np.random.Generator
+    at: int = 0
+    ended: bool = False
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        end = min(len(self.lines), self.at + int(self.random.integers(0, 400)))
+        given = self.lines[self.at : end]
+        self.ended = end == len(self.lines)
+        self.at = end
+        lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
+        return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+
+    def positions(self) -> Positions:
+        return {"all": self.at}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self.at = positions["all"]
+
+    def behind(self) -> dict[str, bool]:
+        return dict.fromkeys(("a", "b"), self.at < len(self.lines))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Broker:
+    """What is outside of the process: the alerts of each number, and how often a number came twice."""
+
+    delivered: dict[int, list[bytes]] = field(default_factory=dict)
+    redelivered: int = 0
+
+    def all(self) -> list[bytes]:
+        return [alert for number in sorted(self.delivered) for alert in self.delivered[number]]
+
+
+class BrokerSink:
+    """Keeps the contract: a number that comes again has the same alerts and changes nothing. May refuse or be slow."""
+
+    def __init__(self, broker: Broker, random: np.random.Generator, refuse_share: float) -> None:
+        self._broker = broker
+        self._random = random
+        self._refuse_share = refuse_share
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        if self._random.random() < self._refuse_share:
+            raise SinkError("no broker")
+        lines = list(json_lines(alerts))
+        if batch_id in self._broker.delivered:
+            assert self._broker.delivered[batch_id] == lines, "a number has one meaning"
+            self._broker.redelivered += 1
+        self._broker.delivered[batch_id] = lines
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Steps:
+    """Dies before the n-th step that is counted, by its name if one is given."""
+
+    die_at: int
+    name: str | None = None
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, step: object) -> None:
+        self.seen[str(step)] += 1
+        counted = self.seen[self.name] if self.name is not None else self.seen.total()
+        if counted == self.die_at and self.name in (None, str(step)):
+            raise Crash(step)
+
+
+def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Steps, backend: str = "memory") -> bool:
+    """One life of the process; says whether it came to its end."""
+    random = np.random.default_rng(seed)
+    settings = StoreSettings(folder, backend, kept_count=2, cache_bytes=8 << 20)
+    outlets = Outlets((sink,), None)
+    sources = Sources(Lines(lines, random), None)
+    commits: Commits | None = None
+    engine: Engine | None = None
+    try:
+        commits = Commits(settings, steps, lambda step: steps(f"checkpoint {step}"))
+        workers = Workers(int(random.integers(1, 4)), page_bytes_max=50_000 if backend == "rocksdb" else None)
+        engine = Engine(JOB, INITIAL, commits.store, workers)
+        runner = Runner(engine, sources, outlets, commits, Pace(interval_ms=0))
+        runner.start()
+        while not sources.events.ended:
+            runner.cycle(0.0)
+            if random.random() < 0.5:  # a checkpoint that takes its time, or none
+                commits.finish(outlets, wait=True)
+        stepped = engine.step([], (END,), {})
+        commits.take(stepped)
+        runner._is_dirty = True
+        runner.finish()
+    except (Crash, SinkError):
+        return False
+    finally:
+        if engine is not None:
+            engine.close()
+        if commits is not None:
+            commits.close()  # only so that the next life can open the store; it is made anew anyway
+    return True
+
+
+@pytest.mark.parametrize("step", ["R1", "1", "2", "3", "5", "6", "R2", "R3"])
+def test_a_crash_in_each_step(step: str, tmp_path: Path) -> None:
+    """Every second life dies in the step, the others in step 6, so that there is a checkpoint to go on from."""
+    lines = disordered(list(morning()), LATENESS_MS, seed=1)
+    broker, deaths = Broker(), 0
+    for life in range(100):
+        name = step if life % 2 else "6"
+        steps = Steps(1 if name.startswith("R") else 1 + life // 2, name)
+        if run(tmp_path / "job", BrokerSink(broker, np.random.default_rng(life), 0.0), lines, life, steps):
+            break
+        deaths += name == step
+    assert deaths > 0
+    assert broker.redelivered > 0
+    assert sorted(broker.all()) == sorted(expected(list(morning()), GIVEN, tmp_path))
+
+
+@pytest.mark.parametrize(("seed", "backend"), [(1, "memory"), (2, "rocksdb"), (3, "rocksdb")])
+def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp_path: Path) -> None:
+    """Random lives; a failure names its seed by its parameter."""
+    random = np.random.default_rng(seed)
+    original = disordered(list(morning()), LATENESS_MS, seed)
+    lines = list(original)
+    for at in sorted(random.integers(200, len(lines), 10).tolist(), reverse=True):
+        lines[at:at] = lines[at - 30 : at]  # the source itself delivers twice
+    broker = Broker()
+    for life in range(300):
+        sink = BrokerSink(broker, np.random.default_rng([seed, life]), 0.03)
+        if run(tmp_path / "job", sink, lines, seed * 1_000 + life, Steps(int(random.integers(3, 40)) + life), backend):
+            break
+    else:
+        pytest.fail(f"it never came to its end, seed {seed}")
+    assert sorted(broker.all()) == sorted(expected(list(morning()), GIVEN, tmp_path))
+    assert life > 2
+
+
+def test_files_hold_each_alert_once(tmp_path: Path) -> None:
+    lines = disordered(list(morning()), LATENESS_MS, seed=5)
+    for life in range(100):
+        if run(tmp_path / "job", JsonLinesSink(tmp_path / "alerts"), lines, life, Steps(9 + 4 * life)):
+            break
+    found = [line for path in sorted((tmp_path / "alerts").iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_damage_everywhere_is_told(tmp_path: Path) -> None:
+    lines = list(morning())
+    broker = Broker()
+    assert not run(tmp_path / "job", BrokerSink(broker, np.random.default_rng(0), 0.0), lines, 0, Steps(6, "6"))
+    target = tmp_path / "job" / "checkpoints"
+    newest = max(target.glob("checkpoint-*"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    commits = Commits(StoreSettings(tmp_path / "job", "memory"))
+    assert commits.restored is not None
+    assert len(commits.refused) == 1
+    commits.close()
+    for manifest in target.glob("checkpoint-*"):
+        manifest.write_bytes(b"torn")
+    with pytest.raises(StateCorruptError, match="no checkpoint"):
+        Commits(StoreSettings(tmp_path / "job", "memory"))
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    commits = Commits(StoreSettings(None))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    assert not commits.begin(engine, Sources(Lines([], np.random.default_rng(0)), None))
+    assert engine.watermark_ms == TIME_MS_MIN
+    commits.close()

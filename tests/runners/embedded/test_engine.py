@@ -1,0 +1,108 @@
+"""The embedded engine: the alerts of the replay, however the day is cut, divided, held up, saved and restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.job import ARRIVAL, Job
+from cep.sinks.json_form import json_lines
+from cep.state.memory import MemoryStore
+from cep.state.rocks import RocksStore
+from cep.state.store import DurableStore
+from tests.runners.embedded.cases import MINUTE_MS, cut, day, decoded, deployment, expected, latest_ms
+from tests.runners.spark.live_cases import END, disordered, rules
+
+GIVEN = deployment()
+INITIAL = tuple(record.to_json() for record in rules().values())
+Open = Callable[[], DurableStore]
+
+
+def make_job(lateness_ms: int = 0, pages: int = 1, order: str = "event_time", dedup_ms: int = 0) -> Job:
+    return Job(GIVEN.schema, GIVEN.key_domains, 16, pages, lateness_ms, order=order, dedup_ms=dedup_ms)
+
+
+def feed(engine: Engine, pieces: Sequence[Sequence[bytes]], counters: Counter[str]) -> list[bytes]:
+    """The alerts of all pieces, one micro-batch each."""
+    found: list[bytes] = []
+    for piece in pieces:
+        times = {"p": (latest_ms(piece), False)} if piece else {}
+        stepped = engine.step(decoded(engine.job, piece), (), times)
+        found += json_lines(stepped.alerts)
+        counters.update(stepped.counters)
+    return found
+
+
+def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
+    stepped = engine.step([], (END,), {})
+    counters.update(stepped.counters)
+    engine.close()
+    return list(json_lines(stepped.alerts))
+
+
+@pytest.mark.parametrize(
+    ("workers", "pages", "lateness_ms", "order", "page_bytes"),
+    [
+        (1, 1, 0, "event_time", None),
+        (2, 3, 0, ARRIVAL, 20_000),
+        (3, 2, 10 * MINUTE_MS, "event_time", 20_000),
+        (2, 1, MINUTE_MS, "event_time", None),
+    ],
+)
+def test_the_alerts_of_the_replay_whatever_the_pieces(
+    workers: int, pages: int, lateness_ms: int, order: str, page_bytes: int | None, tmp_path: Path
+) -> None:
+    lines = list(day())
+    arriving = disordered(lines, lateness_ms, seed=workers) if lateness_ms else lines
+    with RocksStore(tmp_path / "rocks") as store:
+        engine = Engine(
+            make_job(lateness_ms, pages, order), INITIAL, store, Workers(workers, page_bytes_max=page_bytes)
+        )
+        counters: Counter[str] = Counter()
+        found = feed(engine, cut(arriving, 40, seed=pages), counters) + finish(engine, counters)
+        assert sum(share.pages.loads for share in engine.shares) > 0 or page_bytes is None
+    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
+    assert len(found) > 20
+    assert counters["late_events"] == 0
+    assert counters["events"] == counters["records"] == len(lines)
+
+
+@pytest.mark.parametrize("kind", ["memory", "rocks"])
+def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path) -> None:
+    """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""
+    lines = disordered(list(day()), 5 * MINUTE_MS, seed=1)
+    job = make_job(5 * MINUTE_MS, pages=2, dedup_ms=60 * MINUTE_MS)
+    store: DurableStore = MemoryStore() if kind == "memory" else RocksStore(tmp_path / "0")
+    counters: Counter[str] = Counter()
+    found: list[bytes] = []
+    engine = Engine(job, INITIAL, store, Workers(1, page_bytes_max=None if kind == "memory" else 30_000))
+    for number, piece in enumerate(cut(lines, 5, seed=2)):
+        # Each piece comes with the end of the one before: what was redelivered has no effect.
+        found += feed(engine, cut(piece, 8, seed=number), counters)
+        payload, _ = engine.save()
+        target = tmp_path / f"{number + 1}"
+        store.checkpoint(target)
+        feed(engine, [piece[-50:], list(day(4))[:200]], Counter())
+        engine.close()
+        store.close()
+        store = MemoryStore.open(target) if kind == "memory" else RocksStore(target)
+        engine = Engine(job, INITIAL, store, Workers(1 + number, page_bytes_max=None if kind == "memory" else 30_000))
+        engine.restore(payload)
+        again = feed(engine, [piece[-50:]], counters)
+        assert again == []
+    found += finish(engine, counters)
+    store.close()
+    assert sorted(found) == sorted(expected(list(day()), GIVEN, tmp_path))
+    assert counters["duplicates"] == 5 * 50 - counters["late_events"]
+
+
+def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> None:
+    lines, found = list(day()), []
+    for first, end in ((0, 5), (5, 16)):
+        engine = Engine(make_job(), INITIAL, MemoryStore(), Workers(2, first, end))
+        found += feed(engine, cut(lines, 10, seed=1), Counter()) + finish(engine, Counter())
+    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))

@@ -1,0 +1,71 @@
+"""A topic as a live source: its partitions are lanes, their offsets positions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+
+import pytest
+
+from cep.base.errors import SourceError
+from cep.sources.kafka import KafkaSettings
+from cep.sources.live.base import Chunk
+from cep.sources.live.kafka import TopicSource
+from tests.real_kafka import KafkaCluster
+
+
+def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
+    """The values of each lane; waits for so many, and then until no lane is behind."""
+    found: dict[str, list[bytes]] = {}
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        chunks: list[Chunk] = source.poll(100, 0.1)
+        for chunk in chunks:
+            found.setdefault(chunk.lane, []).extend(chunk.records.to_pylist())
+        if not chunks and sum(map(len, found.values())) >= count and not any(source.behind().values()):
+            return found
+    pytest.fail(f"{sum(map(len, found.values()))} of {count} records came")
+
+
+def send(kafka_broker: KafkaCluster, topic: str, first: int, end: int) -> dict[int, list[bytes]]:
+    values: dict[int, list[bytes]] = {}
+    records = []
+    for n in range(first, end):
+        values.setdefault(n % 3, []).append(b"%d" % n)
+        records.append({"value": b"%d" % n, "partition": n % 3})
+    kafka_broker.send(topic, records)
+    return values
+
+
+def test_every_record_of_every_partition_in_order_and_again_from_a_position(kafka_broker: KafkaCluster) -> None:
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    sent = send(kafka_broker, topic, 0, 300)
+    source = TopicSource(KafkaSettings(kafka_broker.address), topic)
+    found = drain(source, 300)
+    assert found == {f"{topic}[{p}]": values for p, values in sent.items()}
+    assert set(source.behind()) == {f"{topic}[{p}]" for p in range(4)}
+    positions = source.positions()
+    source.close()
+    more = send(kafka_broker, topic, 300, 400)
+    again = TopicSource(KafkaSettings(kafka_broker.address), topic)
+    again.seek(positions)
+    assert drain(again, 100) == {f"{topic}[{p}]": values for p, values in more.items()}
+    again.close()
+
+
+def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaCluster) -> None:
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    send(kafka_broker, topic, 0, 30)
+    source = TopicSource(KafkaSettings(kafka_broker.address), topic, "latest")
+    source.seek({})
+    assert source.poll(10, 0.2) == []
+    sent = send(kafka_broker, topic, 30, 33)
+    assert drain(source, 3) == {f"{topic}[{p}]": values for p, values in sent.items()}
+    source.close()
+    lost = TopicSource(KafkaSettings(kafka_broker.address), topic)
+    lost.seek({f"{topic}[0]": 1_000_000})
+    with pytest.raises(SourceError, match="is gone"):
+        drain(lost, 1)
+    lost.close()
