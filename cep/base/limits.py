@@ -90,3 +90,8 @@ STORE_OPEN_FILES_MAX = 256
 CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
+
+# Past events of one history on one key (or sub-key) that its value is worked out from: the newest ones of its window.
+# Memory of a busy key, some tens of bytes an event; past this older events are left out, `histories_folded` counts the
+# values that lack some.
+HISTORY_EVENTS_MAX = 100_000

@@ -78,7 +78,7 @@ class Field:
 class EventType:
     """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
 
-    `retain_ms` is how long events are kept for conditions over past events; None is as long as something asks for them.
+    `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
 
-1. Sort the batch, evaluate what needs one event alone (table.py).
+1. Sort the batch, work out histories (histories.py), evaluate what needs one event alone (table.py).
 2. For each rule, carry its runs over the events that it may react to (kernels/advance.py).
 3. Read the matches out of the tree of bound events.
 4. Keep what live runs can still reach.
@@ -11,12 +11,13 @@ Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import EventBatch, from_slots
+from cep.engine.histories import is_any_over
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
@@ -121,11 +122,12 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    fitted, orphans = fit(keyed_state or empty_state(program), program)
-    if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
+    fitted, orphans = fit(empty_state(program) if keyed_state is None else keyed_state, program)
+    over = is_any_over(program.histories, fitted.histories, watermark_ms)
+    if len(batch) == 0 and not over and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
-    prepared = prepare(program, fitted, batch)
+    prepared = prepare(program, fitted, batch, watermark_ms)
     outputs = _Outputs(program, fitted, len(batch))
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.rules) + 1))
     rule_of_run: list[Int32] = []
@@ -148,6 +150,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     kept = _keep(program, fitted, batch, prepared, outputs, run_rule)
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
+    counters["histories_folded"] = prepared.folded
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())
     counters["timeouts"] = int(matches.timed_out.sum())
@@ -251,6 +254,7 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
     rows = np.flatnonzero(row_map >= 0)
     wanted = np.zeros(len(prepared.keys), bool)
     wanted[outputs.run_key[:runs_count]] = True
+    wanted[prepared.histories.key] = True
     new_key = (np.cumsum(wanted) - 1).astype(np.int32)
     columns: dict[str, pa.Array] = {}
     for number, column in enumerate(program.columns):
@@ -275,6 +279,7 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
             prepared.columns[y.COLUMN_TIME, rows],
             columns,
         ),
+        replace(prepared.histories, key=new_key[prepared.histories.key]),
     )
 
 

@@ -1,7 +1,7 @@
 """Functions of one event's text or time → columns of the event table.
 
     lower(country) == "fr"      once for each different text that the batch has in the field
-    hour(event_time, zone)      over the times, with the zone's clock looked up once for each day
+    hour(event_time, zone)      over the times (calendar.py)
 
 Tested by: tests/nfa/test_functions.py
 """
@@ -9,26 +9,17 @@ Tested by: tests/nfa/test_functions.py
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.columnar.batch import TEXT, slots
+from cep.engine.calendar import of_times
 from cep.kernels.layout import Int64, UInt8
 from cep.lang.ir import Call, Const, CurrentField, Expr
-from cep.nfa.program import Program
-
-_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
-_MS = timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_EPOCH_WEEKDAY = 3  # a Thursday, counted from Monday as 0
-# Python's calendar ends where event times begin and a zone is behind UTC; no zone changed its clock that day.
-_CLOCK_FIRST_MS = EVENT_TIME_MS_MIN + _DAY_MS
+from cep.nfa.columns import Column
 
 _TESTS: dict[str, Callable[[pa.Array, str], pa.Array]] = {
     "contains": pc.match_substring,
@@ -39,20 +30,22 @@ _TESTS: dict[str, Callable[[pa.Array, str], pa.Array]] = {
 }
 
 
-def fill_computed(program: Program, texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8) -> pa.Array:
-    """Fill the computed columns of the new rows; returns the dictionary with the texts that they add.
+def fill_computed(kinds: Sequence[Column], texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8) -> pa.Array:
+    """Fill the computed ones of the columns, from the first new row on; returns the dictionary with their texts added.
 
     Cost: O(N) for each such column, and its function once for each different text of its source.
     """
     present: dict[int, Int64] = {}
     made: list[tuple[int, Int64, pa.Array]] = []
-    for number, column in enumerate(program.columns):
+    for number, column in enumerate(kinds):
         call, source = column.computed, column.source
         if call is None:
             continue
         nulls[number, first_row:] = nulls[source, first_row:]
-        if not program.columns[source].type.is_text:
-            columns[number, first_row:] = of_times(call, columns[source, first_row:])
+        if not kinds[source].type.is_text:
+            columns[number, first_row:] = of_times(
+                call.fn, str(_constant(call.arguments[1])), columns[source, first_row:]
+            )
             continue
         if source not in present:
             present[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
@@ -68,7 +61,7 @@ def fill_computed(program: Program, texts: pa.Array, first_row: int, columns: In
     codes, at = np.asarray(joined.indices).astype(np.int64), len(texts)
     for number, numbers, values in made:
         own = codes[at : at + len(values)]
-        source = program.columns[number].source
+        source = kinds[number].source
         _scatter(number, source, numbers, own, np.zeros(len(own), np.uint8), first_row, columns, nulls)
         at += len(values)
     return joined.dictionary
@@ -143,55 +136,3 @@ def _in_network(texts: pa.Array, network: str) -> pa.Array:
             return None
 
     return pa.array([lies_within(text) for text in texts.to_pylist()], pa.bool_())
-
-
-# -------------------------------------------------------------------------------------------------------- time
-
-
-def of_times(call: Call, times_ms: Int64) -> Int64:
-    """hour, weekday or date of each time, by the clock of the zone."""
-    zone = ZoneInfo(str(_constant(call.arguments[1])))
-    local_ms = times_ms + _offsets_ms(zone, times_ms)
-    if call.fn == "hour":
-        return local_ms % _DAY_MS // _HOUR_MS
-    days = local_ms // _DAY_MS
-    if call.fn == "weekday":
-        return (days + _EPOCH_WEEKDAY) % 7 + 1
-    return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
-
-
-def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int64:
-    """How far the zone's clock is ahead of UTC at each time."""
-    spans = times_ms // span_ms
-    offsets = _for_each_distinct(spans, lambda span: _offset_ms(zone, span * span_ms))
-    if span_ms == 1:
-        return offsets
-    ends = _for_each_distinct(spans, lambda span: _offset_ms(zone, span * span_ms + span_ms - 1))
-    changed = offsets != ends  # within the day; then within an hour of UTC, as in zones with half hours
-    if changed.any():
-        offsets[changed] = _offsets_ms(zone, times_ms[changed], _HOUR_MS if span_ms == _DAY_MS else 1)
-    return offsets
-
-
-def _for_each_distinct(values: Int64, function: Callable[[int], int]) -> Int64:
-    """The function over an array, called once for each different value."""
-    encoded = pa.array(values).dictionary_encode()
-    table = np.array([function(value) for value in encoded.dictionary.to_pylist()], np.int64)
-    found: Int64 = table[np.asarray(encoded.indices)]
-    return found
-
-
-def _offset_ms(zone: ZoneInfo, time_ms: int) -> int:
-    moment = _EPOCH + timedelta(milliseconds=min(max(time_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX))
-    ahead = moment.astimezone(zone).utcoffset()
-    assert ahead is not None, "a zone has an offset at every time"
-    return ahead // _MS
-
-
-def _day_start_ms(zone: ZoneInfo, day: int) -> int:
-    """Midnight by the zone's clock, the first if there are two; where the clock skips it, the moment of the change."""
-    midnight_ms = day * _DAY_MS
-    calendar_ms = min(max(midnight_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX)
-    ahead = (_EPOCH + timedelta(milliseconds=calendar_ms)).replace(tzinfo=zone).utcoffset()
-    assert ahead is not None, "a zone has an offset at every time"
-    return midnight_ms - ahead // _MS

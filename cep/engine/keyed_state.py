@@ -1,4 +1,4 @@
-"""KeyedState: the runs of many keys, the events that they have bound, and the tree that ties them together.
+"""KeyedState: the runs of many keys, the events that they have bound, the tree that ties them together, and histories.
 
 Everything is a column: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that
 some run can still reach. It belongs to a program; `fit` carries it over to another one by rule identity.
@@ -8,12 +8,13 @@ Tested by: tests/engine/test_keyed_state.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import TEXT, arrow_type
+from cep.engine.history_rows import HistoryRows, concat_rows, no_rows
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.program import Program
@@ -50,7 +51,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class KeyedState:
-    """Runs of many keys. Shapes: keys text[K]; runs int64[n, W], run_rule and run_key int32[n]; nodes int64[m, 3]."""
+    """Runs and histories of many keys. Shapes: keys text[K], of which each has a run or a kept event; runs int64[n, W],
+    run_rule and run_key int32[n]; nodes int64[m, 3]; histories are kept events, see there."""
 
     layout: Layout
     keys: pa.Array
@@ -59,9 +61,14 @@ class KeyedState:
     run_key: Int32
     nodes: Int64
     events: RetainedEvents
+    histories: HistoryRows = field(default_factory=no_rows)
 
     def __len__(self) -> int:
         return len(self.runs)
+
+    def __bool__(self) -> bool:
+        """Whether anything is in it: a run, or an event kept for histories."""
+        return len(self.runs) > 0 or len(self.histories) > 0
 
     @property
     def expiry_min(self) -> int | None:
@@ -118,7 +125,9 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
         if c.retained
     }
     events = replace(keyed_state.events, columns=columns)
-    fitted = KeyedState(target, keyed_state.keys, runs[order], run_rule[order], run_key[order], nodes, events)
+    fitted = KeyedState(
+        target, keyed_state.keys, runs[order], run_rule[order], run_key[order], nodes, events, keyed_state.histories
+    )
     return fitted, len(keyed_state.runs) - len(runs)
 
 
@@ -157,6 +166,12 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
             np.concatenate([e.event_type for e in events]),
             np.concatenate([e.time_ms for e in events]),
             {name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
+        ),
+        concat_rows(
+            [
+                replace(s.histories, key=s.histories.key + np.int32(at))
+                for s, at in zip(states, offsets[:-1], strict=True)
+            ]
         ),
     )
 
@@ -207,6 +222,7 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
     nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
     rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events
+    past = keyed_state.histories.take(np.flatnonzero(wanted[keyed_state.histories.key]))
     return KeyedState(
         keyed_state.layout,
         keyed_state.keys.filter(pa.array(wanted)),
@@ -221,4 +237,5 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
             events.time_ms[in_events],
             {name: column.take(rows) for name, column in events.columns.items()},
         ),
+        replace(past, key=new_key[past.key].astype(np.int32)),
     )

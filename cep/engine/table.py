@@ -5,6 +5,7 @@ Tested by: tests/engine/test_advance.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
 from cep.engine.functions import fill_computed
+from cep.engine.histories import Past, look_back
+from cep.engine.history_rows import HistoryRows, no_rows
+from cep.engine.history_table import NewEvents
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
 from cep.kernels.arrange import count_ordinals, find_concerned, group_by_key, queue_rows
@@ -29,7 +33,8 @@ class PreparedEvents:
     this call's texts in it; `first_row` is the first new row of the columns. `batch_rows` says which event of the
     batch a new row is.
 
-    `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null.
+    `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
+    histories that lack older events. `histories` are the past events that are kept from now on.
     """
 
     keys: pa.Array
@@ -41,14 +46,16 @@ class PreparedEvents:
     batch_rows: Int64
     texts: pa.Array
     overflows: int
+    folded: int
+    histories: HistoryRows
 
     @property
     def rows_count(self) -> int:
         return int(self.columns.shape[1])
 
 
-def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> PreparedEvents:
-    """Sort the batch by (key, time, event id) behind the retained events, and evaluate what needs one event alone.
+def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, watermark_ms: int) -> PreparedEvents:
+    """Sort the batch by (key, time, event id) behind the retained events, and evaluate what needs no run.
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
@@ -65,9 +72,14 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
     columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
-    texts = _fill_texts(program, keyed_state, batch, batch_rows, columns, nulls)
+    past = _look_back(
+        program, keyed_state, NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary)), watermark_ms
+    )
+    for number, (values, flags) in past.slots.items():
+        columns[number, first_row:], nulls[number, first_row:] = values, flags
+    texts = _fill_texts(program, keyed_state, batch, batch_rows, past.texts, columns, nulls)
     for number, column in enumerate(program.columns):
-        if number < y.COLUMNS_FIXED or column.derived or column.computed or column.type.is_text:
+        if number < y.COLUMNS_FIXED or column.type.is_text or not column.is_read:
             continue
         if column.retained:
             columns[number, :first_row], nulls[number, :first_row] = slots(keyed_state.events.columns[column.name])
@@ -76,7 +88,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
         _gather(values, batch_rows, columns[number, first_row:])
         if new.null_count:
             _gather(flags, batch_rows, nulls[number, first_row:])
-    texts = fill_computed(program, texts, first_row, columns, nulls)
+    texts = fill_computed(program.columns, texts, first_row, columns, nulls)
     image = _image(program, texts)
     constants = image[image[y.HEADER_CONSTANTS] :]
     words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)
@@ -91,8 +103,15 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch) -> Pre
     if len(batch) and len(program.predicates.groups):
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
-        encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts, int(errors[0])
-    )
+        encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
+        int(errors[0]) + past.overflows, past.folded, past.kept,
+    )  # fmt: skip
+
+
+def _look_back(program: Program, keyed_state: KeyedState, new: NewEvents, watermark_ms: int) -> Past:
+    if program.histories is None:
+        return Past({}, {}, no_rows(), 0, 0)
+    return look_back(program.histories, keyed_state.histories, new, watermark_ms)
 
 
 def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
@@ -132,10 +151,14 @@ def _order(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
 
 
 def _fill_texts(
-    program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, columns: Int64, nulls: UInt8
-) -> pa.Array:
-    """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary."""
-    numbers = [n for n, c in enumerate(program.columns) if c.type.is_text and not (c.derived or c.computed)]
+    program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, past: Mapping[int, pa.Array],
+    columns: Int64, nulls: UInt8,
+) -> pa.Array:  # fmt: skip
+    """Number the texts of all text columns alike, so that any two can be compared; returns the dictionary.
+
+    `past` are texts that histories give, in the order of the new rows.
+    """
+    numbers = [n for n, c in enumerate(program.columns) if c.type.is_text and c.is_read] + list(past)
     written = pa.array([text for _, text in program.text_constants], TEXT)
     if not numbers:
         return written
@@ -143,22 +166,24 @@ def _fill_texts(
     for number in numbers:
         column = program.columns[number]
         parts.append(keyed_state.events.columns[column.name] if column.retained else pa.array([], TEXT))
-        parts.append(batch.columns[column.name])
+        parts.append(past[number] if number in past else batch.columns[column.name])
     # A text that a rule writes has a number too, or a measure could not be it.
     encoded = pa.concat_arrays([*parts, written]).dictionary_encode()
     indices = encoded.indices
     missing = np.asarray(pc.is_null(indices)).astype(np.uint8) if indices.null_count else None
     codes = np.asarray(indices.fill_null(0) if missing is not None else indices)
     first_row, at = len(keyed_state.events), 0
+    in_order = np.arange(len(batch))
     for number, old in zip(numbers, parts[::2], strict=True):
         before, after = at + len(old), at + len(old) + len(batch)
+        rows = in_order if number in past else batch_rows
         if len(old):
             columns[number, :first_row] = codes[at:before]
-        _gather(codes[before:after].astype(np.int64), batch_rows, columns[number, first_row:])
+        _gather(codes[before:after].astype(np.int64), rows, columns[number, first_row:])
         if missing is not None:
             if len(old):
                 nulls[number, :first_row] = missing[at:before]
-            _gather(missing[before:after], batch_rows, nulls[number, first_row:])
+            _gather(missing[before:after], rows, nulls[number, first_row:])
         at = after
     return encoded.dictionary
 

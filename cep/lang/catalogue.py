@@ -221,11 +221,6 @@ CATALOGUE: dict[str, Entry] = {
         "`over 1 h` is the last hour with the event under test, `over previous 30 d` leaves that event out, `over day "
         'in "Europe/Paris"` is since midnight there; also hour, week, month and year.',
     ),
-    "CEP319": Entry(
-        "past events are not available",
-        "The condition is well-formed and its types fit, but this build of the engine does not keep the history that "
-        "it needs, so the pattern cannot be deployed.",
-    ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",

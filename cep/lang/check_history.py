@@ -30,9 +30,6 @@ from cep.lang.syntax import (
 )
 from cep.lang.types import BOOL, DURATION, FLOAT, INT, is_ordered
 
-# The types are checked, the engine of this build does not run them yet: a pattern with a history is refused.
-AVAILABLE = False
-
 FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
 ONLY_HISTORY = ("exists", "first_seen", "median", "percentile")
 UNITS: dict[str, CalendarUnit] = {unit: unit for unit in get_args(CalendarUnit)}
@@ -83,7 +80,6 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
     result = _result(checker, node, fn, argument, scope)
     if result is None:
         return None
-    _not_yet(checker, node, scope)
     by = tuple(name.name for name in node.by)
     return History(fn, event_type.name, argument, where, by, window, percent, result)
 
@@ -96,12 +92,6 @@ def of_call(checker: Checker, node: CallSyntax, scope: Scope, field: Member | No
     extra = node.arguments[1:]
     whole = HistorySyntax(node.name, node.name_span, node.arguments[0], None, (), None, extra, node.span)
     return history(checker, whole, scope, field)
-
-
-def _not_yet(checker: Checker, node: HistorySyntax, scope: Scope) -> None:
-    if not AVAILABLE:
-        message = "this is well-formed, but this build does not run conditions over past events"
-        checker.collector.add("CEP319", message, node.span, "", scope.labels())
 
 
 def _stands_well(checker: Checker, node: HistorySyntax, scope: Scope) -> bool:
@@ -229,7 +219,6 @@ def _first_seen(checker: Checker, node: HistorySyntax, scope: Scope) -> Expr | N
         return None
     assert isinstance(argument, NameRef)
     assert scope.fields is not None
-    _not_yet(checker, node, scope)
     kind = DURATION.as_nullable(scope.fields[argument.name].nullable)
     return History("first_seen", "", None, None, (argument.name,), None, None, kind)
 

@@ -157,6 +157,15 @@ class Call:
 
 
 CalendarUnit = Literal["hour", "day", "week", "month", "year"]
+# The longest that a unit can be: a clock that is put back makes it an hour longer.
+_HOUR_MS = 3_600_000
+CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
+    "hour": 2 * _HOUR_MS,
+    "day": 25 * _HOUR_MS,
+    "week": 169 * _HOUR_MS,
+    "month": (31 * 24 + 1) * _HOUR_MS,
+    "year": (366 * 24 + 1) * _HOUR_MS,
+}
 HistoryFn = Literal[
     "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "last", "exists", "first_seen"
 ]

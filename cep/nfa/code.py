@@ -19,7 +19,7 @@ import numpy as np
 
 from cep.base.schema import Kind, Type
 from cep.kernels import opcodes as o
-from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Unary, VarField
 
 Instruction = tuple[int, int, int, int, int]
 EARTH_RADIUS_KM = 6371.0088  # mean radius, IUGG
@@ -55,11 +55,13 @@ _MIRRORED = {">": "<", ">=": "<="}
 
 
 class ColumnNumbers(Protocol):
-    """Field name → column number (compile.ColumnMap)."""
+    """Field name → column number (columns.ColumnMap)."""
 
     def number(self, field: str) -> int: ...
 
     def computed(self, call: Call) -> int: ...
+
+    def history(self, expr: History) -> int: ...
 
 
 # Functions of one event's text or time: the engine computes a column for them before any code runs.
@@ -94,6 +96,8 @@ class Lowering(ABC):
             return self.constant(expr.value, expr.type.is_float)
         if isinstance(expr, CurrentField):
             return self.emit(o.COLUMN, self.columns.number(expr.field))
+        if isinstance(expr, History):
+            return self.emit(o.COLUMN, self.columns.history(expr))
         if isinstance(expr, Unary):
             return self._unary(expr)
         if isinstance(expr, Binary):

@@ -12,66 +12,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cep.base.schema import Kind, Schema, Type
+from cep.base.schema import Schema
 from cep.kernels import layout as y
-from cep.lang.ir import Call, CurrentField, PatternIR
-from cep.lang.show import show_expr
-from cep.lang.walk import histories
+from cep.lang.ir import PatternIR
 from cep.nfa.code import Constants, ScalarCode, VectorCode
+from cep.nfa.columns import ColumnMap
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.histories import plan_histories
 from cep.nfa.image import Tables
 from cep.nfa.positions import build
 from cep.nfa.predicates import Predicates
-from cep.nfa.program import Column, Program, RuleProgram
+from cep.nfa.program import Program, RuleProgram
 from cep.nfa.refusal import CompileError
-from cep.nfa.rule_tables import RuleCompiler, RuleLimitError
-
-
-class ColumnMap:
-    """Field name → column number; a column exists if some rule reads it. Those of layout.COLUMNS_FIXED come first."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._types = schema.columns()
-        self._times = {e.time_field for e in schema.event_types}
-        self.names: list[str] = []
-        self._computed: dict[str, tuple[int, Call]] = {}
-        self.retained: set[int] = set()
-
-    def number(self, field: str) -> int:
-        if field in self._times:
-            return y.COLUMN_TIME
-        if field not in self.names:
-            self.names.append(field)
-        return y.COLUMNS_FIXED + self.names.index(field)
-
-    def computed(self, call: Call) -> int:
-        """The column that holds a function of the event's text or time."""
-        name = show_expr(call)
-        if name not in self._computed:
-            self._computed[name] = (self.number(_subject(call)), call)
-            self.names.append(name)
-        return y.COLUMNS_FIXED + self.names.index(name)
-
-    def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
-        fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
-        read = [
-            self._column(name, number in self.retained) for number, name in enumerate(self.names, start=y.COLUMNS_FIXED)
-        ]
-        made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
-        return (*fixed, *read, *made)
-
-    def _column(self, name: str, retained: bool) -> Column:
-        if name not in self._computed:
-            return Column(name, self._types[name], retained)
-        source, call = self._computed[name]
-        return Column(name, call.type.as_nullable(), retained=False, source=source, computed=call)
-
-
-def _subject(call: Call) -> str:
-    """The field that a function of the event's text or time looks at."""
-    inner = call.arguments[0]
-    assert isinstance(inner, CurrentField | Call), "checked before"
-    return inner.field if isinstance(inner, CurrentField) else _subject(inner)
+from cep.nfa.rule_tables import RuleCompiler
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
@@ -98,7 +51,6 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
     compiled: list[RuleCompiler] = []
     for number, rule in enumerate(rules):
         assert rule.pattern.key == key_fields, "rules of one program share their key"
-        _refuse_histories(rule.pattern)
         compiler = RuleCompiler(number, rule, schema, columns, predicates, vector, scalar, tables)
         compiler.compile(build(rule.pattern.structure))
         compiled.append(compiler)
@@ -116,6 +68,7 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
         key_fields=key_fields,
         rules=tuple(_rule_program(c, streams, at_measures) for c in compiled),
         columns=columns.columns(derived_types),
+        histories=plan_histories(schema, columns.histories),
         image=image,
         vector=finished,
         predicates=plan.placed(at_measures + y.MEASURE_WIDTH * len(tables.measures)),
@@ -132,12 +85,6 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
         measures_max=max((len(c.measures) for c in compiled), default=0),
         fingerprint=_fingerprint(schema, rules),
     )
-
-
-def _refuse_histories(pattern: PatternIR) -> None:
-    past = next(histories(pattern), None)
-    if past is not None:
-        raise RuleLimitError(f"`{show_expr(past)}` looks at past events, and the engine does not keep them")
 
 
 def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_measures: int) -> RuleProgram:

@@ -12,26 +12,11 @@ from dataclasses import dataclass
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.lang.ir import Call
 from cep.nfa.code import VectorProgram
+from cep.nfa.columns import Column
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.histories import HistoryPlan
 from cep.nfa.predicates import PredicatePlan
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the event table. `retained`: conditions or measures read it of bound events.
-
-    `computed` is a function of one text or time field of the event, which is column `source`; the engine fills the
-    column (engine/functions.py).
-    """
-
-    name: str
-    type: Type
-    retained: bool
-    derived: bool = False
-    source: int = -1
-    computed: Call | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +60,7 @@ class Program:
     key_fields: tuple[str, ...]
     rules: tuple[RuleProgram, ...]
     columns: tuple[Column, ...]
+    histories: HistoryPlan | None
     image: Int64
     vector: VectorProgram
     predicates: PredicatePlan

@@ -32,7 +32,7 @@ class RuleLimitError(CompileError):
 
 
 class Columns(Protocol):
-    """Field name → column number (compile.ColumnMap)."""
+    """Field name → column number (columns.ColumnMap)."""
 
     retained: set[int]
 

@@ -13,6 +13,7 @@ from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
+from cep.lang.walk import histories
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 
@@ -53,7 +54,8 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
 
 def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
     """The rule's event types must be the job's: an enum's code or a decimal's scale that differs is a wrong answer."""
-    for name in pattern.event_types:
+    looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
+    for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
         wanted = own.event_type(name)
         assert wanted is not None
         offered = job.event_type(name)

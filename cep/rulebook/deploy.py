@@ -63,14 +63,17 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     """
     merged: dict[str, dict[str, Field]] = {}
     columns: dict[str, Field] = {}
+    retained: dict[str, int] = {}
     for record in records:
         checked = load_text(record.source, record.id)
         if not checked.ok:
             continue
         for event_type in checked.schema.event_types:
+            if event_type.retain_ms is not None:
+                retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))
             _merge(merged.setdefault(event_type.name, {}), columns, event_type)
     whole = {name: fields for name, fields in merged.items() if _kinds(fields) == {Kind.ID, Kind.TIME}}
-    return Schema(tuple(EventType(name, tuple(fields.values())) for name, fields in whole.items()))
+    return Schema(tuple(EventType(name, tuple(fields.values()), retained.get(name)) for name, fields in whole.items()))
 
 
 def _merge(known: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:

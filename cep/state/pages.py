@@ -3,6 +3,7 @@
     one record batch of one row (columnar/codec.py); every column is a list, so lengths may differ
 
     runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
+    past_key, past_type, past_time | past:NAME …        events kept for histories
     metadata: page format, width of a run, fingerprint and layout of the program that wrote it
 
 Bytes of another format are refused by name. A page written for other rules is carried over by `engine.fit`.
@@ -18,11 +19,13 @@ import pyarrow as pa
 
 from cep.base.errors import StateFormatError
 from cep.columnar.codec import decode_table, encode_table
+from cep.engine.history_rows import HistoryRows
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.kernels.layout import NODE_WIDTH
 
-PAGE_FORMAT = 1
+PAGE_FORMAT = 2
 _FIELD = "field:"
+_PAST = "past:"
 
 
 def encode_page(keyed_state: KeyedState) -> bytes:
@@ -40,6 +43,7 @@ def encode_page(keyed_state: KeyedState) -> bytes:
         "event_time": pa.array(events.time_ms),
     }
     columns |= {_FIELD + name: column for name, column in events.columns.items()}
+    columns |= _history_columns(keyed_state.histories)
     arrays = [pa.LargeListArray.from_arrays(pa.array([0, len(c)], pa.int64()), c) for c in columns.values()]
     meta = {
         "format": PAGE_FORMAT,
@@ -85,4 +89,16 @@ def decode_page(data: bytes) -> KeyedState:
             numbers("event_time"),
             {n.removeprefix(_FIELD): c for n, c in columns.items() if n.startswith(_FIELD)},
         ),
+        HistoryRows(
+            numbers("past_key"),
+            numbers("past_type"),
+            numbers("past_time"),
+            {n.removeprefix(_PAST): c for n, c in columns.items() if n.startswith(_PAST)},
+        ),
     )
+
+
+def _history_columns(past: HistoryRows) -> dict[str, pa.Array]:
+    fixed = {"past_key": past.key, "past_type": past.event_type, "past_time": past.time_ms}
+    columns = {name: pa.array(values) for name, values in fixed.items()}
+    return columns | {_PAST + name: column for name, column in past.columns.items()}

@@ -20,7 +20,8 @@ import pyarrow as pa
 from cep.base.errors import CepError
 from cep.base.schema import Type
 from cep.columnar.batch import TEXT
-from cep.engine.functions import of_texts, of_times
+from cep.engine.calendar import of_times
+from cep.engine.functions import of_texts
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
 from cep.lang.show import show_expr
 from cep.lang.test_ir import Slot
@@ -198,7 +199,9 @@ def _column_function(expr: Call, event: Fields) -> Slot:
     if value is None:
         return None
     if not field.type.is_text:
-        return int(of_times(expr, np.array([value], np.int64))[0])
+        zone = expr.arguments[1]
+        assert isinstance(zone, Const), "checked before"
+        return int(of_times(expr.fn, str(zone.value), np.array([value], np.int64))[0])
     found: Slot = of_texts(expr, pa.array([value], TEXT))[0].as_py()
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cep.base.schema import Schema
-from cep.lang import check_history
 from cep.lang.bind import bind
 from cep.lang.dump import dump_expr
 from cep.lang.format import format_text
@@ -19,11 +18,6 @@ from tests.lang.common import EVENTS, checked_pattern, pattern_codes
 MORE = "event login { login_id id  event_time time  card_id string  ok bool }\nevent ping { p id event_time time }\n"
 
 
-@pytest.fixture
-def available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_history, "AVAILABLE", True)
-
-
 def typed(text: str) -> History:
     pattern = checked_pattern(f"seq a where a: transaction {text}", before=MORE)
     (found,) = histories(pattern)
@@ -34,7 +28,6 @@ def typed(text: str) -> History:
     return found
 
 
-@pytest.mark.usefixtures("available")
 @pytest.mark.parametrize(
     ("text", "dump"),
     [
@@ -79,7 +72,6 @@ def test_types(text: str, dump: str | None) -> None:
     assert dump is None or dump_expr(found) == dump
 
 
-@pytest.mark.usefixtures("available")
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -115,17 +107,11 @@ def test_refused(text: str, code: str) -> None:
     assert code in pattern_codes(f"seq a where a: transaction {text}", before=MORE)
 
 
-def test_this_build_says_that_it_does_not_run_them() -> None:
-    assert pattern_codes("seq a where a: transaction count(transaction over 1 h) > 1") == ["CEP319"]
-
-
-@pytest.mark.usefixtures("available")
 def test_a_variable_goes_before_an_event_type_of_its_name() -> None:
     pattern = checked_pattern("seq transaction+ -> b within 1 h where b: transaction count(transaction) > 1")
     assert not list(histories(pattern))
 
 
-@pytest.mark.usefixtures("available")
 def test_windows_and_percentages_may_be_parameters() -> None:
     header = "pattern p(back: duration = 1 h, share: int = 95) by card_id"
     pattern = checked_pattern("seq a where a: transaction percentile(transaction.amount over back, share) > 1", header)
@@ -154,7 +140,6 @@ def test_a_field_may_be_called_retain() -> None:
     assert [f.name for f in checked.schema.event_types[0].fields] == ["i", "event_time", "retain"]
 
 
-@pytest.mark.usefixtures("available")
 def test_a_look_back_beyond_the_retention_is_a_finding() -> None:
     events = EVENTS.replace("  online      bool\n", "  online      bool\n  retain 10 d\n")
     for window, expected in (("9 d", False), ("11 d", True), ("month", True), ("week", False)):
@@ -163,7 +148,6 @@ def test_a_look_back_beyond_the_retention_is_a_finding() -> None:
         assert ("CEP705" in found) == expected, window
 
 
-@pytest.mark.usefixtures("available")
 def test_format_keeps_them() -> None:
     text = (
         "pattern p by k { seq a where a: t count( t over previous  1 h by( m ,n )where x==1 )>5 "

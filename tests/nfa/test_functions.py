@@ -10,11 +10,10 @@ from random import Random
 import pytest
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
-from cep.base.schema import Kind, Schema, Type
+from cep.base.schema import Schema
 from cep.lang.bind import bind
-from cep.lang.ir import Binary, Cast, Const, Expr, History, HistoryWindow, PatternIR
+from cep.lang.ir import Binary, Cast, Expr, PatternIR
 from cep.lang.load import load_text
-from cep.nfa.compile import problems
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, split, whole
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.matcher import Event
@@ -276,17 +275,3 @@ def test_beside_a_look_up() -> None:
         expected = {event_id(e.order) for e in events if evaluate(condition_of(subject), e.fields, {}) is True}
         assert {ids[0] for _, ((_, ids),), _, _ in answers.matches} == expected
         assert expected
-
-
-# --------------------------------------------------------------------------------------------------- past events
-
-
-def test_past_events_are_refused() -> None:
-    asked = pattern("seq a where a: e length(s) > 1")
-    window = HistoryWindow(3_600_000, None)
-    past = History("count", "e", None, None, (), window, None, Type(Kind.INT))
-    where = Binary(">", past, Const(3, Type(Kind.INT)), Type(Kind.BOOL))
-    with_past = replace(asked, variables=(replace(asked.variables[0], where=where),))
-    (problem,) = problems(with_past, SCHEMA)
-    assert "looks at past events" in problem
-    assert problems(asked, SCHEMA) == []

@@ -79,7 +79,7 @@ def test_index_and_evaluation_agree(seed: int, monkeypatch: pytest.MonkeyPatch) 
         program = compile_rules(SCHEMA, ("k",), rules)
         if smallest == 10**9:
             assert len(program.predicates.groups) == 0
-        bitmaps = prepare(program, empty_state(program), batch).bitmaps
+        bitmaps = prepare(program, empty_state(program), batch, 0).bitmaps
         reacts = [[bitmaps[p].tolist() for p in (r.relevant if r.relevant is not None else [])] for r in program.rules]
         found.append(reacts)
     assert found[0] == found[1] == found[2]

@@ -24,6 +24,7 @@ from cep.lang.ir import (
     Const,
     CurrentField,
     Expr,
+    History,
     If,
     In,
     Param,
@@ -67,6 +68,8 @@ def evaluate(expr: Expr, event: Fields, bound: Bound) -> Value:
             return evaluate(chosen, event, bound)
         case Call(fn="round" | "floor" | "ceil"):
             return _rounded(expr, evaluate(expr.arguments[0], event, bound))
+        case History():
+            return event[repr(expr)]  # histories.py beside this puts it there
         case Call(fn=fn, arguments=arguments):
             return _call(fn, [evaluate(argument, event, bound) for argument in arguments])
     raise AssertionError(f"unknown expression {expr!r}")

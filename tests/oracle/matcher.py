@@ -29,7 +29,9 @@ from dataclasses import dataclass, field, replace
 
 from cep.base.limits import TIME_MS_MAX
 from cep.lang.ir import Expr, Link, PatternIR, Skip, SkipKind
+from cep.lang.walk import histories
 from tests.oracle.expressions import Value, evaluate
+from tests.oracle.histories import values_at
 from tests.oracle.remaining import (
     FRESH,
     Arrival,
@@ -100,7 +102,7 @@ def find_matches(
 
     Events of types that the pattern does not look at are left out; the rest are put in order of (time, order).
     """
-    looked_at = [event for event in events if event.type in pattern.event_types]
+    looked_at = [event for event in _with_histories(pattern, events) if event.type in pattern.event_types]
     oracle = _Oracle(pattern)
     for position, event in enumerate(sorted(looked_at, key=lambda e: (e.time_ms, e.order))):
         oracle.fire_deadlines(event.time_ms)
@@ -108,6 +110,18 @@ def find_matches(
         oracle.take_event(Bound("", event, position))
     oracle.fire_deadlines(watermark_ms)
     return Answer(tuple(oracle.matches), tuple(oracle.timeouts))
+
+
+def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
+    """The events in their order, with the value of every history of the pattern beside the fields."""
+    ordered = sorted(events, key=lambda e: (e.time_ms, e.order))
+    wanted = set(histories(pattern))
+    if not wanted:
+        return ordered
+    return [
+        replace(event, fields={**event.fields, **values_at(wanted, ordered[: at + 1])})
+        for at, event in enumerate(ordered)
+    ]
 
 
 @dataclass(frozen=True)

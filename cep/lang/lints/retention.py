@@ -8,16 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cep.lang.diagnostics import Diagnostic, Severity
-from cep.lang.ir import Param, PatternIR
+from cep.lang.ir import CALENDAR_MS_MAX, Param, PatternIR
 from cep.lang.load import Checked
 from cep.lang.show import show_duration, show_expr
 from cep.lang.walk import histories
 
 CODE = "CEP705"
-_DAY_MS = 86_400_000
-# The longest that a calendar unit can be.
-_CALENDAR_MS = {"hour": 3_600_000, "day": 25 * 3_600_000, "week": 169 * 3_600_000, "month": 31 * _DAY_MS + 3_600_000,
-                "year": 366 * _DAY_MS}  # fmt: skip
 
 
 def find(checked: Checked) -> Iterator[Diagnostic]:
@@ -44,7 +40,7 @@ def _spans(pattern: PatternIR, every: tuple[str, ...]) -> Iterator[tuple[str, in
             continue
         span = _amount(pattern, history.window.ms)
         if history.window.calendar is not None:
-            span = _CALENDAR_MS[history.window.calendar]
+            span = CALENDAR_MS_MAX[history.window.calendar]
         if span is not None:
             yield f"`{show_expr(history)}`", span, (history.event_type,) if history.event_type else every
 

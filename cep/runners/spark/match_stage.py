@@ -29,6 +29,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
+from cep.engine.histories import until_ms
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
 from cep.runners import duplicates
@@ -300,10 +301,9 @@ class MatchProcessor(StatefulProcessor):
         for page in sorted(touched):
             wanted = page_of_key == page
             share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
-            expiry_ms = share.expiry_min
-            if expiry_ms is not None:
+            if share:
                 self._pages.updateValue((base + page,), (encode_page(share),))
-                progress.deadlines[base + page] = expiry_ms
+                progress.deadlines[base + page] = _deadline_ms(program, share)
             elif base + page in progress.deadlines:
                 self._pages.removeKey((base + page,))
                 del progress.deadlines[base + page]
@@ -316,6 +316,14 @@ class MatchProcessor(StatefulProcessor):
             output.counters["runs_orphaned"] += len(decode_page(bytes(stored[0])))
             self._pages.removeKey((page,))
             del progress.deadlines[page]
+
+
+def _deadline_ms(program: Program, share: KeyedState) -> int:
+    """When to look at a page again though its keys have no events: a run is over, or the last of its histories."""
+    times = [] if share.expiry_min is None else [share.expiry_min]
+    if program.histories is not None and len(share.histories):
+        times.append(int(until_ms(program.histories, share.histories).max()))
+    return min(times)
 
 
 def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:

@@ -1,0 +1,322 @@
+"""Kept events + the new ones → the value of every history at each new event, and what is to be kept from now on.
+
+The table of one call holds, key by key, the kept events of the keys that have new ones, then those new ones in their
+order (time, event id). A window is closed at its later end by the event itself: an event of the same time that comes
+later in the order is not in it, so that the value does not depend on how the events are cut into batches.
+
+    windows      count: how many   sum, avg: differences of running totals (integers), exact sums (floats)
+                 min, max, distinct, percentile: two pointers (kernels/histories.py)
+
+Tested by: tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import HISTORY_EVENTS_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Type
+from cep.engine.calendar import unit_starts
+from cep.engine.history_rows import HistoryRows, concat_rows, no_rows, sort_rows
+from cep.engine.history_table import HistoryTable, NewEvents, build_table, dense_codes
+from cep.kernels import histories as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.lang.ir import HistoryWindow
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+
+# What one event decides alone needs no count of how many there are.
+_NO_LIMIT = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What histories give for the new events of one call, in their order.
+
+    `slots`: by column of the event table its values and null flags; `texts`: the same for text. `kept` are the events
+    that are kept now, of all keys. `overflows` counts sums that became null, `folded` values that lack older events.
+    """
+
+    slots: Mapping[int, tuple[Int64, UInt8]]
+    texts: Mapping[int, pa.Array]
+    kept: HistoryRows
+    overflows: int
+    folded: int
+
+
+def look_back(plan: HistoryPlan, stored: HistoryRows, new: NewEvents, watermark_ms: int) -> Past:
+    """Work out every history of a program at every new event. Inputs are left unchanged.
+
+    Cost: O(N) for each history over kept and new events of the keys that have new ones, whatever the windows are, and
+    O(N log N) for percentiles.
+    """
+    if not len(new.batch):
+        return Past({}, {}, _expired(plan, stored, watermark_ms), 0, 0)
+    touched = np.zeros(new.keys_count, bool)
+    touched[new.key] = True
+    own = touched[stored.key]
+    table = build_table(plan, stored, np.flatnonzero(own), new)
+    asked = _Asked(table)
+    slots: dict[int, tuple[Int64, UInt8]] = {}
+    texts: dict[int, pa.Array] = {}
+    for history in plan.histories:
+        values, nulls, is_text = asked.values(history)
+        if is_text:
+            texts[history.number] = table.texts.take(pa.array(values, mask=nulls.astype(bool)))
+        else:
+            slots[history.number] = values, nulls
+    if watermark_ms >= TIME_MS_MAX:  # nothing comes after the end of the input
+        return Past(slots, texts, no_rows(), table.overflows + asked.overflows, asked.folded)
+    rest = _expired(plan, stored.take(np.flatnonzero(~own)), watermark_ms)
+    kept = sort_rows(concat_rows([rest, _kept(plan, table, asked, watermark_ms)]))
+    return Past(slots, texts, kept, table.overflows + asked.overflows, asked.folded)
+
+
+# ------------------------------------------------------------------------------------------------------- asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The rows that count for some histories, by (sub-)key, and the window of each new event (kernels/histories.py)."""
+
+    rows: Int64
+    segment: Int64
+    lows: Int64
+    highs: Int64
+    at: Int64
+
+
+class _Asked:
+    """Answers the histories of a table; what several of them need is worked out once."""
+
+    def __init__(self, table: HistoryTable) -> None:
+        self.table = table
+        self.overflows = self.folded = 0
+        self._members: dict[tuple[int, int, tuple[int, ...]], UInt8] = {}
+        self._windows: dict[object, _Members] = {}
+
+    def values(self, history: HistoryColumn) -> tuple[Int64, UInt8, bool]:
+        """(slots, null flags, whether they are numbers of texts) at the new events, in their order."""
+        windows = self.windows(history)
+        found, nulls = self._ordered(history, windows)
+        values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
+        values[windows.at], flags[windows.at] = found, nulls
+        return values, flags, history.expr.type.is_text
+
+    def member(self, history: HistoryColumn) -> UInt8:
+        """1 for the rows that count; nulls of the argument do not, except that the last event is the last one."""
+        table = self.table
+        value = -1 if history.expr.fn == "last" else history.value
+        key = (history.member, value, history.by)
+        if key not in self._members:
+            mask = table.member(history.member)
+            for column in (*history.by, *((value,) if value >= 0 else ())):
+                mask &= table.nulls[column] == 0
+            self._members[key] = mask
+        return self._members[key]
+
+    def windows(self, history: HistoryColumn) -> _Members:
+        expr, table = history.expr, self.table
+        # Without a window the event under test is left out, but a value is first seen now if it was never before.
+        previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
+        limit = _NO_LIMIT if history.events_max == 1 else history.events_max
+        value = -1 if expr.fn == "last" else history.value
+        window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
+        key = (history.member, value, history.by, window, previous, limit)
+        if key not in self._windows:
+            segment, order = table.segments(history.by)
+            count = len(table.new_rows)
+            members = np.empty(len(order), np.int64)
+            lows, highs, at = (np.empty(count, np.int64) for _ in range(3))
+            folded = np.zeros(count, np.uint8)
+            opens = opens_ms(expr.window, table.time[table.new_rows])
+            found = kernels.find_windows(
+                order, segment, self.member(history), table.new_at, table.time, opens, previous, limit,
+                members, lows, highs, at, folded,
+            )  # fmt: skip
+            self._windows[key] = _Members(members[:found], segment, lows, highs, at)
+            self.folded += int(folded.sum())
+        return self._windows[key]
+
+    # ------------------------------------------------------------------------------------------------ functions
+
+    def _ordered(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
+        """Values and null flags in the order of the windows."""
+        expr = history.expr
+        lows, highs = windows.lows, windows.highs
+        counts = highs - lows
+        empty = (counts == 0).astype(np.uint8)
+        never = np.zeros(len(counts), np.uint8)
+        match expr.fn:
+            case "count":
+                return counts, never
+            case "exists":
+                return (counts > 0).astype(np.int64), never
+            case "first_seen":
+                return self._since_first(windows), empty
+            case "last":
+                return self._last(history, windows)
+        values = self.table.columns[history.value, windows.rows]
+        assert expr.argument is not None, "the others have a field"
+        type_ = expr.argument.type
+        match expr.fn:
+            case "distinct":
+                out = np.empty(len(counts), np.int64)
+                codes, codes_count = dense_codes(values)
+                kernels.count_distinct(codes, codes_count, lows, highs, out)
+                return out, never
+            case "min" | "max":
+                return _extreme(values, type_, windows, is_least=expr.fn == "min"), empty
+            case "median" | "percentile":
+                return self._percentile(history, values, type_, windows), empty
+            case "stddev":
+                return _stddev(values, type_, windows), empty
+            case _:
+                return self._sum(expr.fn, values, type_, windows, never if expr.fn == "sum" else empty)
+
+    def _last(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
+        some = windows.highs > windows.lows
+        rows = np.where(some, windows.rows[windows.highs - 1] if len(windows.rows) else 0, 0)
+        nulls = np.where(some, self.table.nulls[history.value, rows], 1).astype(np.uint8)
+        return self.table.columns[history.value, rows], nulls
+
+    def _since_first(self, windows: _Members) -> Int64:
+        now = self.table.time[self.table.new_rows][windows.at]
+        if not len(windows.rows):
+            return np.zeros(len(now), np.int64)
+        first = windows.rows[np.minimum(windows.lows, len(windows.rows) - 1)]
+        since: Int64 = now - self.table.time[first]
+        return since
+
+    def _sum(self, fn: str, values: Int64, type_: Type, windows: _Members, nulls: UInt8) -> tuple[Int64, UInt8]:
+        counts = windows.highs - windows.lows
+        if type_.is_float:
+            total = _float_sums(values, windows)
+        else:
+            whole, fits = _integer_sums(values, windows)
+            self.overflows += int((~fits).sum())
+            nulls = nulls | ~fits
+            if fn == "sum":
+                return whole, nulls
+            total = whole / float(10**type_.scale)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return (total if fn == "sum" else total / counts).view(np.int64), nulls
+
+    def _percentile(self, history: HistoryColumn, values: Int64, type_: Type, windows: _Members) -> Int64:
+        percent = 50 if history.expr.percent is None else getattr(history.expr.percent, "value", None)
+        assert isinstance(percent, int), "parameters are bound before compilation"
+        different, codes = np.unique(sortable(values, type_), return_inverse=True)
+        out = np.empty(len(windows.lows), np.int64)
+        kernels.find_rank(codes, len(different), percent, windows.lows, windows.highs, out)
+        chosen = different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)
+        return _as_floats(sortable(chosen, type_), type_).view(np.int64)
+
+
+def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
+    """For each time, that after which events are in the window of an event then."""
+    if window is None:
+        return np.full(len(time_ms), TIME_MS_MIN, np.int64)
+    if window.calendar is not None:
+        return unit_starts(window.calendar, window.zone, time_ms) - 1
+    assert isinstance(window.ms, int), "parameters are bound before compilation"
+    return time_ms - window.ms
+
+
+def sortable(values: Int64, type_: Type) -> Int64:
+    """Integers in the order of the values, whose slots these are; applied twice it is the slots again."""
+    if not type_.is_float:
+        return values
+    flipped: Int64 = values ^ ((values >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return flipped
+
+
+def _extreme(values: Int64, type_: Type, windows: _Members, *, is_least: bool) -> Int64:
+    ordered = sortable(values, type_)
+    out = np.empty(len(windows.lows), np.int64)
+    kernels.least(ordered if is_least else ~ordered, windows.lows, windows.highs, out)
+    return values[np.maximum(out, 0)] if len(values) else np.zeros(len(out), np.int64)
+
+
+def _integer_sums(values: Int64, windows: _Members) -> tuple[Int64, np.ndarray]:
+    """Exact sums and whether they fit 64 bits. The halves of a value are added apart, so nothing wraps on the way."""
+    upper = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >> 32)])
+    lower = np.concatenate([np.zeros(1, np.int64), np.cumsum(values & 0xFFFFFFFF)])
+    low = lower[windows.highs] - lower[windows.lows]
+    high = upper[windows.highs] - upper[windows.lows] + (low >> 32)
+    fits = (high >= -(2**31)) & (high < 2**31)
+    return (np.where(fits, high, 0) << 32) | (low & 0xFFFFFFFF), fits
+
+
+def _as_floats(values: Int64, type_: Type) -> np.ndarray:
+    return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
+
+
+def _float_sums(values: Int64, windows: _Members) -> np.ndarray:
+    floats = values.view(np.float64)
+    finite = np.isfinite(floats)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.sum_floats(np.where(finite, values, 0), windows.lows, windows.highs, out)
+    if not finite.all():
+        for special in (np.inf, -np.inf, np.nan):
+            has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
+            out = np.where(_any_in(has, windows), out + special, out)
+    return out
+
+
+def _any_in(flags: np.ndarray, windows: _Members) -> np.ndarray:
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
+    found: np.ndarray = running[windows.highs] > running[windows.lows]
+    return found
+
+
+def _stddev(values: Int64, type_: Type, windows: _Members) -> Int64:
+    floats = np.ascontiguousarray(_as_floats(values, type_))
+    finite = np.isfinite(floats)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.spread_floats(np.where(finite, floats, 0.0).view(np.int64), windows.lows, windows.highs, out)
+    return np.where(_any_in(~finite, windows), np.nan, out).view(np.int64)
+
+
+# -------------------------------------------------------------------------------------------------------- kept
+
+
+def _kept(plan: HistoryPlan, table: HistoryTable, asked: _Asked, watermark_ms: int) -> HistoryRows:
+    """The events of the table that later events may ask for."""
+    kept = np.zeros(len(table.time), np.uint8)
+    latest_ms = np.maximum(table.last_times(), watermark_ms)
+    for history in plan.histories:
+        windows = asked.windows(history)
+        opens = opens_ms(history.expr.window, latest_ms)[table.key]
+        # One more than is asked for: it tells whether older events are left out.
+        events_max = history.events_max + (history.events_max > 1)
+        kernels.mark_kept(windows.rows, windows.segment, table.time, opens, events_max, history.is_first, kept)
+    for code, span_ms in plan.retained_ms.items():
+        rows, opens = np.flatnonzero(table.event_type == code), (latest_ms - span_ms)[table.key]
+        kernels.mark_kept(rows, table.key, table.time, opens, HISTORY_EVENTS_MAX, False, kept)
+    return table.take(np.flatnonzero(kept))
+
+
+def _expired(plan: HistoryPlan, stored: HistoryRows, watermark_ms: int) -> HistoryRows:
+    """Without the events that no window can hold any more, for keys that have no new ones."""
+    if not len(stored):
+        return stored
+    over = until_ms(plan, stored) <= watermark_ms
+    return stored.take(np.flatnonzero(~over)) if over.any() else stored
+
+
+def is_any_over(plan: HistoryPlan | None, stored: HistoryRows, watermark_ms: int) -> bool:
+    """Whether some kept event can be asked for no more."""
+    return len(stored) > 0 and (plan is None or bool((until_ms(plan, stored) <= watermark_ms).any()))
+
+
+def until_ms(plan: HistoryPlan, stored: HistoryRows) -> Int64:
+    """For each event the time of the first event that can no longer ask for it."""
+    spans = np.zeros(plan.types_count, np.int64)
+    for code, span_ms in plan.spans_ms():
+        own = slice(None) if code < 0 else slice(code, code + 1)
+        spans[own] = np.maximum(spans[own], span_ms)
+    found: Int64 = np.minimum(stored.time_ms + spans[stored.event_type], TIME_MS_MAX)
+    return found

@@ -1,0 +1,181 @@
+"""Kept events + new events → the history table of one call: rows key by key, kept before new; conditions over them.
+
+Tested by: tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, slots
+from cep.engine.functions import fill_computed
+from cep.engine.history_rows import HistoryRows
+from cep.kernels import layout as y
+from cep.kernels.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.histories import group_rows
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.nfa.columns import Column
+from cep.nfa.histories import HistoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """The new events: `rows` int64[Q] brings the batch into the order (key, time, id); key int32[N], of the batch, is a
+    number below `keys_count`, and means the same key as in the stored rows."""
+
+    batch: EventBatch
+    rows: Int64
+    key: Int32
+    keys_count: int
+
+
+@dataclass(slots=True)
+class HistoryTable:
+    """The rows. Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1;
+    bitmaps uint8[P, N]; fields are the columns that are kept, as they came."""
+
+    keys_count: int
+    columns: Int64
+    nulls: UInt8
+    texts: pa.Array
+    bitmaps: UInt8
+    new_at: Int64
+    fields: dict[str, pa.Array]
+    overflows: int
+    _segments: dict[tuple[int, ...], tuple[Int64, Int64]] = field(default_factory=dict)
+
+    @property
+    def time(self) -> Int64:
+        found: Int64 = self.columns[y.COLUMN_TIME]
+        return found
+
+    @property
+    def key(self) -> Int64:
+        found: Int64 = self.columns[y.COLUMN_KEY]
+        return found
+
+    @property
+    def event_type(self) -> Int64:
+        found: Int64 = self.columns[y.COLUMN_TYPE]
+        return found
+
+    @property
+    def new_rows(self) -> Int64:
+        """The rows of the new events, in their order."""
+        return np.flatnonzero(self.new_at >= 0)
+
+    def member(self, number: int) -> UInt8:
+        """1 for the rows for which a predicate holds; -1 is the one that always does."""
+        return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
+
+    def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
+        """(segment of each row, rows segment by segment) for a sub-key of these columns; () is the key alone.
+
+        Rows without a value of the sub-key are segments of their own; they never count.
+        """
+        if by not in self._segments:
+            segment, count = self.key, self.keys_count
+            for column in by:
+                codes, codes_count = dense_codes(self.columns[column])
+                codes[self.nulls[column] != 0] = codes_count
+                segment, count = dense_codes(segment * (codes_count + 1) + codes)
+            order = np.arange(len(segment))
+            if by:
+                group_rows(segment, np.zeros(count + 1, np.int64), order)
+            self._segments[by] = segment, order
+        return self._segments[by]
+
+    def last_times(self) -> Int64:
+        """The time of the latest row of each key; long ago for keys without rows."""
+        found = np.full(self.keys_count, TIME_MS_MIN, np.int64)
+        found[self.key] = self.time  # of rows with the same key the last one stays
+        return found
+
+    def take(self, rows: Int64) -> HistoryRows:
+        """Rows of the table as they are kept."""
+        indices = pa.array(rows)
+        columns = {name: column.take(indices) for name, column in self.fields.items()}
+        return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], columns)
+
+
+def dense_codes(values: Int64) -> tuple[Int64, int]:
+    """Numbers from 0 for values, equal ones alike; and how many there are."""
+    encoded = pa.array(values).dictionary_encode()
+    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
+
+
+def build_table(plan: HistoryPlan, stored: HistoryRows, own: Int64, new: NewEvents) -> HistoryTable:
+    """The table of the stored rows `own` and all new events."""
+    kept_count, count = len(own), len(own) + len(new.rows)
+    key = np.concatenate([stored.key[own], new.key[new.rows]]).astype(np.int64)
+    source = np.arange(count)
+    if kept_count:
+        group_rows(key, np.zeros(new.keys_count + 1, np.int64), source)
+    columns = np.zeros((len(plan.columns), count), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[y.COLUMN_KEY] = key[source]
+    columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms[own], new.batch.time_ms[new.rows]])[source]
+    columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type[own], new.batch.event_type[new.rows]])[source]
+    fields = {c.name: _field(c, stored, own, new, source) for c in plan.kept}
+    texts = _fill(plan, fields, columns, nulls)
+    texts = fill_computed(plan.columns, texts, 0, columns, nulls)
+    bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
+    new_at = source - kept_count
+    new_at[new_at < 0] = -1
+    return HistoryTable(new.keys_count, columns, nulls, texts, bitmaps, new_at, fields, overflows)
+
+
+def _field(column: Column, stored: HistoryRows, own: Int64, new: NewEvents, source: Int64) -> pa.Array:
+    """A field of all rows. One that was not kept before is null in what was."""
+    fresh = new.batch.columns[column.name].take(pa.array(new.rows))
+    if not len(own):
+        return fresh
+    known = stored.columns.get(column.name)
+    before = pa.nulls(len(own), arrow_type(column.type)) if known is None else known.take(pa.array(own))
+    return pa.concat_arrays([before, fresh]).take(pa.array(source))
+
+
+def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
+    """Fill in the fields; returns the dictionary of all texts."""
+    written = pa.array([text for _, text in plan.text_constants], TEXT)
+    numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
+    of_text = [n for n in numbers if plan.columns[n].type.is_text]
+    for number in numbers:
+        if number not in of_text:
+            columns[number], nulls[number] = slots(fields[plan.columns[number].name])
+    if not of_text:
+        return written
+    encoded = pa.concat_arrays([*(fields[plan.columns[n].name] for n in of_text), written]).dictionary_encode()
+    missing = np.asarray(pc.is_null(encoded.indices)).astype(np.uint8)
+    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
+    count = columns.shape[1]
+    for at, number in enumerate(of_text):
+        columns[number] = codes[at * count : (at + 1) * count]
+        nulls[number] = missing[at * count : (at + 1) * count]
+    return encoded.dictionary
+
+
+def _evaluate(plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8) -> tuple[UInt8, int]:
+    """Which rows the conditions hold for, and the arguments that are worked out; returns also how many overflowed."""
+    count = columns.shape[1]
+    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
+    bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
+    errors = np.zeros(1, np.int64)
+    if not len(plan.vector.code):
+        return np.zeros((0, count), np.uint8), 0
+    constants = plan.constants.copy()
+    if plan.text_constants:
+        wanted = pa.array([text for _, text in plan.text_constants], TEXT)
+        constants[[slot for slot, _ in plan.text_constants]] = np.asarray(pc.index_in(wanted, value_set=texts))
+    vector = plan.vector
+    evaluate_blocks(
+        vector.code, columns, nulls, constants, 0, vector.machine_size, vector.predicate_registers,
+        np.arange(plan.bitmaps_count, dtype=np.int32), bitmaps, vector.derived_registers, plan.derived_first, errors,
+    )  # fmt: skip
+    bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
+    return bits, int(errors[0])

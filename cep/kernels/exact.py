@@ -1,0 +1,100 @@
+"""Sums of float64 values that are exact, so that they depend on what is summed and not on the order or on what was
+taken away again.
+
+    acc int64[CHUNKS]    the sum is Σ acc[c] · 2^(32 c − 1074), each chunk with room for 2^31 additions
+
+Adding and taking away a value are exact; reading rounds once, to the nearest double.
+After Neal, "Fast exact summation using small and large superaccumulators" (2015), the small one.
+Tested by: tests/kernels/test_exact.py
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cep.kernels.jit import bare
+
+CHUNKS = 70  # 2046 binary places and the carries of 2^31 additions
+_MASK = np.int64(0xFFFFFFFF)
+
+
+@bare
+def accumulate(acc: Any, bits: Any, sign: Any) -> None:
+    """Add `sign` (1 or -1) times the finite float64 with these bits."""
+    exponent = (bits >> np.int64(52)) & np.int64(0x7FF)
+    mantissa = bits & np.int64(0xFFFFFFFFFFFFF)
+    if exponent != 0:
+        mantissa |= np.int64(1) << np.int64(52)
+        exponent -= np.int64(1)
+    if bits < 0:
+        sign = -sign
+    chunk, shift = exponent >> np.int64(5), exponent & np.int64(31)
+    low = (mantissa & _MASK) << shift  # below 2^63
+    high = ((mantissa >> np.int64(32)) << shift) + (low >> np.int64(32))  # below 2^53
+    acc[chunk] += sign * (low & _MASK)
+    acc[chunk + 1] += sign * (high & _MASK)
+    acc[chunk + 2] += sign * (high >> np.int64(32))
+
+
+@bare
+def _carry(acc: Any) -> Any:
+    """Bring every chunk into [0, 2^32) and return what is left over: 0, or -1 for a negative sum."""
+    carry = np.int64(0)
+    for c in range(acc.shape[0]):
+        whole = acc[c] + carry
+        carry = whole >> np.int64(32)
+        acc[c] = whole & _MASK
+    return carry
+
+
+@bare
+def rounded(acc: Any) -> Any:
+    """The float64 nearest to the sum, ties to even. The chunks are brought into their normal form; the sum stays."""
+    negative = _carry(acc) < 0
+    if negative:
+        for c in range(acc.shape[0]):
+            acc[c] = -acc[c]
+        _carry(acc)
+    top = acc.shape[0] - 1
+    while top >= 0 and acc[top] == 0:
+        top -= 1
+    value = 0.0
+    if top >= 0:
+        value = _nearest(acc, top)
+    if negative:
+        for c in range(acc.shape[0]):
+            acc[c] = -acc[c]
+        value = -value
+    return value
+
+
+@bare
+def _nearest(acc: Any, top: Any) -> Any:
+    """The sum of chunks in [0, 2^32), of which `top` is the highest that is not 0."""
+    second = acc[top - 1] if top >= 1 else np.int64(0)
+    third = acc[top - 2] if top >= 2 else np.int64(0)
+    length = np.int64(0)  # of the highest chunk, in bits
+    while acc[top] >> length != 0:
+        length += np.int64(1)
+    # The 62 highest bits, and whether anything is below them.
+    head = (acc[top] << np.int64(30)) | (second >> np.int64(2))
+    below = (second & np.int64(3)) != 0
+    if length < 32:
+        missing = np.int64(32) - length
+        rest = ((second & np.int64(3)) << np.int64(32)) | third  # 34 bits
+        head = (head << missing) | (rest >> (np.int64(34) - missing))
+        below = (rest & ((np.int64(1) << (np.int64(34) - missing)) - np.int64(1))) != 0
+    else:
+        below = below or third != 0
+    for c in range(top - 2):
+        below = below or acc[c] != 0
+    # 62 bits to 53: nine fall away.
+    fraction = head & np.int64(511)
+    whole = head >> np.int64(9)
+    if fraction > 256 or (fraction == 256 and (below or (whole & np.int64(1)) != 0)):
+        whole += np.int64(1)
+    exponent = 32 * top + length - 32 - 1074 + 32 - 53
+    return math.ldexp(np.float64(whole), exponent)

@@ -1,0 +1,238 @@
+"""Aggregates over sliding windows of past events, for all keys of a table at once.
+
+    members   int64[M]   rows of the table that count, by (sub-)key, then in their order
+    lows, highs int64[Q] the window of each new event: members[low:high]; neither ever goes back
+
+Every kernel moves two pointers over the members, so its cost does not depend on how long the windows are.
+Tested by: tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels.exact import CHUNKS, accumulate, rounded
+from cep.kernels.jit import bare, kernel
+
+_SPLIT = 134217729.0  # 2^27 + 1
+
+
+@bare
+def group_rows(codes: Any, starts: Any, out: Any) -> None:
+    """A stable sort: fill out int64[N] with rows in the order of their codes.
+
+    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, scratch.
+    """
+    for i in range(codes.shape[0]):
+        starts[codes[i] + 1] += 1
+    for g in range(1, starts.shape[0]):
+        starts[g] += starts[g - 1]
+    for i in range(codes.shape[0]):
+        code = codes[i]
+        out[starts[code]] = i
+        starts[code] += 1
+
+
+@bare
+def find_windows(
+    order: Any, segment: Any, member: Any, new_at: Any, time: Any, opens: Any, previous: Any, events_max: Any,
+    members: Any, lows: Any, highs: Any, at: Any, folded: Any,
+) -> Any:  # fmt: skip
+    """The members and the window of each new event.
+
+    Shapes: order int64[N] rows by (segment, order of events); segment, time int64[N], member uint8[N] by row; new_at
+    int64[N] the number of a new event, -1 for a kept row; opens int64[Q]: the window of a new event are members later
+    than this. `previous` leaves the event itself out. Fills members, lows, highs, at (the number of the new event that
+    the window is of) and folded uint8[Q] (1: older members are left out because there are more than events_max).
+    Returns: how many members there are. Cost: O(N).
+    """
+    count = low = q = 0
+    for i in range(order.shape[0]):
+        row = order[i]
+        if i == 0 or segment[row] != segment[order[i - 1]]:
+            low = count
+        if member[row] != 0:
+            members[count] = row
+            count += 1
+        if new_at[row] >= 0:
+            high = count - 1 if previous and member[row] != 0 else count
+            while low < high and time[members[low]] <= opens[new_at[row]]:
+                low += 1
+            if high - low > events_max:
+                low = high - events_max
+                folded[q] = 1
+            lows[q], highs[q], at[q] = low, high, new_at[row]
+            q += 1
+    return count
+
+
+@bare
+def mark_kept(members: Any, segment: Any, time: Any, opens: Any, events_max: Any, oldest: Any, kept: Any) -> None:
+    """Set kept uint8[N] for the members that the window of a later event may hold.
+
+    Shapes: members int64[M] by segment; segment, time, opens int64[N]: no later event of the row's key has a window
+    that reaches back to opens. Of each segment the newest events_max members are kept, or with `oldest` the oldest one.
+    """
+    seen = 0
+    for i in range(members.shape[0]):
+        j = i if oldest else members.shape[0] - 1 - i
+        row = members[j]
+        before = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]
+        if i == 0 or segment[row] != segment[before]:
+            seen = 0
+        if seen < events_max and time[row] > opens[row]:
+            kept[row] = 1
+        seen += 1
+
+
+@kernel
+def sum_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
+    """Fill out float64[Q] with the sum of each window, rounded once. values int64[M] are the bits of finite float64."""
+    acc = np.zeros(CHUNKS, np.int64)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            accumulate(acc, values[high], 1)
+            high += 1
+        while low < lows[q]:
+            accumulate(acc, values[low], -1)
+            low += 1
+        out[q] = rounded(acc)
+
+
+@bare
+def _error_of_square(x: Any, square: Any) -> Any:
+    """x² − square, exactly (Dekker, "A floating-point technique for extending the available precision", 1971)."""
+    wide = _SPLIT * x
+    head = wide - (wide - x)
+    tail = x - head
+    return ((head * head - square) + 2.0 * head * tail) + tail * tail
+
+
+@bare
+def _two(acc: Any, pair: Any, word: Any, words: Any) -> None:
+    """The sum as two doubles, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
+    pair[0] = rounded(acc)
+    word[0] = pair[0]
+    accumulate(acc, words[0], -1)
+    pair[1] = rounded(acc)
+    accumulate(acc, words[0], 1)
+
+
+@bare
+def _spread(count: Any, sums: Any, squares: Any) -> Any:
+    """The number n · Σx² − (Σx)², with the sums given as two doubles each."""
+    n = np.float64(count)
+    left = n * squares[0]
+    wide = _SPLIT * n
+    n_head = wide - (wide - n)
+    wide = _SPLIT * squares[0]
+    s_head = wide - (wide - squares[0])
+    n_tail, s_tail = n - n_head, squares[0] - s_head
+    left_rest = ((n_head * s_head - left) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
+    right = sums[0] * sums[0]
+    right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
+    return (left - right) + (left_rest - right_rest)
+
+
+@kernel
+def spread_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
+    """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
+
+    Values as in sum_floats. Both sums are exact, and taken as two doubles each, so that a small spread around a large
+    mean keeps its digits.
+    """
+    floats = values.view(np.float64)
+    sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
+    pair, pair_squares = np.zeros(2, np.float64), np.zeros(2, np.float64)
+    word = np.zeros(1, np.float64)
+    words = word.view(np.int64)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q] or low < lows[q]:
+            sign = 1 if high < highs[q] else -1
+            at = high if sign > 0 else low
+            accumulate(sums, values[at], sign)
+            word[0] = floats[at] * floats[at]
+            square = word[0]
+            accumulate(squares, words[0], sign)
+            word[0] = _error_of_square(floats[at], square)
+            accumulate(squares, words[0], sign)
+            high, low = (high + 1, low) if sign > 0 else (high, low + 1)
+        _two(sums, pair, word, words)
+        _two(squares, pair_squares, word, words)
+        count = highs[q] - lows[q]
+        out[q] = np.sqrt(max(_spread(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
+
+
+@kernel
+def least(values: Any, lows: Any, highs: Any, out: Any) -> None:
+    """Fill out int64[Q] with where in `values` int64[M] the least of each window is, -1 where it is empty.
+
+    A queue of the values that can still be the least, ascending.
+    """
+    queue = np.empty(values.shape[0] + 1, np.int64)
+    head = tail = 0
+    high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            while tail > head and values[queue[tail - 1]] >= values[high]:
+                tail -= 1
+            queue[tail] = high
+            tail += 1
+            high += 1
+        while head < tail and queue[head] < lows[q]:
+            head += 1
+        out[q] = queue[head] if head < tail else -1
+
+
+@kernel
+def count_distinct(codes: Any, codes_count: Any, lows: Any, highs: Any, out: Any) -> None:
+    """Fill out int64[Q] with how many different codes (int64[M], below codes_count) each window has."""
+    counts = np.zeros(codes_count + 1, np.int64)
+    different = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            different += counts[codes[high]] == 0
+            counts[codes[high]] += 1
+            high += 1
+        while low < lows[q]:
+            counts[codes[low]] -= 1
+            different -= counts[codes[low]] == 0
+            low += 1
+        out[q] = different
+
+
+@kernel
+def find_rank(codes: Any, codes_count: Any, percent: Any, lows: Any, highs: Any, out: Any) -> None:
+    """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of n, in each window; -1 where it is empty.
+
+    Codes int64[M] are in the order of the values. A tree of counts (Fenwick, 1994): O(log codes_count) an event.
+    """
+    size = 1
+    while size <= codes_count:
+        size *= 2
+    tree = np.zeros(size + 1, np.int64)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q] or low < lows[q]:
+            change = 1 if high < highs[q] else -1
+            node = codes[high] + 1 if change > 0 else codes[low] + 1
+            while node <= size:
+                tree[node] += change
+                node += node & -node
+            high, low = (high + 1, low) if change > 0 else (high, low + 1)
+        count = highs[q] - lows[q]
+        if count == 0:
+            out[q] = -1
+            continue
+        wanted = (percent * count + 99) // 100
+        node, step = 0, size
+        while step > 0:
+            if node + step <= size and tree[node + step] < wanted:
+                node += step
+                wanted -= tree[node]
+            step >>= 1
+        out[q] = node

@@ -1,0 +1,157 @@
+"""The histories of all rules of a program → what the engine keeps of past events, and what it asks of them.
+
+A history has a value for each event, whether or not a match is under way. So it is a column of the event table, filled
+before the matcher runs; equal histories of different rules are one column. Its `where` and its argument speak of past
+events: they are code over a table of their own, the *history table*, which holds the kept events of each key and the
+new ones behind them.
+Tested by: tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.base.limits import HISTORY_EVENTS_MAX, TIME_MS_MAX
+from cep.base.schema import Schema
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History
+from cep.nfa.code import Constants, VectorCode, VectorProgram
+from cep.nfa.columns import Column, ColumnMap
+from cep.nfa.simplify import Known, conjuncts
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryColumn:
+    """One history: the column of the event table that it fills, and what of the history table it looks at.
+    `event_type` is the code of its event type, -1 for any.
+
+    `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
+    of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
+    """
+
+    number: int
+    expr: History
+    event_type: int
+    member: int
+    value: int
+    by: tuple[int, ...]
+    events_max: int
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the oldest event that counts, not the newest ones."""
+        return self.expr.fn == "first_seen"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPlan:
+    """The histories of a program.
+
+    `columns` are those of the history table, with code and constants of their own; `bitmaps_count` is the number of
+    predicates. `retained_ms`: how long the schema wants events of a type (by its code) kept, whatever rules ask for.
+    """
+
+    histories: tuple[HistoryColumn, ...]
+    columns: tuple[Column, ...]
+    vector: VectorProgram
+    constants: Int64
+    text_constants: tuple[tuple[int, str], ...]
+    bitmaps_count: int
+    retained_ms: Mapping[int, int]
+    types_count: int
+
+    def spans_ms(self) -> Iterator[tuple[int, int]]:
+        """(event type or -1 for all, how long after an event it may be asked for at most), in no order."""
+        yield from self.retained_ms.items()
+        for history in self.histories:
+            yield history.event_type, _span_ms(history.expr)
+
+    @property
+    def kept(self) -> tuple[Column, ...]:
+        """The columns that are kept of past events."""
+        return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read)
+
+    @property
+    def derived_first(self) -> int:
+        return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))
+
+
+# What one event decides alone.
+_NEWEST = ("last", "exists", "first_seen")
+
+
+def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
+    """The plan for histories by the column that they fill; None if there are none and nothing is to be retained."""
+    retained_ms = {schema.code(e.name): e.retain_ms for e in schema.event_types if e.retain_ms is not None}
+    if not histories and not retained_ms:
+        return None
+    constants, columns = Constants(), ColumnMap(schema)
+    vector = VectorCode(constants, columns)
+    never_null = frozenset(name for name, type_ in schema.columns().items() if not type_.nullable)
+    known = Known(frozenset(), frozenset(), never_null)
+    members: dict[object, int] = {}
+    derived: dict[int, History] = {}
+    found: list[tuple[int, History, int, int]] = []
+    for number, expr in histories.items():
+        conditions = conjuncts(expr.where, known)
+        code = schema.code(expr.event_type) if expr.event_type and len(schema.event_types) > 1 else None
+        member = -1
+        if conditions or code is not None:
+            key = (tuple(conditions), code)
+            if key not in members:
+                members[key] = len(members)
+                vector.predicate(conditions, code)
+            member = members[key]
+        value = -1
+        if isinstance(expr.argument, CurrentField):
+            value = columns.number(expr.argument.field)
+        elif expr.argument is not None:
+            at = vector.derived(expr.argument)
+            derived.setdefault(at, expr)
+            value = -2 - at  # placed below, when the number of columns is known
+        for name in expr.by:
+            columns.number(name)
+        found.append((number, expr, member, value))
+    for event_type in schema.event_types:
+        if event_type.retain_ms is not None:
+            for field in event_type.fields:
+                if field.name not in (event_type.id_field, event_type.time_field):
+                    columns.number(field.name)
+    finished = vector.finish()
+    types = [derived[at].argument for at in sorted(derived)]
+    table = columns.columns([argument.type for argument in types if argument is not None])
+    first_derived = len(table) - len(derived)
+    return HistoryPlan(
+        histories=tuple(
+            HistoryColumn(
+                number,
+                expr,
+                schema.code(expr.event_type) if expr.event_type else -1,
+                member,
+                value if value >= -1 else first_derived - 2 - value,
+                tuple(columns.number(name) for name in expr.by),
+                1 if expr.fn in _NEWEST else HISTORY_EVENTS_MAX,
+            )
+            for number, expr, member, value in found
+        ),
+        columns=table,
+        vector=finished,
+        constants=np.array(constants.slots, np.int64),
+        text_constants=tuple(constants.texts),
+        bitmaps_count=len(members),
+        retained_ms=retained_ms,
+        types_count=len(schema.event_types),
+    )
+
+
+def _span_ms(expr: History) -> int:
+    if expr.window is None:
+        return TIME_MS_MAX
+    if expr.window.calendar is not None:
+        return CALENDAR_MS_MAX[expr.window.calendar]
+    assert isinstance(expr.window.ms, int), "parameters are bound before compilation"
+    return expr.window.ms
