@@ -90,6 +90,9 @@ STORE_OPEN_FILES_MAX = 256
 CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
+LIST_ELEMENTS_MAX = 10_000  # of one list of declared state, which is written whole; the next one is refused
+# Time buckets that one read of a state cleaned in compaction looks into. It starts with 6; a longer TTL needs more.
+TTL_BUCKETS_MAX = 64
 
 # Past events of one history on one key (or sub-key) that its value is worked out from: the newest ones of its window.
 # Memory of a busy key, some tens of bytes an event; past this older events are left out, `histories_folded` counts the
