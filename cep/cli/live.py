@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
-    from cep.runners.spark.live_checkpoint import open_checkpoint  # noqa: PLC0415
+    from cep.runners.spark.live_checkpoint import forget_planned, held, open_checkpoint  # noqa: PLC0415
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
@@ -56,16 +56,16 @@ def run(options: argparse.Namespace) -> int:
     tell_problems(problems, deployment, log)
     job = job_of(settings.job, deployment)
     initial = tuple(record.to_json() for record in records)
-    kept, goes_on = open_checkpoint(checkpoint, job, initial)
-    if goes_on and kept != initial:
-        log.tell(
-            "rules_differ",
-            f"the job goes on with the rules it began with; publish changes of {rules} as control records",
-        )
     letters = settings.output.dead_letters or checkpoint / "dead_letters"
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
-    with served(settings.observe.listen, observed) as address:
+    with held(checkpoint), served(settings.observe.listen, observed) as address:
+        kept, goes_on = open_checkpoint(checkpoint, job, initial)
+        if goes_on and kept != initial:
+            log.tell(
+                "rules_differ",
+                f"the job goes on with the rules it began with; publish changes of {rules} as control records",
+            )
         with console.status("starting Spark"):
             spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
@@ -79,16 +79,10 @@ def run(options: argparse.Namespace) -> int:
         try:
             live = _live(settings, checkpoint, job, kept, events, control, options.available_now)
             query = start_live(spark, live, output)
-            where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
-            begins = "goes on" if goes_on else "begins"
-            log.tell(
-                "started",
-                f"the job {begins}; {checkpoint} keeps its progress{where}",
-                begins=begins,
-                checkpoint=str(checkpoint),
-                port=address[1] if address else None,
-            )
+            _tell_start(checkpoint, goes_on, address, log)
             serve(query, output, stop, observed)
+            if output.refused_batch_id is not None:
+                forget_planned(live.checkpoint, output.refused_batch_id)
         except CepError as error:
             observed.failure = type(error).__name__
             raise
@@ -168,6 +162,14 @@ def _sinks(settings: Settings) -> list[AlertSink]:
 
 
 # --------------------------------------------------------------------------------------------------------- telling
+
+
+def _tell_start(checkpoint: Path, goes_on: bool, address: tuple[str, int] | None, log: Log) -> None:
+    begins = "goes on" if goes_on else "begins"
+    where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
+    sentence = f"the job {begins}; {checkpoint} keeps its progress{where}"
+    port = address[1] if address else None
+    log.tell("started", sentence, begins=begins, checkpoint=str(checkpoint), port=port)
 
 
 def _tell_batch(report: BatchReport, log: Log) -> None:

@@ -18,7 +18,25 @@ from collections.abc import Sequence
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
-from cep.cli import check, conformance, explain, fmt, lint, live, lsp, new, plan, replay, run, settings, test, why
+from cep.cli import (
+    check,
+    conformance,
+    explain,
+    fmt,
+    lint,
+    live,
+    lsp,
+    new,
+    plan,
+    replay,
+    rescale,
+    run,
+    savepoint,
+    settings,
+    state,
+    test,
+    why,
+)
 
 CLEAN = 0
 FINDINGS = 1
@@ -93,6 +111,14 @@ def _run(options: argparse.Namespace) -> int:
             return conformance.run(options)
         case "replay":
             return replay.run(options)
+        case "savepoint":
+            return savepoint.run(options)
+        case "restore":
+            return savepoint.run_restore(options)
+        case "rescale":
+            return rescale.run(options)
+        case "state":
+            return state.run(options)
         case "settings":
             return settings.run(options)
         case "run":
@@ -137,6 +163,10 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
     settings.add_arguments(_verb(verbs, "settings", "print a settings file, or check one", settings.HELP))
     run.add_arguments(_verb(verbs, "run", "match a stream in this process, without Java", run.HELP))
+    state.add_arguments(_verb(verbs, "state", "show what a live job keeps", state.HELP))
+    savepoint.add_arguments(_verb(verbs, "savepoint", "copy what a stopped live job keeps", savepoint.HELP))
+    savepoint.add_arguments_restore(_verb(verbs, "restore", "make a live job from a savepoint", savepoint.HELP_RESTORE))
+    rescale.add_arguments(_verb(verbs, "rescale", "change the number of matching tasks", rescale.HELP))
     live.add_arguments(_verb(verbs, "live", "match a stream as it comes", _LIVE_HELP))
     return parser
 

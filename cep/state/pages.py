@@ -13,6 +13,7 @@ Tested by: tests/state/test_pages.py
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,15 @@ from cep.kernels.layout import NODE_WIDTH
 PAGE_FORMAT = 2
 _FIELD = "field:"
 _PAST = "past:"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPage:
+    """A page where it is kept: the key group and the key fields that it belongs to, and its bytes."""
+
+    key_group: int
+    domain: tuple[str, ...]
+    content: bytes
 
 
 def encode_page(keyed_state: KeyedState) -> bytes:

@@ -113,7 +113,7 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
                 if not query.status["isTriggerActive"]:
                     break
     except StreamingQueryException as error:
-        if output.is_stopped:
+        if output.refused_batch_id is not None:
             return
         if output.failure is not None:
             raise output.failure from error

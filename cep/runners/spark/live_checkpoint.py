@@ -4,14 +4,18 @@
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
     CHECKPOINT/progress.json       totals (live_output.py)
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
+    CHECKPOINT/lock                held by the process that works on the folder
 
 Tested by: tests/runners/spark/test_live_checkpoint.py
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +25,7 @@ from cep.runners.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
+LOCK_FILE = "lock"
 _JOB_FILE = "job.json"
 _RULES_FILE = "initial_rules.json"
 _MEANING = {
@@ -63,6 +68,36 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     _write(directory / _RULES_FILE, {"records": [record.decode() for record in initial]})
     _write(directory / _JOB_FILE, description)
     return initial, False
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[None]:
+    """Keep others off a checkpoint directory for as long as the block runs; the lock goes with its process.
+
+    Raises: UsageError if another process has it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / LOCK_FILE).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            file.seek(0)
+            raise UsageError(
+                f"{directory} is in use by process {file.read().strip() or 'unknown'}; stop that job first"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def forget_planned(query: Path, batch_id: int) -> None:
+    """Take back a micro-batch that Spark has planned and nobody has begun, so that the last one is a finished one.
+
+    Spark plans it anew at the next start, as after a crash just before its plan was written.
+    """
+    for name in (str(batch_id), f".{batch_id}.crc"):
+        (query / "offsets" / name).unlink(missing_ok=True)
 
 
 def read_job(directory: Path) -> Job | None:

@@ -60,7 +60,7 @@ class LiveOutput:
         self.batch_id, self.totals = read_progress(directory)
         self.failure: CepError | None = None
         self._stopping = threading.Event()
-        self.is_stopped = False
+        self.refused_batch_id: int | None = None
 
     def stop(self) -> None:
         """Let the micro-batch that runs come to its end and refuse the next one."""
@@ -70,7 +70,7 @@ class LiveOutput:
         """For foreachBatch. Raises: SinkError, which ends the query before the micro-batch counts as done."""
         if self._stopping.is_set():
             # Only planned so far. Its end is not recorded, so it is the first one after the next start.
-            self.is_stopped = True
+            self.refused_batch_id = batch_id
             raise StoppedBetween
         try:
             self.take_table(frame.toArrow(), batch_id)

@@ -52,7 +52,7 @@ from cep.runners.spark.packed import (
 from cep.state.pages import decode_page, encode_page
 
 OUTPUT_SCHEMA = "kind string, payload binary"
-_PAGE_BITS = 16
+PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -276,10 +276,8 @@ class MatchProcessor(StatefulProcessor):
         touched: set[int] = set()
         if batch is not None:
             touched = {int(p) for p in np.unique(key_pages(batch.key, job.groups_count, job.pages_count))}
-        base = number << _PAGE_BITS
-        touched |= {
-            p - base for p, ms in progress.deadlines.items() if p >> _PAGE_BITS == number and ms <= watermark_ms
-        }
+        base = number << PAGE_BITS
+        touched |= {p - base for p, ms in progress.deadlines.items() if p >> PAGE_BITS == number and ms <= watermark_ms}
         if not touched:
             return
         states: list[KeyedState] = []
@@ -310,7 +308,7 @@ class MatchProcessor(StatefulProcessor):
 
     def _drop_pages(self, progress: _Progress, number: int, output: StepOutput) -> None:
         """Nothing is matched by this key any more: its runs belong to no rule."""
-        for page in [page for page in progress.deadlines if page >> _PAGE_BITS == number]:
+        for page in [page for page in progress.deadlines if page >> PAGE_BITS == number]:
             stored = self._pages.getValue((page,))
             assert stored is not None, "a page with a deadline is stored"
             output.counters["runs_orphaned"] += len(decode_page(bytes(stored[0])))

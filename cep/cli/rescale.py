@@ -1,0 +1,51 @@
+"""`cep rescale`: another number of matching tasks for a stopped live job.
+
+Tested by: tests/runners/spark/test_rescale.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from rich.console import Console
+
+from cep.cli.paths import printed
+
+HELP = """\
+Change the number of matching tasks of a stopped live job. Its keyed state is laid out anew, key group by key group;
+nothing is read or matched. The job goes on with the new number, whatever --partitions says.
+
+Make a savepoint first: Spark calls its repartitioning experimental.
+
+examples:
+  cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
+  cep rescale --checkpoint /var/lib/cep/job --partitions 4
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the verb."""
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the stopped job")
+    parser.add_argument("--partitions", type=int, required=True, metavar="N", help="matching tasks from now on")
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use for it (default 2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Rescale. Raises: UsageError, StateError."""
+    # Loaded here because Spark takes a second to import, and `cep check` does without.
+    from cep.runners.spark.rescale import rescale  # noqa: PLC0415
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
+    from cep.runners.spark.state import job_of  # noqa: PLC0415
+
+    job_of(options.checkpoint)
+    console = Console(stderr=True, highlight=False)
+    with console.status("starting Spark"):
+        spark = create_session("cep rescale", options.cores)
+    try:
+        with console.status("moving key groups"):
+            before = rescale(spark, options.checkpoint, options.partitions)
+    finally:
+        spark.stop()
+    printed(f"{options.checkpoint}: {before} partitions are {options.partitions} now")
+    return 0

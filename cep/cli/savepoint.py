@@ -1,0 +1,71 @@
+"""`cep savepoint` and `cep restore`: what a stopped live job keeps, to another place and back.
+
+Tested by: tests/runners/spark/test_savepoint.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from cep.cli.paths import printed
+from cep.state.target import Target
+
+HELP = """\
+Copy the checkpoint directory of a stopped live job: progress, rules, keyed state. Every file is verified after it was
+copied; what an earlier savepoint in the same place has is not copied again.
+
+examples:
+  cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
+  cep savepoint --checkpoint /var/lib/cep/job --to s3://bucket/cep     (with s3fs installed)
+"""
+HELP_RESTORE = """\
+Make a checkpoint directory from a savepoint, verified file by file. The job that starts with it goes on where the
+savepoint was made: events since then are read and matched again, and so are their alerts, under the same alert ids.
+
+examples:
+  cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
+  cep restore --from /backup/cep --list
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `cep savepoint`."""
+    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the stopped job")
+    parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or what fsspec takes")
+
+
+def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `cep restore`."""
+    parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="where savepoints are")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="to be made; new or empty")
+    what.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
+    parser.add_argument("--name", metavar="NAME", help="of the savepoint (default: the latest)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make a savepoint. Raises: UsageError, StateError."""
+    # Loaded here because Spark takes a second to import, and `cep check` does without.
+    from cep.runners.spark.savepoint import save  # noqa: PLC0415
+
+    saved = save(options.checkpoint, Target(options.to))
+    printed(
+        f"{saved.name}: {saved.files_count:,} files, {saved.size:,} bytes, {saved.copied:,} of them copied; "
+        f"up to micro-batch {saved.batch_id}"
+    )
+    return 0
+
+
+def run_restore(options: argparse.Namespace) -> int:
+    """Restore, or list. Raises: UsageError, StateError."""
+    from cep.runners.spark.savepoint import restore, savepoints  # noqa: PLC0415
+
+    target = Target(options.source)
+    if options.list:
+        for name in savepoints(target):
+            printed(name)
+        return 0
+    restored = restore(target, options.checkpoint, options.name)
+    printed(f"{options.checkpoint} is {restored.name}, up to micro-batch {restored.batch_id}; start the job with it")
+    return 0

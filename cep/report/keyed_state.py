@@ -1,0 +1,157 @@
+"""Stored pages → what keyed state a job holds: how much for each rule, and the runs of one key in words.
+
+Where the pages come from is the caller's: Spark's state store, or the embedded runner's. One page is in memory at a
+time. A page's bytes are shared out among its rules by their runs, because the events that runs have bound are shared.
+Tested by: tests/report/test_keyed_state.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.base.limits import EVENT_TIME_MS_MAX
+from cep.columnar.route import KeyDomain
+from cep.engine.keyed_state import KeyedState, fit
+from cep.kernels import layout as y
+from cep.model.rule import utc_text
+from cep.nfa.program import Program, RuleProgram
+from cep.state.pages import StoredPage, decode_page
+
+
+@dataclass(frozen=True, slots=True)
+class RuleShare:
+    """What one version of a rule keeps alive."""
+
+    rule_id: str
+    version: int
+    domain: KeyDomain
+    runs: int
+    keys: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """All of a job's runs. `key_groups` counts those that hold any; `size` is bytes, `largest` that of one page."""
+
+    pages: int
+    key_groups: int
+    keys: int
+    runs: int
+    size: int
+    largest: int
+    rules: tuple[RuleShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEvent:
+    """An event that a run has taken, and as what."""
+
+    variable: str
+    event_id: str
+    event_type: str
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """One partial match in words. `waits_for` are variables; `expires` is a time, or None for a run without a bound."""
+
+    rule_id: str
+    version: int
+    domain: KeyDomain
+    bound: tuple[BoundEvent, ...]
+    waits_for: tuple[str, ...]
+    expires: str | None
+
+
+def held(pages: Iterable[StoredPage]) -> Held:
+    """Count. Raises: StateError for a page that cannot be read."""
+    counts: Counter[tuple[KeyDomain, str, int, str]] = Counter()
+    pages_count = keys = runs = size = largest = 0
+    groups: set[int] = set()
+    for page in pages:
+        keyed_state = decode_page(page.content)
+        pages_count, size = pages_count + 1, size + len(page.content)
+        largest = max(largest, len(page.content))
+        keys, runs = keys + len(keyed_state.keys), runs + len(keyed_state)
+        groups.add(page.key_group)
+        for slot, ((rule_id, version, _), _, _) in enumerate(keyed_state.layout.rules):
+            own = keyed_state.run_rule == slot
+            if not own.any():
+                continue
+            counts[page.domain, rule_id, version, "runs"] += int(own.sum())
+            counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[own]))
+            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * own.mean())
+    names = sorted({key[:3] for key in counts})
+    rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, what] for what in ("runs", "keys", "size"))) for n in names)
+    return Held(pages_count, len(groups), keys, runs, size, largest, rules)
+
+
+def runs_of_key(pages: Iterable[StoredPage], key: str, programs: Mapping[KeyDomain, Program]) -> Iterator[RunFacts]:
+    """The runs of one key, in whatever domain it is one. `programs` are those of the rules in force; what belongs to
+    no rule any more is left out. Raises: StateError for a page that cannot be read.
+    """
+    for page in pages:
+        program = programs.get(page.domain)
+        if program is None:
+            continue
+        keyed_state, _ = fit(decode_page(page.content), program)
+        names = keyed_state.keys.to_pylist()
+        if key in names:
+            for run in np.flatnonzero(keyed_state.run_key == names.index(key)).tolist():
+                yield _facts(program, page.domain, keyed_state, run)
+
+
+def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int) -> RunFacts:
+    rule = program.rules[keyed_state.run_rule[run]]
+    row = keyed_state.runs[run]
+    expiry_ms = int(row[y.RUN_EXPIRY])
+    expires = utc_text(expiry_ms) if 0 <= expiry_ms <= EVENT_TIME_MS_MAX else None
+    waits = tuple(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_WAITS])))
+    bound = tuple(_bound(program, rule, keyed_state, int(row[y.RUN_NODE])))
+    return RunFacts(rule.deployed.rule_id, rule.deployed.version, domain, bound, waits, expires)
+
+
+def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
+    """The events on the way to a node, oldest first; where several ways led there, those of the first."""
+    found: list[BoundEvent] = []
+    events, types = keyed_state.events, program.schema.event_types
+    while node >= 0:
+        row, nfa_state, previous = keyed_state.nodes[node].tolist()
+        if row < 0:
+            node = nfa_state
+            continue
+        event_id, event_type = events.event_id[row].as_py(), types[int(events.event_type[row])].name
+        found.append(
+            BoundEvent(_variable(program, rule, nfa_state), event_id, event_type, utc_text(int(events.time_ms[row])))
+        )
+        node = previous
+    return reversed(found)
+
+
+def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int) -> Iterator[str]:
+    """The variables that may come next, each once."""
+    at = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
+    first, end = program.image[at + y.S_WAITS], program.image[at + y.S_WAITS_END]
+    told: set[str] = set()
+    for number, wait in enumerate(range(first, end, y.WAIT_WIDTH)):
+        if not open_waits >> number & 1:
+            continue
+        is_absence = program.image[wait + y.W_KIND] in (y.WAIT_ABSENCE, y.WAIT_ABSENCE_NEXT)
+        name = (
+            "the end of its window" if is_absence else _variable(program, rule, int(program.image[wait + y.W_TARGET]))
+        )
+        if name not in told:
+            told.add(name)
+            yield name
+
+
+def _variable(program: Program, rule: RuleProgram, nfa_state: int) -> str:
+    at = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
+    name: str = rule.variables[program.image[at + y.S_VARIABLE]]
+    return name

@@ -1,0 +1,60 @@
+"""A stopped live job → the same job with another number of matching tasks: Spark's checkpoint repartitioning.
+
+Key groups move whole, because they are Spark's keys. Repartitioning writes a micro-batch of its own that reads nothing;
+the job goes on after it. A micro-batch that has begun and not ended must end first: its rows are in no state yet, and
+the sinks know it by its number.
+Tested by: tests/runners/spark/test_rescale.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cep.base.errors import StateError, UsageError
+from cep.runners.spark.live_checkpoint import QUERY_FOLDER, held
+from cep.runners.spark.state import job_of, last_batch, planned_batch
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+def partitions_of(checkpoint: Path) -> int:
+    """The number of matching tasks that a job's state is in. Raises: StateError if Spark's log does not tell."""
+    batch_id = last_batch(checkpoint)
+    path = checkpoint / QUERY_FOLDER / "offsets" / str(batch_id)
+    try:
+        # v1 | metadata, with the settings that state depends on | offsets …
+        found = int(json.loads(path.read_text().splitlines()[1])["conf"][_PARTITIONS])
+    except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
+        raise StateError(f"{path} does not say how many partitions there are ({error!r}); restore it") from error
+    return found
+
+
+def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
+    """Lay the job's state out for `partitions` tasks. Returns: how many there were.
+
+    Raises: UsageError if nothing would change, the job runs, or its last micro-batch has not ended.
+    """
+    job = job_of(checkpoint)
+    if not 1 <= partitions <= job.groups_count:
+        raise UsageError(f"{partitions} partitions: give 1 to {job.groups_count}, the job's key groups")
+    with held(checkpoint):
+        before, planned, done = partitions_of(checkpoint), planned_batch(checkpoint), last_batch(checkpoint)
+        if planned != done:
+            raise UsageError(
+                f"micro-batch {planned} of {checkpoint} has begun and not ended; "
+                "run `cep live --available-now` with the job's settings once, then rescale"
+            )
+        if before == partitions:
+            raise UsageError(f"{checkpoint} is laid out for {partitions} partitions already")
+        try:
+            spark._streamingCheckpointManager.repartition(str((checkpoint / QUERY_FOLDER).resolve()), partitions)  # noqa: SLF001 Spark's name for an API that still evolves
+        except PySparkException as error:
+            raise StateError(
+                f"{checkpoint} could not be laid out for {partitions} partitions: {error}; run the same again, or "
+                "restore a savepoint"
+            ) from error
+    return before

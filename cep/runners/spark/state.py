@@ -1,0 +1,88 @@
+"""Spark's checkpoint of a live job → its stored pages and programs, through Spark's state data source.
+
+What is read is the state at the end of the last micro-batch that is recorded.
+Tested by: tests/runners/spark/test_state.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.columnar.batch import TEXT
+from cep.columnar.route import KeyDomain, key_groups
+from cep.nfa.program import Program
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.job import Job, Programs
+from cep.runners.spark.live_checkpoint import QUERY_FOLDER, read_job
+from cep.runners.spark.match_stage import PAGE_BITS
+from cep.state.pages import StoredPage
+
+
+def job_of(checkpoint: Path) -> Job:
+    """The job whose checkpoint directory this is. Raises: UsageError if it is none, or nothing is stored yet."""
+    job = read_job(checkpoint)
+    if job is None:
+        raise UsageError(f"{checkpoint} is no checkpoint directory of a live job; give the folder of `--checkpoint`")
+    if last_batch(checkpoint) is None:
+        raise UsageError(f"{checkpoint} has no finished micro-batch yet; let the job run first")
+    return job
+
+
+def last_batch(checkpoint: Path) -> int | None:
+    """The last micro-batch whose end Spark has recorded."""
+    return _highest(checkpoint / QUERY_FOLDER / "commits")
+
+
+def planned_batch(checkpoint: Path) -> int | None:
+    """The last micro-batch that Spark has begun."""
+    return _highest(checkpoint / QUERY_FOLDER / "offsets")
+
+
+def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
+    """The pages of a checkpoint, one after another; with a key, only those of its key group."""
+    frame = _variable(spark, checkpoint, "pages")
+    if key is not None:
+        group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
+        frame = frame.where(F.col("key.key_group") == group)
+    chosen = frame.selectExpr("key.key_group", "user_map_key.page", "user_map_value.content")
+    try:
+        for row in chosen.toLocalIterator():
+            yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
+    except PySparkException as error:
+        raise _unreadable(checkpoint, error) from error
+
+
+def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> Mapping[KeyDomain, Program]:
+    """The programs of the rules in force, by key domain."""
+    try:
+        found = _variable(spark, checkpoint, "rulebook").selectExpr("value.content").limit(1).collect()
+    except PySparkException as error:
+        raise _unreadable(checkpoint, error) from error
+    if not found:
+        return {}
+    return Programs().of(Rulebook.from_bytes(bytes(found[0].content), job.schema, job.domains), job.schema)
+
+
+def _variable(spark: SparkSession, checkpoint: Path, name: str) -> DataFrame:
+    try:
+        return spark.read.format("statestore").option("stateVarName", name).load(str(checkpoint / QUERY_FOLDER))
+    except PySparkException as error:
+        raise _unreadable(checkpoint, error) from error
+
+
+def _unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
+    return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep restore`")
+
+
+def _highest(folder: Path) -> int | None:
+    """The largest number among a log's file names; what is compacted or being written has other names."""
+    numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
+    return max(numbers, default=None)

@@ -1,0 +1,75 @@
+"""What keyed state is said to hold: examples in words, and sums that agree with the state itself."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.columnar.route import key_groups
+from cep.engine.advance import advance
+from cep.engine.keyed_state import select_keys
+from cep.nfa.compile import problems
+from cep.report.keyed_state import BoundEvent, held, runs_of_key
+from cep.state.pages import StoredPage, encode_page
+from tests.engine.bridge import batch_of, program_of
+from tests.engine.rules import batch, program, rule
+from tests.oracle.random_cases import SCHEMA, random_case
+
+DOMAIN = ("key",)
+CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: e kind == c"
+LOOP = "seq x+ -> y within 1 min\nwhere x: e kind == a\ny: e kind == b"
+SILENCE = "seq x -> !y within 1 min\nwhere x: e kind == b\ny: e kind == c"
+
+
+def test_runs_in_words() -> None:
+    rules = program(rule(CHAIN, "chain"), rule(LOOP, "loop"), rule(SILENCE, "silence"))
+    keyed_state = advance(rules, None, batch("k a@1000", "k b@2000", "other a@3000"), 0).keyed_state
+    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    found = {run.rule_id: run for run in runs_of_key([page], "k", {DOMAIN: rules})}
+    assert found.keys() == {"chain", "silence"}
+    assert found["chain"].bound == (
+        BoundEvent("x", "e0", "e", "1970-01-01T00:00:01.000Z"),
+        BoundEvent("y", "e1", "e", "1970-01-01T00:00:02.000Z"),
+    )
+    assert found["chain"].waits_for == ("z",)
+    assert found["chain"].expires == "1970-01-01T00:01:01.000Z"
+    assert found["silence"].waits_for == ("the end of its window",)
+    other = {run.rule_id: run.waits_for for run in runs_of_key([page], "other", {DOMAIN: rules})}
+    assert other == {"chain": ("y",), "loop": ("x", "y")}
+    assert list(runs_of_key([page], "nobody", {DOMAIN: rules})) == []
+    shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
+    assert shares == {("chain", 2, 2), ("loop", 1, 1), ("silence", 1, 1)}
+    assert list(runs_of_key([page], "k", {DOMAIN: program(rule(LOOP, "loop"))})) == [], "its rules are gone"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
+    case = random_case(seed, 3)
+    if problems(case.pattern, SCHEMA):
+        return
+    rules = program_of(SCHEMA, case.pattern, *(random_case(10_000 + seed + i, 1).pattern for i in range(2)))
+    events = batch_of(SCHEMA, case.events)
+    first = events.take(np.arange(Random(seed).randint(0, len(events))))
+    keyed_state = advance(rules, None, first, -(2**60)).keyed_state
+    group_of_key = key_groups(keyed_state.keys, 2)
+    parts = [select_keys(keyed_state, group_of_key == group, rules.row_registers) for group in range(2)]
+    pages = [StoredPage(group, DOMAIN, encode_page(part)) for group, part in enumerate(parts)]
+    found = held(pages)
+    assert (found.runs, found.keys, found.pages) == (len(keyed_state), len(keyed_state.keys), 2)
+    assert sum(r.runs for r in found.rules) == found.runs
+    assert found.size == sum(len(page.content) for page in pages)
+    with_runs = sum(len(page.content) for page, part in zip(pages, parts, strict=True) if len(part))
+    assert abs(sum(r.size for r in found.rules) - with_runs) <= 9, "but for rounding"
+    runs = 0
+    for key in keyed_state.keys.to_pylist():
+        own = {i for i, k in zip(first.event_id.to_pylist(), first.key.to_pylist(), strict=True) if k == key}
+        for facts in runs_of_key(pages, key, {DOMAIN: rules}):
+            runs += 1
+            ids = [event.event_id for event in facts.bound]
+            assert ids
+            assert set(ids) <= own
+            assert len(set(ids)) == len(ids)
+            assert [event.time for event in facts.bound] == sorted(event.time for event in facts.bound)
+    assert runs == found.runs

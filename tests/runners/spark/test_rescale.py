@@ -1,0 +1,66 @@
+"""A job that is rescaled in the middle, 2 → 4 → 1, finds what a replay finds; what cannot be rescaled is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.base.errors import UsageError
+from cep.report.keyed_state import held
+from cep.runners.spark.live_checkpoint import held as locked
+from cep.runners.spark.live_checkpoint import open_checkpoint
+from cep.runners.spark.rescale import partitions_of, rescale
+from cep.runners.spark.state import last_batch, stored_pages
+from tests.runners.spark.live_cases import END, LiveRun, disordered, make_job, payments, replayed, rows, rules, split
+
+pytestmark = pytest.mark.spark
+LATENESS_MS = 90_000
+
+
+def started(spark: SparkSession, folder: Path, lateness_ms: int = 0) -> LiveRun:
+    """A job with the rules of this repository that has not seen an event."""
+    given = rules()
+    initial = tuple(record.to_json() for record in given.values())
+    live = LiveRun(spark, folder, make_job(given.values(), lateness_ms, 2), initial)
+    open_checkpoint(live.checkpoint.parent, live.job, initial)
+    return live
+
+
+def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+    live = started(spark, tmp_path, LATENESS_MS)
+    checkpoint = live.checkpoint.parent
+    parts = split(disordered(payments(41), LATENESS_MS, 5), 3)
+    live.phase(parts[:1])
+    for number, (before, after) in enumerate([(2, 4), (4, 1)], start=1):
+        assert partitions_of(checkpoint) == before
+        kept = held(stored_pages(spark, checkpoint, live.job))
+        assert kept.runs > 0, "there is something to move"
+        assert rescale(spark, checkpoint, after) == before
+        assert held(stored_pages(spark, checkpoint, live.job)) == kept, "key groups move whole"
+        live.phase(parts[number : number + 1])
+        assert partitions_of(checkpoint) == after
+    live.phase([], [END])
+    found = replayed(spark, tmp_path / "events", live.job, rules().values())
+    assert live.alerts() == rows(found.alerts)
+    assert live.totals["late_events"] == 0
+
+
+def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    live = started(spark, tmp_path)
+    checkpoint = live.checkpoint.parent
+    with pytest.raises(UsageError, match="no finished micro-batch"):
+        rescale(spark, checkpoint, 4)
+    live.phase(split(payments(42)[:50], 2))
+    with pytest.raises(UsageError, match="laid out for 2 partitions already"):
+        rescale(spark, checkpoint, 2)
+    for count in (0, live.job.groups_count + 1):
+        with pytest.raises(UsageError, match="give 1 to 8"):
+            rescale(spark, checkpoint, count)
+    with locked(checkpoint), pytest.raises(UsageError, match="is in use by process"):
+        rescale(spark, checkpoint, 4)
+    commits = live.checkpoint / "commits"
+    (commits / str(last_batch(checkpoint))).unlink()
+    with pytest.raises(UsageError, match=r"micro-batch 1 of .* has begun and not ended"):
+        rescale(spark, checkpoint, 4)
