@@ -69,6 +69,8 @@ KAFKA_IDLE_CONSUMERS_MAX = 4
 # Nodes of one expression after definitions are written out: definitions that use each other double fast.
 EXPRESSION_NODES_MAX = 20_000
 REGEX_CHARS_MAX = 500  # of a regular expression; the memory of its automaton grows with it
+# Patterns between the source and an event: each is another pass over the history, and another shuffle.
+PRODUCE_DEPTH_MAX = 8
 IMPORTS_MAX = 256  # files that one file draws in
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.

@@ -79,11 +79,13 @@ class EventType:
     """An event type: exactly one field of kind ID and one of kind TIME named `event_time` identify an event.
 
     `retain_ms` is how long events are kept at least for conditions over past events; None: as long as a rule asks.
+    `derived` events come out of patterns (`produce`), not from a source.
     """
 
     name: str
     fields: tuple[Field, ...]
     retain_ms: int | None = None
+    derived: bool = False
 
     @property
     def id_field(self) -> str:
@@ -129,6 +131,7 @@ class Schema:
             {
                 "name": e.name,
                 "retain_ms": e.retain_ms,
+                "derived": e.derived,
                 "fields": [
                     {
                         "name": f.name,
@@ -154,6 +157,7 @@ class Schema:
                         for f in e["fields"]
                     ),
                     e.get("retain_ms"),
+                    e.get("derived", False),
                 )
                 for e in data
             )

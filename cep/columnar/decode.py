@@ -238,12 +238,14 @@ class _Verdict:
 
 def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
     verdict = _Verdict(rows)
-    single = len(schema.event_types) == 1
+    # A record that names no type is of the only one that comes from sources.
+    given = [code for code, e in enumerate(schema.event_types) if not e.derived]
+    single = len(given) == 1
     named = TYPE_FIELD in table.schema.names and TYPE_FIELD not in schema.columns()
     if not named:
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing")
-        return np.zeros(rows, np.int16), verdict
+        return np.full(rows, given[0] if single else 0, np.int16), verdict
     names = _column(table, TYPE_FIELD).cast(pa.string())
     codes = pc.index_in(names, value_set=pa.array([e.name for e in schema.event_types], pa.string()))
     unnamed = np.asarray(pc.is_null(names))
@@ -251,12 +253,12 @@ def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) ->
     if not single:
         verdict.refuse(unnamed, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
     known = ", ".join(e.name for e in schema.event_types)
-    given = pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else []
-    for name in given[:_TYPES_NAMED_MAX]:
+    strange = pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else []
+    for name in strange[:_TYPES_NAMED_MAX]:
         which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
         verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {known}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {known}")
-    return np.asarray(codes.fill_null(0)).astype(np.int16), verdict
+    return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
 def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:

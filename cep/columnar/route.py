@@ -75,7 +75,7 @@ def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
 
 def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, EventBatch]]:
     """(key group, its events) for each group that has any, in group order; the order of events is kept."""
-    groups = key_groups(batch.key, groups_count)
+    groups = key_groups(batch.key, groups_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
     order = np.argsort(groups, kind="stable")
     sorted_batch = batch.take(order)
     sorted_groups = groups[order]

@@ -54,12 +54,14 @@ _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def alert_table(program: Program, matches: Matches) -> pa.Table:
-    """One row a completed match, in the order (detected_at, alert_id); time-outs are left out.
+    """One row a completed match, in the order (detected_at, alert_id); time-outs are left out, and matches that become
+    events (produced.py).
 
     Cost: columns, plus one digest for each alert.
     """
     numbers = np.unique(matches.rule).tolist()
-    parts = [_rule_alerts(program.rules[n], matches, np.flatnonzero(_of_rule(matches, n))) for n in numbers]
+    numbers = [n for n in numbers if program.rules[n].deployed.pattern.produces is None]
+    parts = [rule_alerts(program.rules[n], matches, np.flatnonzero(of_rule(matches, n))) for n in numbers]
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
     return sort_alerts(table)
 
@@ -69,12 +71,14 @@ def sort_alerts(table: pa.Table) -> pa.Table:
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
 
 
-def _of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
+def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
+    """Which are completed matches of the rule: bool[M]."""
     mask: NDArray[np.bool_] = (matches.rule == number) & matches.completed
     return mask
 
 
-def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
+def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
+    """The alerts of these matches of one rule, in their order."""
     count = len(rows)
     if count == 0:
         return ALERT_SCHEMA.empty_table()
@@ -91,7 +95,7 @@ def _rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
     )
     key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    measures = {name: _measure(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)}
+    measures = {name: measure_values(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)}
 
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
     ended = matches.detected_ms[rows] >= TIME_MS_MAX
@@ -135,7 +139,8 @@ def _with_length(texts: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pc.binary_length(texts).cast(pa.string()), texts, ":")
 
 
-def _measure(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:
+def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:
+    """Measure number `at` of these matches as a column, with its type."""
     values, nulls = matches.measures[rows, at], matches.measures_null[rows, at]
     if type_.is_text:
         codes = pa.array(np.where(nulls != 0, 0, values), mask=nulls.astype(bool))

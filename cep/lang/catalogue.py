@@ -318,6 +318,17 @@ CATALOGUE: dict[str, Entry] = {
         "step time that holds nothing",
         "`a ->[1 min .. 5 min] b` needs a lower bound below the upper one.",
     ),
+    "CEP426": Entry(
+        "match that makes no whole event",
+        "`produce hop` turns each match into an event `hop`: the values that the pattern emits are its fields, so each "
+        "has the name and the type of a field, and every field that cannot be null is emitted. The id and the time "
+        "are those of the match.",
+    ),
+    "CEP427": Entry(
+        "patterns that feed each other in a circle",
+        "A pattern that reads what another one produces comes after it. On a circle there is no such order; and each "
+        "pattern of a chain costs another pass over the events, so chains have a limit.",
+    ),
     "CEP423": Entry(
         "too many values",
         "A pattern emits a limited number of values: which of them are null is kept in the bits of one number. "

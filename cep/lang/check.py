@@ -14,6 +14,7 @@ from cep.base.schema import EventType, Kind, Schema, Type
 from cep.lang.bind import bind
 from cep.lang.check_expressions import ExpressionChecker
 from cep.lang.check_params import check_params
+from cep.lang.check_produced import check_circles, check_produced
 from cep.lang.check_structure import StructureChecker
 from cep.lang.diagnostics import Collector, Fix, Label, Span, did_you_mean, nearest_fix
 from cep.lang.ir import Expr, Measure, ParamDecl, PatternIR, Skip, Variable
@@ -40,6 +41,7 @@ def check(resolved: Resolved, collector: Collector) -> dict[str, PatternIR]:
         checked = _PatternChecker(pattern, resolved, collector).check()
         if checked is not None:
             found[pattern.name] = checked
+    check_circles(found, resolved, collector)
     return found
 
 
@@ -99,6 +101,9 @@ class _PatternChecker:
                 self.collector.add("CEP419", "no time can run out: there is no window", pattern.timeout_span, help_line)
             maybe = self._in_scope(Before(self.order.end.may), own=None)
             timeout = self._measures(pattern.timeout_measures, maybe)
+        measures = self._measures(pattern.measures, end)
+        if pattern.produces is not None and len(measures) == len(pattern.measures):
+            check_produced(pattern, measures, self.resolved, self.collector)
         return PatternIR(
             name=pattern.name,
             params=self.params,
@@ -109,13 +114,14 @@ class _PatternChecker:
                 for v in self._first_places()
                 if v.name in self.typed.event_types
             ),
-            measures=self._measures(pattern.measures, end),
+            measures=measures,
             event_types=read,
             skip=self._skip(pattern.skip),
             within_ms=checker.within_ms,
             within_events=checker.within_events,
             timeout_measures=timeout,
             doc=pattern.doc,
+            produces=None if pattern.produces is None else pattern.produces.name,
         )
 
     # ---------------------------------------------------------------------------------- variables and types

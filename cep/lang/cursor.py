@@ -17,9 +17,9 @@ from cep.lang.lexer import Token, TokenKind
 
 # Words that can name nothing, because an expression or a clause ends or changes where they stand.
 RESERVED = frozenset(
-    "and or not in between is like null true false if then else seq where skip emit within by".split()  # noqa: SIM905
+    "and or not in between is like null true false if then else seq where skip emit produce within by".split()  # noqa: SIM905
 )
-CLAUSE_WORDS = ("seq", "where", "skip", "emit")  # reserved; `over all` and `on timeout emit` are not
+CLAUSE_WORDS = ("seq", "where", "skip", "emit", "produce")  # reserved; `over all` and `on timeout emit` are not
 # The word of each declaration, and what may stand after its name: how a declaration is recognised after a mistake.
 DECLARATIONS = {
     "event": ("{",),

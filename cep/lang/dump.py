@@ -53,6 +53,8 @@ def dump_pattern(pattern: PatternIR) -> str:
         lines.append(f"  where    {variable.name}: {variable.event_type}  {condition}")
     lines.append(f"  skip     {_skip(pattern.skip)}")
     lines += _measures("emit", pattern.measures)
+    if pattern.produces is not None:
+        lines.append(f"  produce  {pattern.produces}")
     if pattern.timeout_measures is not None:
         lines += _measures("timeout", pattern.timeout_measures) or ["  timeout"]
     return "\n".join(lines) + "\n"

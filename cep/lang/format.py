@@ -223,6 +223,7 @@ def _clause(group: list[Piece]) -> list[Line]:
     layout = {
         "seq": Layout(column, Style.STRUCTURE, "link"),
         "emit": Layout(column, Style.EXPRESSION, "comma"),
+        "produce": Layout(INDENT + len("produce  ")),
         "on": Layout(INDENT + len("on timeout emit  "), Style.EXPRESSION, "comma"),
     }.get(word, Layout(column))
     trails = [p.trail for p in head if p.trail] + [c for p in (*head[1:], *body[:1]) for c in p.lead if c]

@@ -341,7 +341,8 @@ class Measure:
 @dataclass(frozen=True, slots=True)
 class PatternIR:
     """A pattern, checked. `key` are the fields that partition the stream. `event_types` is the stream that
-    contiguity looks at: the types the pattern names (all of the schema with `over all`)."""
+    contiguity looks at: the types the pattern names (all of the schema with `over all`). `produces` is the event type
+    that its matches become, with the measures as fields."""
 
     name: str
     params: tuple[ParamDecl, ...]
@@ -355,6 +356,7 @@ class PatternIR:
     within_events: int | Param | None = None
     timeout_measures: tuple[Measure, ...] | None = None
     doc: str = ""
+    produces: str | None = None
 
     def variable(self, name: str) -> Variable:
         return next(v for v in self.variables if v.name == name)

@@ -50,6 +50,7 @@ class _Clauses:
     over_all: bool = False
     timeout_measures: list[MeasureSyntax] | None = None
     timeout_span: Span | None = None
+    produces: NameRef | None = None
     broken: bool = False
 
 
@@ -75,6 +76,7 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
         over_all=clauses.over_all,
         timeout_measures=None if timeout is None else tuple(timeout),
         timeout_span=clauses.timeout_span,
+        produces=clauses.produces,
         broken=clauses.broken,
         doc=doc,
     )
@@ -227,6 +229,9 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
         clauses.skip = _skip(cursor, start)
     elif word == "emit":
         _measures(cursor, clauses.measures)
+    elif word == "produce":
+        event_type = cursor.name("the event type that a match becomes")
+        clauses.produces = NameRef(event_type.text, event_type.span)
     elif word == "over":
         cursor.expect("all")
         clauses.over_all = True

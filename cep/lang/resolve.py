@@ -6,7 +6,7 @@ Tested by: tests/lang/test_resolve.py
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Protocol, TypeVar
 
@@ -48,7 +48,9 @@ class Resolved:
 
     @property
     def schema(self) -> Schema:
-        return Schema(tuple(e for name, e in self.events.items() if name not in self.faulty))
+        derived = {p.produces.name for p in self.patterns.values() if p.produces is not None}
+        sound = (e for name, e in self.events.items() if name not in self.faulty)
+        return Schema(tuple(replace(e, derived=e.name in derived) for e in sound))
 
     @property
     def definitions(self) -> Definitions:

@@ -109,6 +109,8 @@ class _Finder:
             yield from self._names(where.condition, local)
         if node.skip is not None and node.skip.variable is not None:
             yield Place(node.skip.variable.span, Named("variable", node.skip.variable.name, node.name))
+        if node.produces is not None:
+            yield Place(node.produces.span, Named("event", node.produces.name))
         for measure in (*node.measures, *(node.timeout_measures or ())):
             yield Place(measure.span, Named("value", measure.name, node.name), declares=True)
             yield from self._names(measure.value, local)

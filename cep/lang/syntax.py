@@ -389,6 +389,7 @@ class PatternSyntax:
     over_all: bool
     timeout_measures: tuple[MeasureSyntax, ...] | None
     timeout_span: Span | None
+    produces: NameRef | None
     broken: bool
     doc: str
 

@@ -64,6 +64,7 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     merged: dict[str, dict[str, Field]] = {}
     columns: dict[str, Field] = {}
     retained: dict[str, int] = {}
+    derived: set[str] = set()
     for record in records:
         checked = load_text(record.source, record.id)
         if not checked.ok:
@@ -72,8 +73,15 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
             if event_type.retain_ms is not None:
                 retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))
             _merge(merged.setdefault(event_type.name, {}), columns, event_type)
+            if event_type.derived:
+                derived.add(event_type.name)
     whole = {name: fields for name, fields in merged.items() if _kinds(fields) == {Kind.ID, Kind.TIME}}
-    return Schema(tuple(EventType(name, tuple(fields.values()), retained.get(name)) for name, fields in whole.items()))
+    return Schema(
+        tuple(
+            EventType(name, tuple(fields.values()), retained.get(name), derived=name in derived)
+            for name, fields in whole.items()
+        )
+    )
 
 
 def _merge(known: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:

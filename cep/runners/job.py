@@ -15,12 +15,16 @@ from cep.base.errors import UsageError
 from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
+from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain
 from cep.engine.advance import advance
 from cep.engine.alerts import ALERT_SCHEMA, alert_table
 from cep.engine.keyed_state import KeyedState
+from cep.engine.produced import produced_events
 from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
+from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
@@ -73,12 +77,25 @@ class Programs:
         return self._programs[fingerprint]
 
 
+def programs_by_level(rulebook: Rulebook, schema: Schema) -> list[dict[KeyDomain, Program]]:
+    """For each level of the rulebook the program of each key domain that has rules there (rulebook/levels.py)."""
+    found: list[dict[KeyDomain, Program]] = []
+    for rules in by_level(rulebook.deployed()):
+        domains: dict[KeyDomain, list[DeployedRule]] = {}
+        for rule in rules:
+            domains.setdefault(rule.pattern.key, []).append(rule)
+        found.append({domain: compile_rules(schema, domain, own) for domain, own in sorted(domains.items())})
+    return found
+
+
 @dataclass(slots=True)
 class StepOutput:
-    """What matching gave, gathered over domains: alerts by key domain, and counters by name."""
+    """What matching gave, gathered over domains: alerts by key domain, counters by name,
+    and the events that patterns have produced."""
 
     alerts: list[pa.Table] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
+    produced: list[Decoded] = field(default_factory=list)
 
     def alert_table(self) -> pa.Table:
         return pa.concat_tables(self.alerts) if self.alerts else ALERT_SCHEMA.empty_table()
@@ -95,6 +112,10 @@ def match_step(
         if alerts.num_rows:
             output.alerts.append(alerts)
             output.counters.update(_counted(alerts))
+        events = produced_events(program, advanced.matches)
+        if events is not None:
+            output.produced.append(events)
+            output.counters["events_produced"] += len(events)
     return advanced.keyed_state
 
 

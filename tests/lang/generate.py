@@ -14,6 +14,7 @@ event t {
   c string?  f bool  g bool?
 }
 event u { id id event_time time k string a decimal(2) c string? f bool }
+event made { made_id id event_time time r1 decimal(2)  r2 int? }
 """
 _UNITS = ("ms", "s", "min", "h", "d")
 
@@ -143,7 +144,8 @@ class _Maker:
         emit = self.pick("", f"emit r1 = {bound}.a,{self.space()}r2 = count({bound})", f"emit z = first({bound}).c")
         over = self.pick("", "", "over all")
         timeout = f"on timeout emit q = {bound}.a" if self.chance(0.2) and "events" not in window else ""
-        clauses = [f"seq {lines[0]}", where, *(c for c in (skip, over, emit, timeout) if c)]
+        produce = self.pick("", f"produce{self.space()}made") if emit.startswith("emit r1") else ""
+        clauses = [f"seq {lines[0]}", where, *(c for c in (skip, over, emit, produce, timeout) if c)]
         head = self.pick("", "## What it is for.\n##   second line\n", "# plain\n")
         params = "(low: int = 2 in 1..20,window: duration = 10 min, limit : decimal=1.50)"
         body = self.space().join(clauses)

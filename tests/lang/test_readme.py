@@ -22,6 +22,15 @@ def test_the_example_is_clean() -> None:
     assert not checked.diagnostics, shown(checked)
 
 
+def test_the_example_of_patterns_that_feed_patterns_is_sound() -> None:
+    found = re.search(r"```\n(event credit.*?)```", TEXT, re.DOTALL)
+    assert found is not None
+    transfer = "event transfer { tx_id id  event_time time  payer string  payee string  amount decimal(2) }\n"
+    checked = load_text(transfer + found.group(1))
+    assert checked.ok, shown(checked)
+    assert [p.produces for p in checked.patterns.values()] == ["credit", "debit", "hop"]
+
+
 def test_reserved_words_and_units_are_all_there() -> None:
     listed = re.search(r"Reserved words: `([^`]*)`", TEXT)
     assert listed is not None

@@ -3,6 +3,8 @@
     files ─▶ pieces ─▶ decode, route, split by key ─┐ a thread a piece
                                                     ▼
               shares of keys, each in the cache ─▶ advance to the end of time ─▶ alerts, sorted
+                              ▲                             │
+                              └──── what patterns produce ──┘ level by level (rulebook/levels.py)
 
 The same events, keys and rules give the alerts of the replay on Spark, byte for byte. The events are held in memory,
 with the columns that rules read. Kernels and Arrow let go of the interpreter's lock, so threads use all cores.
@@ -26,14 +28,14 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
-from cep.columnar.decode import Decoded
-from cep.columnar.route import KeyDomain, key_groups, slice_batch
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.nfa.program import Program
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.intake import take_in
-from cep.runners.job import Job, Programs, StepOutput, match_step
+from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.output import Replayed
 from cep.sources.pieces import Piece, Pieces, read_pieces
 
@@ -43,6 +45,8 @@ _SHARES_MAX = 256
 _AHEAD = 3  # pieces that a thread may be behind the reader
 T = TypeVar("T")
 R = TypeVar("R")
+# Events by (number of the key domain, share of keys).
+Shares = dict[tuple[int, int], list[EventBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +90,17 @@ def replay(
     """Match all events. `show(what, done, total)` is told how far it is."""
     started = time.monotonic()
     pa.set_cpu_count(workers)
-    programs = Programs().of(rulebook, job.schema)
+    levels = programs_by_level(rulebook, job.schema)
+    read = _columns_read(levels)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
+    shares: Shares = {}
     with ThreadPoolExecutor(workers) as pool:
         done = 0
-        shares: dict[tuple[int, int], list[EventBatch]] = {}
         letters: list[bytes] = []
         counters: Counter[str] = Counter()
 
         def split_work(piece: Piece) -> Callable[[], _Split]:
-            return lambda: _split(job, programs, piece.decode(), shares_count)
+            return lambda: _split(job, read, piece.decode(), shares_count)
 
         works = ((piece.size, split_work(piece)) for piece in history.pieces)
         for size, split in _in_order(pool, works, _AHEAD * workers):
@@ -105,17 +110,16 @@ def replay(
             counters.update(split.counters)
             done += size
             show("reading", done, history.size)
-        total = len(shares)
-
-        def match_work(at: tuple[int, int]) -> Callable[[], StepOutput]:
-            return lambda: _match(programs[job.domains[at[0]]], shares.pop(at))
-
         tables: list[pa.Table] = []
-        matched = _in_order(pool, ((at, match_work(at)) for at in sorted(shares)), total)
-        for number, (_, output) in enumerate(matched):
-            tables += output.alerts
-            counters.update(output.counters)
-            show("matching", number + 1, total)
+        for number, programs in enumerate(levels):
+            is_last = number + 1 == len(levels)
+            produced: list[Decoded] = []
+            for output in _matched(pool, job, programs, shares, show, is_last=is_last):
+                tables += output.alerts
+                counters.update(output.counters)
+                produced += output.produced
+            if produced and not is_last:
+                _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
     alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
     return Replayed(alerts, tuple(letters), counters, time.monotonic() - started)
 
@@ -139,28 +143,71 @@ def _in_order(
             future.cancel()
 
 
-def _split(job: Job, programs: Mapping[KeyDomain, Program], decoded: Decoded, shares_count: int) -> _Split:
+def _matched(
+    pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
+    show: Callable[[str, int, int | None], None], *, is_last: bool,
+) -> Iterator[StepOutput]:  # fmt: skip
+    """Match every share with the rules of one level; after the last one the events are let go of."""
+    wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
+
+    def work(at: tuple[int, int]) -> Callable[[], StepOutput]:
+        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at])
+
+    matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
+    for number, (_, output) in enumerate(matched):
+        show("matching", number + 1, len(wanted))
+        yield output
+
+
+def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
+    """The columns that the rules of each key domain read, whatever their level."""
+    found: dict[KeyDomain, dict[str, None]] = {}
+    for programs in levels:
+        for domain, program in programs.items():
+            found.setdefault(domain, {}).update(dict.fromkeys(program.columns_read))
+    return {domain: tuple(names) for domain, names in found.items()}
+
+
+def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_count: int) -> _Split:
     """The events of a piece, by key domain and share of keys, with the columns that the domain's rules read."""
     taken = take_in(job, decoded)
     shares: dict[tuple[int, int], EventBatch] = {}
     for number, (domain, batch) in enumerate(zip(job.domains, taken.batches, strict=True)):
-        if domain not in programs:
+        if domain not in read:
             taken.counters["events_without_rule"] += len(batch)
-            continue
-        if not len(batch):
-            continue
-        read = programs[domain].columns_read
-        lean = replace(batch, columns={name: batch.columns[name] for name in read})
-        if shares_count == 1:
-            shares[number, 0] = lean
-            continue
-        share = key_groups(lean.key, shares_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
-        ordered = lean.take(np.argsort(share, kind="stable"))
-        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(share, minlength=shares_count))]).tolist()
-        for at in range(shares_count):
-            if bounds[at] < bounds[at + 1]:
-                shares[number, at] = slice_batch(ordered, bounds[at], bounds[at + 1])
+        else:
+            shares.update(_shared_out(number, read[domain], batch, shares_count))
     return _Split(shares, taken.dead_letters, taken.counters)
+
+
+def _shared_out(
+    number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
+) -> Iterator[tuple[tuple[int, int], EventBatch]]:
+    """The events of key domain `number` by share of keys."""
+    if not len(batch):
+        return
+    lean = replace(batch, columns={name: batch.columns[name] for name in names})
+    if shares_count == 1:
+        yield (number, 0), lean
+        return
+    share = key_groups(lean.key, shares_count).astype(np.uint16)  # 16 bits: numpy sorts those by counting
+    ordered = lean.take(np.argsort(share, kind="stable"))
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(share, minlength=shares_count))]).tolist()
+    for at in range(shares_count):
+        if bounds[at] < bounds[at + 1]:
+            yield (number, at), slice_batch(ordered, bounds[at], bounds[at + 1])
+
+
+def _add_produced(
+    job: Job, read: Mapping[KeyDomain, tuple[str, ...]], events: Decoded, shares_count: int, shares: Shares
+) -> None:
+    """Bring what patterns have produced to the keys of the job, beside the events of the source."""
+    types = job.schema.columns()
+    for number, domain in enumerate(job.domains):
+        if domain in read:
+            batch, _ = route(events, domain, types)
+            for at, part in _shared_out(number, read[domain], batch, shares_count):
+                shares.setdefault(at, []).append(part)
 
 
 def _match(program: Program, parts: list[EventBatch]) -> StepOutput:

@@ -19,9 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
-from cep.columnar.route import split_by_group
+from cep.columnar.route import route, split_by_group
 from cep.runners.event_time import PartitionTimes, merged
 from cep.runners.intake import take_in
 from cep.runners.job import Job
@@ -103,7 +104,7 @@ def pack_parts(job: Job, parts: Sequence[SourcePart], *, tells_times: bool) -> p
                 times = merged(times, {part.partition: (int(of_part.time_ms.max()), part.is_behind)})
         told = json.dumps(times).encode()
         rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
-    return _as_batch(rows)
+    return as_batch(rows)
 
 
 def _decode(job: Job, part: SourcePart) -> Decoded:
@@ -116,14 +117,26 @@ def _decode(job: Job, part: SourcePart) -> Decoded:
 def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
     taken = take_in(job, decoded)
     for number, batch in enumerate(taken.batches):
-        for group, share in split_by_group(batch, job.groups_count):
-            yield group, EVENTS, number, 0, encode_batch(share)
+        yield from _event_rows(job, number, batch)
     for letter in taken.dead_letters:
         yield 0, DEAD, 0, 0, letter
     yield 0, COUNTERS, 0, 0, json.dumps({k: v for k, v in taken.counters.items() if v}).encode()
 
 
-def _as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
+def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
+    """What patterns have produced, for each key that it has."""
+    types = job.schema.columns()
+    for number, domain in enumerate(job.domains):
+        yield from _event_rows(job, number, route(events, domain, types)[0])
+
+
+def _event_rows(job: Job, number: int, batch: EventBatch) -> Iterator[PackedRow]:
+    for group, share in split_by_group(batch, job.groups_count):
+        yield group, EVENTS, number, 0, encode_batch(share)
+
+
+def as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
+    """Packed rows as Spark takes them; at least one."""
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
     arrays = [pa.array(values, f.type) for values, f in zip(columns, _PACKED_ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_PACKED_ARROW)

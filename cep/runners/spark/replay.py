@@ -1,6 +1,8 @@
 """The replay job: a finite history → all its alerts, with Spark in batch mode.
 
     read ─▶ pack (packed.py) ─▶ shuffle by key group ─▶ advance once per task, to the end of time ─▶ driver ─▶ sinks
+                                        ▲                          │
+                                        └── what patterns produce ─┘ level by level (rulebook/levels.py)
 
 A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Where the job
 looks for duplicates, an event id counts once, whenever it comes.
@@ -13,9 +15,11 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
@@ -25,9 +29,10 @@ from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.rulebook.deploy import Deployment
+from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.duplicates import without_repeats
-from cep.runners.job import Job, Programs, StepOutput, match_step
+from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.letters import first_seen
 from cep.runners.output import Replayed
 from cep.runners.spark.packed import (
@@ -36,16 +41,17 @@ from cep.runners.spark.packed import (
     DEAD,
     EVENTS,
     PACKED_SCHEMA,
+    PackedRow,
+    as_batch,
     decode_alerts,
     encode_alerts,
     packer,
+    produced_rows,
 )
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
 from cep.sources.files import kind_of
 
-_OUTPUT_SCHEMA = "kind string, payload binary"
-_OUTPUT_ARROW = pa.schema([("kind", pa.string()), ("payload", pa.binary())])
 # Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
 
@@ -87,34 +93,44 @@ def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]
 
 
 def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int) -> Replayed:
-    """Match all events, in `partitions` tasks."""
+    """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     packed = events.mapInArrow(packer(job, values_column, tells_times=False), PACKED_SCHEMA)
-    # With a number: Spark would join a shuffle of few fat rows into a single task.
-    shuffled = packed.repartition(partitions, F.col("key_group"))
     saved = rulebook.to_bytes()
-    output = shuffled.mapInArrow(_matcher(job, saved), _OUTPUT_SCHEMA).toArrow()
-    kinds, payloads = output.column("kind").to_pylist(), output.column("payload")
-    counters: Counter[str] = Counter()
-    tables: list[pa.Table] = []
-    letters: list[bytes] = []
-    for kind, payload in zip(kinds, payloads, strict=True):
+    levels = len(by_level(rulebook.deployed()))
+    if levels > 1:
+        packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
+    output = Replayed(ALERT_SCHEMA.empty_table(), (), Counter(), 0.0)
+    for level in range(levels):
+        # With a number: Spark would join a shuffle of few fat rows into a single task.
+        shuffled = packed.repartition(partitions, F.col("key_group"))
+        found = shuffled.mapInArrow(_matcher(job, saved, level), PACKED_SCHEMA)
+        if level + 1 < levels:
+            found = found.persist(StorageLevel.MEMORY_AND_DISK)
+            packed = packed.filter(F.col("kind") == EVENTS).unionByName(found.filter(F.col("kind") == EVENTS))
+        output = _with_rows(output, found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow())
+    return replace(output, alerts=sort_alerts(output.alerts), seconds=time.monotonic() - started)
+
+
+def _with_rows(output: Replayed, found: pa.Table) -> Replayed:
+    """The output with what one level has found."""
+    tables, letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
+    for kind, payload in zip(found.column("kind").to_pylist(), found.column("payload"), strict=True):
         if kind == ALERTS:
             tables.append(decode_alerts(payload.as_buffer()))
         elif kind == COUNTERS:
             counters.update(json.loads(payload.as_py()))
         else:
             letters.append(payload.as_py())
-    alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started)
+    return Replayed(pa.concat_tables(tables), tuple(letters), counters, output.seconds)
 
 
-def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that matches all packed rows of one task."""
+def _matcher(job: Job, saved: bytes, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shares: dict[tuple[int, int], list[EventBatch]] = {}
-        passed: list[tuple[str, bytes]] = []
+        rows: list[PackedRow] = []
         for batch in batches:
             groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
             payloads = batch.column("payload")
@@ -122,24 +138,24 @@ def _matcher(job: Job, saved: bytes) -> Callable[[Iterator[pa.RecordBatch]], Ite
                 if kind == EVENTS:
                     shares.setdefault((domains[row], groups[row]), []).append(decode_batch(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
-                    passed.append((kind, payloads[row].as_py()))
+                    rows.append((0, kind, 0, 0, payloads[row].as_py()))
         output = StepOutput()
         if job.dedup_ms > 0:
             for (number, _), held in shares.items():
                 held[:], repeated = _first_ones(held)
-                output.counters["duplicates"] += first_seen(job, number, repeated)
-        programs = Programs().of(Rulebook.from_bytes(saved, job.schema, job.domains), job.schema)
+                output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
+        rulebook = Rulebook.from_bytes(saved, job.schema, job.domains)
+        programs = programs_by_level(rulebook, job.schema)[level]
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
                 match_step(programs[domain], None, events, TIME_MS_MAX, output)
-            else:
+            elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(events)
-        passed += [(ALERTS, encode_alerts(alerts)) for alerts in output.alerts]
-        passed.append((COUNTERS, json.dumps(output.counters).encode()))
-        kinds, found = zip(*passed, strict=True)
-        arrays = [pa.array(kinds, pa.string()), pa.array(found, pa.binary())]
-        yield pa.RecordBatch.from_arrays(arrays, schema=_OUTPUT_ARROW)
+        rows += [(0, ALERTS, 0, 0, encode_alerts(alerts)) for alerts in output.alerts]
+        rows += [row for events in output.produced for row in produced_rows(job, events)]
+        rows.append((0, COUNTERS, 0, 0, json.dumps(output.counters).encode()))
+        yield as_batch(rows)
 
     return match
 

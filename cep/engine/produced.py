@@ -1,0 +1,52 @@
+"""Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
+
+    id = the id that the alert would have (alerts.py), time = when the match was detected, fields = its measures
+
+The same match gives the same event, whichever runner finds it and however often.
+Tested by: tests/runners/test_produced.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, arrow_type, data_columns
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.engine.advance import Matches
+from cep.engine.alerts import measure_values, of_rule, rule_alerts
+from cep.nfa.program import Program, RuleProgram
+
+
+def produced_events(program: Program, matches: Matches) -> Decoded | None:
+    """What the completed matches become; None if no live rule among them produces anything.
+
+    A shadow rule produces nothing: what it finds may not change what live rules find.
+    """
+    rules = [(n, program.rules[n]) for n in np.unique(matches.rule).tolist()]
+    parts = []
+    for number, rule in rules:
+        rows = np.flatnonzero(of_rule(matches, number))
+        if rule.deployed.pattern.produces is not None and rule.deployed.status == "live" and len(rows):
+            parts.append(_events(program, rule, matches, rows))
+    return concat_decoded(program.schema, parts) if parts else None
+
+
+def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> Decoded:
+    name = rule.deployed.pattern.produces
+    event_type = program.schema.event_type(name or "")
+    assert event_type is not None, "the rulebook takes rules whose event types the job has"
+    alerts = rule_alerts(rule, matches, rows)
+    ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
+    times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
+    numbers = {measure: (at, type_) for at, (measure, type_) in enumerate(rule.measures)}
+    columns: dict[str, pa.Array] = {}
+    for column, type_ in data_columns(program.schema).items():
+        if column == event_type.id_field:
+            columns[column] = ids
+        elif column in numbers:
+            columns[column] = measure_values(matches, rows, *numbers[column])[0].cast(arrow_type(type_))
+        else:
+            columns[column] = pa.nulls(len(rows), arrow_type(type_))
+    code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
+    return Decoded(ids, code, times, columns, ())

@@ -1,0 +1,126 @@
+"""Money that comes back: patterns that feed each other over three keys, and what brute force says of them."""
+
+from __future__ import annotations
+
+from itertools import product
+from random import Random
+
+import pyarrow as pa
+
+from cep.model.rule import UpsertRecord
+
+SOURCE = """
+event transfer {
+  tx_id       id
+  event_time  time
+  payer       string
+  payee       string
+  amount      decimal(2)
+}
+event credit {
+  credit_id   id
+  event_time  time
+  account     string
+  other       string
+  amount      decimal(2)
+}
+event debit {
+  debit_id    id
+  event_time  time
+  account     string
+  other       string
+  amount      decimal(2)
+}
+event hop {
+  hop_id      id
+  event_time  time
+  origin      string
+  via         string
+  target      string
+  amount      decimal(2)
+}
+event back {
+  back_id     id
+  event_time  time
+  origin      string
+  target      string
+  amount      decimal(2)
+}
+pattern incoming by payee {
+  seq      t
+  where    t: transfer
+  skip     none
+  emit     account = t.payee, other = t.payer, amount = t.amount
+  produce  credit
+}
+pattern outgoing by payer {
+  seq      t
+  where    t: transfer
+  skip     none
+  emit     account = t.payer, other = t.payee, amount = t.amount
+  produce  debit
+}
+pattern passed_on by account {
+  seq      c ->> d  within 10 min
+  where    c: credit
+           d: debit  amount <= c.amount and other != c.other
+  skip     none
+  emit     origin = c.other, via = d.account, target = d.other, amount = d.amount
+  produce  hop
+}
+pattern closing by payer {
+  seq      t
+  where    t: transfer
+  skip     none
+  emit     origin = t.payee, target = t.payer, amount = t.amount
+  produce  back
+}
+## Money leaves an account and is back within half an hour, over two others.
+pattern circle by (origin, target) {
+  seq      h ->> b  within 20 min
+  where    h: hop
+           b: back  amount <= h.amount
+  skip     none
+  emit     via = h.via, amount = b.amount
+}
+"""
+NAMES = ("incoming", "outgoing", "passed_on", "closing", "circle")
+TEN_MINUTES_MS = 600_000
+
+
+def records(*names: str) -> list[UpsertRecord]:
+    """The records that deploy these patterns, all of them if none is named."""
+    return [
+        UpsertRecord(
+            id=name, version=1, pattern=name, status="live", severity="high", owner="test", message="m", source=SOURCE
+        )
+        for name in names or NAMES
+    ]
+
+
+def transfers(seed: int, count: int) -> pa.Table:
+    """Random transfers among few accounts, no two at one time."""
+    random = Random(seed)
+    at, rows = 1_700_000_000_000, []
+    for number in range(count):
+        at += random.randint(1, 180_000)
+        payer, payee = random.sample("abcdef", 2)
+        rows.append((f"t{number:04d}", at, payer, payee, random.randint(1, 400) / 4))
+    names = ("tx_id", "event_time", "payer", "payee", "amount")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    columns["event_time"] = pa.array(columns["event_time"], pa.timestamp("ms", "UTC"))
+    return pa.table(columns)
+
+
+def circles(table: pa.Table) -> set[tuple[str, str, str, int]]:
+    """(origin, via, target, time of the closing transfer) of every circle of three, by looking at all triples."""
+    rows = table.to_pylist()
+    found = set()
+    for one, two, three in product(rows, repeat=3):
+        t = [round(r["event_time"].timestamp() * 1_000) for r in (one, two, three)]
+        chained = one["payee"] == two["payer"] and two["payee"] == three["payer"] and three["payee"] == one["payer"]
+        timely = t[0] < t[1] < t[2] and t[1] - t[0] < TEN_MINUTES_MS and t[2] - t[1] < 2 * TEN_MINUTES_MS
+        shrinks = one["amount"] >= two["amount"] >= three["amount"]
+        if chained and timely and shrinks and one["payer"] != two["payee"]:
+            found.add((one["payer"], two["payer"], three["payer"], t[2]))
+    return found

@@ -1,0 +1,90 @@
+"""Patterns that feed patterns: circles of money, found by both replays as brute force finds them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.columnar.route import KEY_SEPARATOR
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded import replay as embedded
+from cep.runners.job import Job, programs_by_level
+from cep.runners.output import Replayed
+from cep.runners.spark import replay as on_spark
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from tests.runners.laundering import NAMES, circles, records, transfers
+
+
+def run(path: Path, *names: str) -> Replayed:
+    deployment = deploy(records(*names))
+    assert deployment.set_aside == ()
+    job = Job(deployment.schema, deployment.key_domains)
+    return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2)
+
+
+def found_in(replayed: Replayed) -> set[tuple[str, str, str, int]]:
+    found = set()
+    for alert in replayed.alerts.to_pylist():
+        origin, target = alert["key"].split(KEY_SEPARATOR)
+        at_ms = round(alert["detected_at"].timestamp() * 1_000)
+        found.add((origin, json.loads(alert["measures"])["via"], target, at_ms))
+    return found
+
+
+def saved(folder: Path, table: pa.Table) -> Path:
+    pq.write_table(table, folder / "transfers.parquet", row_group_size=50)
+    return folder / "transfers.parquet"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_circles_are_found_over_three_keys(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 40)
+    table = transfers(seed, 120)
+    expected = circles(table)
+    assert expected
+    replayed = run(saved(tmp_path, table))
+    assert found_in(replayed) == expected
+    assert replayed.counters["events"] == 120, "what is produced is not read from the source"
+    assert set(replayed.alerts.column("rule_id").to_pylist()) == {"circle"}, "a pattern that produces gives no alerts"
+
+
+@pytest.mark.spark
+def test_spark_finds_the_same_byte_for_byte(spark: SparkSession, tmp_path: Path) -> None:
+    table = transfers(9, 150)
+    path = saved(tmp_path, table)
+    deployment = deploy(records())
+    job = Job(deployment.schema, deployment.key_domains)
+    theirs = on_spark.replay(job, deployment.rulebook, *on_spark.read_events(spark, path), 2)
+    ours = run(path)
+    assert found_in(ours) == circles(table)
+    assert list(json_lines(ours.alerts)) == list(json_lines(theirs.alerts))
+    counted = ("events", "events_produced", "runs_started", "alerts[circle@1]")
+    assert [ours.counters[name] for name in counted] == [theirs.counters[name] for name in counted]
+
+
+def test_without_its_source_a_pattern_waits(tmp_path: Path) -> None:
+    replayed = run(saved(tmp_path, transfers(1, 60)), "passed_on", "circle")
+    assert replayed.alerts.num_rows == 0
+    assert replayed.counters["events_produced"] == 0
+
+
+def test_a_shadow_rule_produces_nothing(tmp_path: Path) -> None:
+    given = [r.model_copy(update={"status": "shadow"}) if r.id == "passed_on" else r for r in records()]
+    deployment = deploy(given)
+    job = Job(deployment.schema, deployment.key_domains)
+    history = read_pieces(saved(tmp_path, transfers(1, 60)), job.schema)
+    assert embedded.replay(job, deployment.rulebook, history, 2).alerts.num_rows == 0
+
+
+def test_levels_follow_what_is_read() -> None:
+    deployment = deploy(records())
+    levels = programs_by_level(deployment.rulebook, deployment.schema)
+    by_level = [sorted(r.deployed.rule_id for p in programs.values() for r in p.rules) for programs in levels]
+    assert by_level == [["closing", "incoming", "outgoing"], ["passed_on"], ["circle"]]
+    assert sorted(name for names in by_level for name in names) == sorted(NAMES)
