@@ -5,7 +5,7 @@
 
 Keys are store keys (keys.py). A store knows neither what its values mean nor when they expire (values.py), and one
 thread uses it at a time, but `checkpoint` directories and snapshots may be read by others.
-Tested by: tests/state/test_stores.py
+Tested by: tests/state/test_stores.py, tests/runners/spark/test_keyed_store.py
 """
 
 from __future__ import annotations
