@@ -356,13 +356,13 @@ class _Builder:
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
-        """The waits for another round: the gap between rounds holds, and a stop event ends them."""
+        """The waits for another round: the gap between rounds holds."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
-        stop = () if quantifier.until is None else (Guard("before", condition=quantifier.until),)
-        return tuple(replace(w, guards=w.guards + stop, bounds=w.bounds + gap, loop=loop.number) for w in entries)
+        return tuple(replace(w, bounds=w.bounds + gap, loop=loop.number) for w in entries)
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """One round of a group with `until`: no element takes a stop event, and once it has begun one ends it."""
+        """One round of a group with `until`: no element takes a stop event; it ends what is waited for in it, its
+        first event as well."""
         first = len(self.positions)
         fragment = make()
         stop = Guard("before", condition=until)
@@ -372,7 +372,7 @@ class _Builder:
                 for w in position.waits
             ]
         entries = tuple(
-            replace(w, untils=(*w.untils, until), guards=_freed_by(until, w.guards)) for w in fragment.entries
+            replace(w, untils=(*w.untils, until), guards=(*_freed_by(until, w.guards), stop)) for w in fragment.entries
         )
         exits = tuple(replace(e, guards=_freed_by(until, e.guards)) for e in fragment.exits)
         return replace(fragment, entries=entries, exits=exits, skip_guards=_freed_by(until, fragment.skip_guards))

@@ -11,7 +11,7 @@ What one event does to one run, in this order:
 2. it is the event right after `a` in `a, !b` and fits b    → the run ends
 3. it fits the wait and is no stop event (`until`) of a     → a run that has taken it, for every way to go on
    loop that taking it would repeat
-4. it is a stop event of a loop that has begun              → the run ends
+4. it is a stop event of a loop that has begun, or of a group → the run ends
 5. the wait may skip it: `->` if it does not fit, `->>` always, `,` never; and it does not break an absence
                                                             → the run goes on waiting
    So does a `->` that takes it, behind a group of which another round is waited for that skips it: like an optional

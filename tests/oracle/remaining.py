@@ -268,12 +268,11 @@ def untils_around(rest: Rest) -> tuple[Expr, ...]:
 
 
 def begun_untils_around(rest: Rest) -> tuple[Expr, ...]:
-    """The stop conditions of those loops that have taken something before what is waited for."""
+    """The stop conditions of those loops of a variable that have taken something before what is waited for, and of all
+    groups: a group is over with a stop event even if it comes before the group's first event."""
     found = []
     while rest is not None:
-        begun = (isinstance(rest, Repeat) and rest.done > 1) or (
-            isinstance(rest, Steps) and (rest.round > 1 or rest.began_ms is not None)
-        )
+        begun = isinstance(rest, Steps) or (isinstance(rest, Repeat) and rest.done > 1)
         if begun and not isinstance(rest, Items) and rest.node.quantifier.until is not None:
             found.append(rest.node.quantifier.until)
         rest = rest.rest
