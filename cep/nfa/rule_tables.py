@@ -389,7 +389,9 @@ class RuleCompiler:
         if fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
         waits = [w for s in self._tables.states[self._first_state : self._end_state] for w in s.waits]
-        return all(w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks) for w in waits)
+        return all(
+            w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
+        )
 
     def _waits_alike(self) -> bool:
         """Whether every NFA state but the first has one wait at most, and all of them the same condition.
