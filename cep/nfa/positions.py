@@ -225,8 +225,9 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
 
 def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     """The guards of a wait for `variable`, and its stop events: where one fits the loop it is neither taken nor
-    skipped by a relaxed wait, which is over then. One before the step's least time is skipped as any other event."""
-    if wait.link is not Link.FOLLOWED_BY:
+    skipped by a relaxed wait, which is over then. One before the step's least time is skipped as any other event, and
+    one while the wait would stay open even if it took something."""
+    if wait.link is not Link.FOLLOWED_BY or wait.reopens:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
     return (*wait.guards, *(Guard("before", variable, until, (), early_ms) for until in wait.untils))

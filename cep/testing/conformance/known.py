@@ -45,7 +45,7 @@ REASONS = {
     12: "a group inside a group follows as its link says, also in first place",
     13: "greed holds in and before groups, before what may match nothing and before an absence",
     14: "a skip to what is not bound skips nothing; no job fails for it",
-    15: "the stop event of a group does not undo a round that may be over",
+    15: "the stop event of a group ends the groups in it, and does not undo a round that may be over",
     16: "absences in a row all hold between the same two events",
     17: "a forbidden event ends a run whatever was skipped before it",
 }
@@ -273,9 +273,11 @@ def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
-    """15: the library ends a run whose last round could be over, but might still take something."""
-    stopped = (group for group in groups_in(seen.scenario.stages) if "until" in group)
-    return Disagreement() if any(may_be_empty(group["group"][-1]) for group in stopped) else found
+    """15: the library ends a run whose last round could be over, but might still take something; and groups inside the
+    group it does not stop."""
+    stopped = [group["group"] for group in groups_in(seen.scenario.stages) if "until" in group]
+    shaped = any(may_be_empty(stages[-1]) or any("group" in s for s in stages) for stages in stopped)
+    return Disagreement() if shaped else found
 
 
 def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:

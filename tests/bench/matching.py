@@ -1,0 +1,293 @@
+"""What the cost of matching depends on: deployed rules, repetition, windows, hot keys; and what a key's state weighs.
+
+    python -m tests.bench.matching [rules] [kleene] [windows] [hot] [state] [--events N]
+
+One core of engine.advance in seconds of the processor, the least of several repeats: what it takes when nobody disturbs
+it. The ratios of one table are of one run. Events are generated, except for `state`, which has the peer's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, EventBatch
+from cep.engine.advance import Advanced, advance
+from cep.engine.keyed_state import KeyedState
+from cep.lang.bind import bind
+from cep.lang.ir import PatternIR
+from cep.lang.load import load_text
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
+from cep.state.pages import encode_page
+from tests.bench.peer_data import END_MS, NAMES, peer_batch, peer_columns, peer_program, show
+
+REPEATS = 7
+KEYS = 1_000
+GAP_MS = 60  # so every key has an event a minute
+SECOND_MS = 1_000
+
+SOURCE = """
+event tx {
+  id          id
+  event_time  time
+  account     string
+  amount      decimal(2)
+  merchant    int
+  channel     int
+}
+pattern reacts(small: decimal = 1.00, large: decimal = 500.00) by account {
+  seq    small_one -> large_one  within 10 min
+  where  small_one: tx  amount < small
+         large_one: tx  amount > large
+  skip   none
+}
+pattern sleeps(small: decimal = 1.00, large: decimal = 500.00, shop: int = 0) by account {
+  seq    small_one -> large_one  within 10 min
+  where  small_one: tx  merchant == shop and amount < small
+         large_one: tx  channel == 99 and amount > large
+  skip   none
+}
+pattern window(limit: duration = 1 min) by account {
+  seq    small_one -> next_one  within limit
+  where  small_one: tx  amount < 5.00
+         next_one:  tx  amount > 20.00
+}
+pattern every(times: int = 30) by account {
+  seq    up{1,times} any -> end  within 30 d
+  where  up:  tx  channel == 1
+         end: tx  channel == 2
+  skip   none
+  emit   total = sum(up.amount)
+}
+pattern relaxed by account {
+  seq    up* -> end  within 30 d
+  where  up:  tx  channel == 1
+         end: tx  channel == 2
+  skip   none
+  emit   total = sum(up.amount)
+}
+"""
+
+
+def checked_pattern(name: str, **arguments: int | str) -> PatternIR:
+    """A pattern of the text above, bound."""
+    pattern, diagnostics = bind(_CHECKED.patterns[name], arguments)
+    assert pattern is not None, diagnostics
+    return pattern
+
+
+def program_of(*patterns: PatternIR) -> Program:
+    """The patterns as one program."""
+    rules = [DeployedRule(f"r{i}", 1, 1, str(i), pattern) for i, pattern in enumerate(patterns)]
+    return compile_rules(_CHECKED.schema, ("account",), rules)
+
+
+_CHECKED = load_text(SOURCE)
+assert _CHECKED.ok, _CHECKED.diagnostics
+
+
+def events_of(accounts: np.ndarray, time_ms: np.ndarray, amount_minor: np.ndarray, channel: np.ndarray) -> EventBatch:
+    """An EventBatch of generated columns, all of one length."""
+    names = pa.array([f"a{number}" for number in range(int(accounts.max()) + 1)], TEXT)
+    account = names.take(pa.array(accounts))
+    ids = pa.array(np.arange(len(accounts))).cast(pa.string()).cast(TEXT)
+    columns = {
+        "id": ids,
+        "account": account,
+        "amount": pa.array(amount_minor),
+        "merchant": pa.array(np.arange(len(accounts)) % 1_000 + 1),
+        "channel": pa.array(channel),
+    }
+    return EventBatch(account, ids, np.zeros(len(accounts), np.int16), time_ms, columns)
+
+
+def payments(count: int, accounts: np.ndarray | None = None) -> EventBatch:
+    """Payments one after the other over many accounts: 2 % below 1.00, 3 % above 600.00, the others in between."""
+    random = np.random.default_rng(7)
+    share = random.random(count)
+    amount = np.where(share < 0.02, 0.5, np.where(share > 0.97, 700.0, 2.0 + 300.0 * random.random(count)))
+    chosen = random.integers(0, KEYS, count) if accounts is None else accounts
+    minor = np.rint(amount * 100).astype(np.int64)
+    return events_of(chosen, np.arange(count) * GAP_MS, minor, random.integers(1, 4, count))
+
+
+def least_seconds(work: Callable[[], object]) -> float:
+    """The least time of the work over several repeats, after one that is not counted."""
+    work()
+    taken = []
+    for _ in range(REPEATS):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return min(taken)
+
+
+def all_at_once(program: Program, events: EventBatch, watermark_ms: int = END_MS) -> Advanced:
+    """One call for all events."""
+    return advance(program, None, events, watermark_ms)
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def measure_rules(count: int) -> None:
+    """1, 50 and 500 rules of which at most five react to any event."""
+    events = payments(count)
+    rows: list[tuple[str, ...]] = []
+    first = 0.0
+    for deployed in (1, 5, 50, 500):
+        reacting = [checked_pattern("reacts", large=500 + i) for i in range(min(deployed, 5))]
+        asleep = [
+            checked_pattern("sleeps", large=500 + i % 97, shop=2_000 + i) for i in range(deployed - len(reacting))
+        ]
+        program = program_of(*reacting, *asleep)
+        seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
+        first = first or seconds
+        found = len(all_at_once(program, events).matches)
+        nanoseconds = f"{seconds / count * 1e9:,.0f}"
+        rows.append((f"{deployed} ({len(reacting)} react)", nanoseconds, f"{seconds / first:.2f}", f"{found}"))
+    show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches"), rows)
+
+
+def repetition(length: int) -> EventBatch:
+    """One account: `length` events of channel 1, then one of channel 2."""
+    channel = np.array([1] * length + [2])
+    at_ms = np.arange(length + 1) * SECOND_MS
+    return events_of(np.zeros(length + 1, np.int64), at_ms, np.full(length + 1, 100), channel)
+
+
+def measure_kleene(_: int) -> None:
+    """Repetition in every combination and relaxed: time by event, and what is kept before the last event."""
+    rows = []
+    for name in ("every", "relaxed"):
+        for length in (5, 10, 20, 30, 60, 120):
+            pattern = checked_pattern(name, times=length) if name == "every" else checked_pattern(name)
+            program, events = program_of(pattern), repetition(length)
+            before_end = events.take(np.arange(length))
+            kept = all_at_once(program, before_end, length * SECOND_MS).keyed_state
+            taking = least_seconds(lambda p=program, e=before_end: all_at_once(p, e, 0))  # type: ignore[misc]
+            done = all_at_once(program, events)
+            size = len(encode_page(kept))
+            rows.append(
+                (
+                    f"{'a{1,n} any -> b' if name == 'every' else 'a* -> b'}, n = {length}",
+                    f"{taking / length * 1e6:.1f}",
+                    f"{len(kept)}",
+                    f"{len(kept.nodes)}",
+                    f"{len(kept.nodes) / length:.1f}",
+                    f"{size:,}",
+                    f"{len(done.matches):,} + {done.counters.get('matches_dropped', 0):,}",
+                )
+            )
+    head = ("pattern", "µs/event", "runs", "nodes", "nodes ÷ n", "page bytes", "matches + beyond the limit")
+    show("repetition on one key; calls are small, so their fixed cost shows", head, rows)
+
+
+def measure_windows(count: int) -> None:
+    """The same pattern and events; only `within` grows."""
+    events = payments(count)
+    rows: list[tuple[str, ...]] = []
+    first = 0.0
+    for title, limit in (("1 min", "1 min"), ("1 h", "1 h"), ("1 day", "1 d"), ("30 days", "30 d")):
+        program = program_of(checked_pattern("window", limit=limit))
+        seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
+        first = first or seconds
+        done = all_at_once(program, events, int(events.time_ms[-1]))
+        nanoseconds = f"{seconds / count * 1e9:,.0f}"
+        rows.append(
+            (title, nanoseconds, f"{seconds / first:.2f}", f"{len(done.matches):,}", f"{len(done.keyed_state):,}")
+        )
+    head = ("within", "ns/event", "time ÷ 1 min", "matches", "runs open at the end")
+    show(f"windows, {count:,} events over {count * GAP_MS / 3_600_000:.1f} h", head, rows)
+
+
+def measure_hot_key(count: int) -> None:
+    """Uniform keys, and one key that has half of all events."""
+    random = np.random.default_rng(11)
+    uniform = random.integers(0, KEYS, count)
+    hot = np.where(random.random(count) < 0.5, 0, uniform)
+    programs = {
+        "small then large, 10 min": checked_pattern("reacts"),
+        "small then next, 30 days": checked_pattern("window", limit="30 d"),
+    }
+    rows = []
+    for title, pattern in programs.items():
+        program = program_of(pattern)
+        seconds = []
+        for accounts in (uniform, hot):
+            events = payments(count, accounts)
+            seconds.append(least_seconds(lambda p=program, e=events: all_at_once(p, e)))  # type: ignore[misc]
+        even, skewed = (f"{s / count * 1e9:,.0f}" for s in seconds)
+        rows.append((title, even, skewed, f"{seconds[1] / seconds[0]:.2f}"))
+    show(f"one hot key, {count:,} events", ("pattern", "uniform ns/event", "hot ns/event", "hot ÷ uniform"), rows)
+
+
+# ------------------------------------------------------------------------------------------------------- state
+
+
+def array_bytes(kept: KeyedState) -> int:
+    """The bytes of the arrays of a keyed state, without the names of its keys' accounts in Python."""
+    events = kept.events
+    arrays = (kept.runs, kept.run_rule, kept.run_key, kept.nodes, events.key, events.event_type, events.time_ms)
+    columns = (kept.keys, events.event_id, *events.columns.values())
+    return sum(a.nbytes for a in arrays) + sum(c.nbytes for c in columns)
+
+
+def measure_state(count: int) -> None:
+    """What keyed state holds after the peer's events, in memory and as pages, and what 100 million keys need."""
+    events = peer_batch(peer_columns(count))
+    keys = len(events.key.unique())
+    rows = []
+    for title, names in {**{name: (name,) for name in NAMES}, "all four": NAMES}.items():
+        kept = all_at_once(peer_program(names), events, int(events.time_ms.max())).keyed_state
+        live = max(len(kept.keys), 1)
+        in_memory, encoded = array_bytes(kept), len(encode_page(kept))
+        rows.append(
+            (
+                title,
+                f"{len(kept):,}",
+                f"{len(kept.keys):,}",
+                f"{in_memory / live:,.0f}",
+                f"{encoded / live:,.0f}",
+                f"{encoded / keys:,.1f}",
+                f"{encoded / keys * 1e8 / 1e9:,.1f}",
+                f"{encoded / live * 1e8 / 1e9:,.1f}",
+            )
+        )
+    head = (
+        "rules", "open runs", "keys with runs", "bytes/such key", "page bytes/such key", "page bytes/key of all",
+        "GB for 100 M keys as active", "GB if all have runs",
+    )  # fmt: skip
+    show(f"keyed state after {count:,} events of {keys:,} keys; a key without runs is not kept", head, rows)
+
+
+MEASURES: dict[str, Callable[[int], None]] = {
+    "rules": measure_rules,
+    "kleene": measure_kleene,
+    "windows": measure_windows,
+    "hot": measure_hot_key,
+    "state": measure_state,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure what is named, else everything, and print."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.matching", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MEASURES)}; all if none is named")
+    parser.add_argument("--events", type=int, default=300_000)
+    options = parser.parse_args(arguments)
+    unknown = [name for name in options.names if name not in MEASURES]
+    if unknown:
+        parser.error(f"there is no {unknown[0]}; there are {', '.join(MEASURES)}")
+    for name in options.names or MEASURES:
+        MEASURES[name](options.events)
+
+
+if __name__ == "__main__":
+    main()
