@@ -236,7 +236,7 @@ def array_bytes(kept: KeyedState) -> int:
     events = kept.events
     arrays = (kept.runs, kept.run_rule, kept.run_key, kept.nodes, events.key, events.event_type, events.time_ms)
     columns = (kept.keys, events.event_id, *events.columns.values())
-    return sum(a.nbytes for a in arrays) + sum(c.nbytes for c in columns)
+    return int(sum(a.nbytes for a in arrays) + sum(c.nbytes for c in columns))
 
 
 def measure_state(count: int) -> None:
