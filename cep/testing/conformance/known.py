@@ -276,8 +276,8 @@ def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
     """15: the library ends a run whose last round could be over, but might still take something; and groups inside the
     group it does not stop."""
     stopped = [group["group"] for group in groups_in(seen.scenario.stages) if "until" in group]
-    shaped = any(may_be_empty(stages[-1]) or any("group" in s for s in stages) for stages in stopped)
-    return Disagreement() if shaped else found
+    goes_on = any(may_be_empty(stages[-1]) or is_loop(stages[-1]) for stages in stopped)
+    return Disagreement() if goes_on or any("group" in s for stages in stopped for s in stages) else found
 
 
 def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
