@@ -161,7 +161,7 @@ def _advance_rule(
     program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, fitted: KeyedState, own: slice,
     watermark_ms: int, outputs: _Outputs, machine: Int64,
 ) -> None:  # fmt: skip
-    queue = queue_of(prepared, rule.relevant)
+    queue = queue_of(prepared, program.relevant_to(int(rule.row[y.R_NUMBER])))
     if len(queue) == 0 and own.start == own.stop:
         return
     outputs.cursor[y.CURSOR_QUEUE] = outputs.cursor[y.CURSOR_RUN] = 0

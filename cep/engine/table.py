@@ -206,10 +206,10 @@ def rules_that_react(program: Program, prepared: PreparedEvents) -> NDArray[np.b
     return concerned.astype(bool)
 
 
-def queue_of(prepared: PreparedEvents, relevant: Int32 | None) -> Int32:
-    """The new rows that a rule may react to; all of them if `relevant` is None."""
+def queue_of(prepared: PreparedEvents, relevant: Int32) -> Int32:
+    """The new rows that a rule may react to (Program.relevant_to)."""
     count = prepared.rows_count - prepared.first_row
-    if relevant is None:
+    if np.any(relevant < 0):
         return np.arange(prepared.first_row, prepared.rows_count, dtype=np.int32)
     rows = np.empty(count, np.int32)
     found = queue_rows(prepared.bitmaps, relevant, prepared.first_row, count, rows)

@@ -88,14 +88,12 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
 
 
 def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_measures: int) -> RuleProgram:
-    relevant = None if compiler.reacts_to_all else np.array(sorted(compiler.relevant), np.int32)
     return RuleProgram(
         compiler.rule,
         np.array(compiler.row(at_measures), np.int64),
         tuple(v.name for v in compiler.pattern.variables),
         tuple((m.name, m.value.type) for m in compiler.measures),
         streams.index(compiler.stream) if compiler.stream else -1,
-        relevant,
         compiler.repeats(),
     )
 

@@ -24,8 +24,8 @@ class RuleProgram:
     """One rule's share of a program.
 
     `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event
-    types) or -1 if nothing of it asks for positions in the stream; `relevant` are the predicates that it reacts to,
-    None for all events. `repeats` says that a match may be found on more than one way.
+    types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
+    than one way.
     """
 
     deployed: DeployedRule
@@ -33,7 +33,6 @@ class RuleProgram:
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
     stream: int
-    relevant: Int32 | None
     repeats: bool
 
     @property
@@ -53,7 +52,8 @@ class RuleProgram:
 @dataclass(frozen=True, slots=True)
 class Program:
     """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row. The
-    first columns are layout.COLUMNS_FIXED that every program has.
+    first columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
+    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events.
     """
 
     schema: Schema
@@ -80,6 +80,10 @@ class Program:
         """The columns of an EventBatch that matching looks at."""
         own = (c for c in self.columns[y.COLUMNS_FIXED :] if not (c.derived or c.computed))
         return tuple(c.name for c in own)
+
+    def relevant_to(self, rule: int) -> Int32:
+        """The predicates that a rule reacts to; -1 stands for all events."""
+        return self.relevance[self.relevance_first[rule] : self.relevance_first[rule + 1]]
 
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

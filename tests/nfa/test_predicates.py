@@ -80,7 +80,8 @@ def test_index_and_evaluation_agree(seed: int, monkeypatch: pytest.MonkeyPatch) 
         if smallest == 10**9:
             assert len(program.predicates.groups) == 0
         bitmaps = prepare(program, empty_state(program), batch, 0).bitmaps
-        reacts = [[bitmaps[p].tolist() for p in (r.relevant if r.relevant is not None else [])] for r in program.rules]
+        relevant = [program.relevant_to(number) for number in range(len(program.rules))]
+        reacts = [[bitmaps[p].tolist() for p in predicates if p >= 0] for predicates in relevant]
         found.append(reacts)
     assert found[0] == found[1] == found[2]
 

@@ -1,0 +1,107 @@
+"""What must not change an answer: events that are none of the pattern's business, the company of keys, their order.
+
+Random patterns of every level (tests/oracle/random_cases.py); splits into batches and rules beside are in
+test_against_oracle.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.base.schema import EventType, Schema
+from cep.nfa.compile import problems
+from tests.engine.bridge import Answers, EventsByKey, batch_of, engine_answers, oracle_answers, program_of, split, whole
+from tests.engine.test_against_oracle import difference
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+from tests.oracle.random_cases import EVENT_TYPE, SCHEMA, Case, random_case
+
+OTHER = "other"
+# A second event type with the key but without the fields that conditions read.
+TWO_TYPES = Schema((*SCHEMA.event_types, EventType(OTHER, SCHEMA.event_types[0].fields[:3])))
+CASES = 40
+LEVELS = pytest.mark.parametrize("level", [1, 2, 3])
+
+
+def _cases(level: int) -> Iterator[tuple[Case, Random]]:
+    for seed in range(200_000, 200_000 + CASES):
+        case = random_case(seed, level)
+        if not problems(case.pattern, TWO_TYPES):
+            yield case, Random(f"{level}/{seed}")
+
+
+def _with_others(events: EventsByKey, random: Random) -> dict[str, list[Event]]:
+    """The events with others of another type between them, of the same keys; those keep their times and their order."""
+    found: dict[str, list[Event]] = {}
+    for key, own in events.items():
+        found[key] = []
+        for event in own:
+            found[key].append(replace(event, order=event.order * 10))
+            for place in range(random.choice((0, 0, 1, 2))):
+                order, time_ms = event.order * 10 + 1 + place, event.time_ms + random.choice((0, 0, 1))
+                fields: dict[str, Value] = {"id": str(order), "event_time": time_ms, "key": key}
+                found[key].append(Event(1_000 + order, OTHER, time_ms, order, fields))
+        found[key].sort(key=lambda event: (event.time_ms, event.order))
+    return found
+
+
+def _only(events: EventsByKey, event_type: str) -> dict[str, list[Event]]:
+    return {key: [event for event in own if event.type == event_type] for key, own in events.items()}
+
+
+def _joined(parts: list[Answers]) -> Answers:
+    return Answers(
+        frozenset(one for part in parts for one in part.matches),
+        frozenset(one for part in parts for one in part.timeouts),
+    )
+
+
+@LEVELS
+def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: int) -> None:
+    found = []
+    for case, random in _cases(level):
+        program = program_of(TWO_TYPES, case.pattern)
+        events = _with_others(case.events, random)
+        without = engine_answers(program, whole(batch_of(TWO_TYPES, _only(events, EVENT_TYPE))))
+        batch = batch_of(TWO_TYPES, events)
+        found.append(difference(case, engine_answers(program, whole(batch)), without, "with others"))
+        found.append(difference(case, engine_answers(program, split(batch, random)), without, "with others, split"))
+    assert [line for line in found if line] == []
+
+
+@LEVELS
+def test_over_all_looks_at_every_type(level: int) -> None:
+    found, changed = [], 0
+    for case, random in _cases(level):
+        pattern = replace(case.pattern, event_types=(EVENT_TYPE, OTHER))
+        program = program_of(TWO_TYPES, pattern)
+        events = _with_others(case.events, random)
+        batch, expected = batch_of(TWO_TYPES, events), oracle_answers(pattern, events)
+        found.append(difference(case, engine_answers(program, whole(batch)), expected, "over all"))
+        found.append(difference(case, engine_answers(program, split(batch, random)), expected, "over all, split"))
+        changed += expected != oracle_answers(case.pattern, events)
+    assert [line for line in found if line] == []
+    assert changed > 3 or level == 1, "`over all` should decide something now and then"
+
+
+@LEVELS
+def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: int) -> None:
+    found = []
+    for case, random in _cases(level):
+        program, batch = program_of(SCHEMA, case.pattern), batch_of(SCHEMA, case.events)
+        together = engine_answers(program, whole(batch))
+        groups: list[dict[str, list[Event]]] = [{}, {}]
+        for key, own in case.events.items():
+            random.choice(groups)[key] = own
+        apart = [engine_answers(program, split(batch_of(SCHEMA, group), random)) for group in groups]
+        found.append(difference(case, _joined(apart), together, "in groups of keys"))
+        keys = np.array(batch.key.to_pylist())
+        chosen = random.sample(sorted(case.events), len(case.events))
+        rows = np.concatenate([np.flatnonzero(keys == key) for key in chosen])
+        found.append(difference(case, engine_answers(program, whole(batch.take(rows))), together, "key after key"))
+    assert [line for line in found if line] == []
