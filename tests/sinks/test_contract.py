@@ -14,7 +14,7 @@ from rich.console import Console
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink, read_alerts
-from cep.sinks.kafka import KafkaSink
+from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
 from tests.mock_kafka import MockKafka
 from tests.sinks.alerts import alert_table
 from tests.sinks.test_kafka import consumed
@@ -46,7 +46,18 @@ def _kafka(_: Path) -> Iterator[Subject]:
         yield Subject(KafkaSink(kafka.address, "contract"), delivered)
 
 
-@pytest.fixture(params=[_console, _jsonl, _kafka])
+def _kafka_transactions(_: Path) -> Iterator[Subject]:
+    with MockKafka() as kafka:
+        kafka.create("contract")
+
+        def delivered() -> list[str]:
+            # Each record is there once: a batch that comes again is not sent again.
+            return sorted(str(key, "ascii") for record in consumed(kafka, "contract", 9) if (key := record.key()))
+
+        yield Subject(KafkaTransactionSink(kafka.address, "contract", "job"), delivered)
+
+
+@pytest.fixture(params=[_console, _jsonl, _kafka, _kafka_transactions])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     yield from request.param(tmp_path)
 

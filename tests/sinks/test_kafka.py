@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkError
-from cep.sinks.kafka import KafkaSink
+from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
 from tests.mock_kafka import PARTITIONS, TIMEOUT_S, MockKafka
+from tests.real_kafka import KafkaCluster
 from tests.sinks.alerts import alert_table
 
 
@@ -68,3 +70,35 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
 def test_wrong_settings_are_named() -> None:
     with pytest.raises(SinkError, match=r"no\.such\.setting"):
         KafkaSink("127.0.0.1:1", "alerts", {"no.such.setting": "1"})
+
+
+def test_a_transaction_of_a_job_that_is_started_again(kafka: MockKafka) -> None:
+    kafka.create("alerts-transaction")
+    first = KafkaTransactionSink(kafka.address, "alerts-transaction", "job")
+    first.write(alert_table(0, 3), 4)
+    second = KafkaTransactionSink(kafka.address, "alerts-transaction", "job")
+    second.write(alert_table(0, 3), 4)
+    second.write(alert_table(3, 2), 5)
+    first.close()
+    second.close()
+    keys = sorted(key for record in consumed(kafka, "alerts-transaction", 9) if (key := record.key()))
+    assert keys == [b"a0", b"a1", b"a2", b"a3", b"a4"]
+
+
+def test_a_process_that_was_thought_dead_writes_no_more(kafka_broker: KafkaCluster) -> None:
+    topic = f"fenced-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    first = KafkaTransactionSink(kafka_broker.address, topic, topic)
+    first.write(alert_table(0, 3), 4)
+    second = KafkaTransactionSink(kafka_broker.address, topic, topic)
+    if kafka_broker.is_real:  # the mock lets it
+        with pytest.raises(SinkError, match="did not reach"):
+            first.write(alert_table(5, 1), 5)
+    second.write(alert_table(3, 2), 5)
+    first.close()
+    second.close()
+
+
+def test_no_broker_for_a_transaction() -> None:
+    with pytest.raises(SinkError, match="no transaction with"):
+        KafkaTransactionSink("127.0.0.1:1", "alerts", "job", wait_ms_max=1_000)

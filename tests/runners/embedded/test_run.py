@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
+import time
+import uuid
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
 import pytest
+from confluent_kafka import Consumer
 
 from cep.model.rule import utc_text
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
@@ -16,8 +24,9 @@ from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.job import Job
 from cep.sinks.jsonl import JsonLinesSink
 from cep.sources.live.files import FilesSource
-from tests.runners.embedded.cases import day, deployment, expected
-from tests.runners.spark.live_cases import END, rules, time_ms
+from tests.real_kafka import KafkaCluster, RealKafka
+from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
+from tests.runners.spark.live_cases import END, disordered, rules, time_ms
 
 ROOT = Path(__file__).parents[3]
 GIVEN = deployment()
@@ -75,3 +84,76 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(lines, given, tmp_path))
     assert [orjson.loads(line)["code"] for line in written(tmp_path / "letters")] == ["control_unreadable"]
     assert commits.totals == totals
+
+
+def start(*arguments: str) -> subprocess.Popen[bytes]:
+    script = "import sys; sys.modules['pyspark'] = None; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen([sys.executable, "-c", script, "run", *arguments], env=environment, stderr=subprocess.PIPE)
+
+
+def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) -> list[bytes]:
+    """The committed values of a topic, until there are enough."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline_s = time.monotonic() + WAIT_S
+    while not enough(found) and time.monotonic() < deadline_s:
+        for message in consumer.consume(1_000, 0.2):
+            value = message.value()
+            if message.error() is None and value is not None:
+                found.append(value)
+    consumer.close()
+    return found
+
+
+@pytest.mark.slow
+def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """Processes of `cep run`, each killed with no notice; a reader of committed records sees every alert once."""
+    lateness_ms = 10 * MINUTE_MS
+    lines = disordered(list(day()), lateness_ms, seed=7)
+    # Nothing waits for a later event when each partition has one of long after.
+    ends = [
+        orjson.dumps({**orjson.loads(lines[-1]), "tx_id": f"end{n}", "event_time": "2026-06-01T00:00:00Z"})
+        for n in range(4)
+    ]
+    events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
+    for topic in (events, alerts):
+        kafka_broker.create(topic)
+    arguments = [
+        "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", events,
+        "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--lateness", f"{lateness_ms} ms",
+        "--key-groups", "16", "--interval", "50 ms", "--max-records", "200",
+    ]  # fmt: skip
+    parts = [[*lines[at::4], ends[at]] for at in range(4)]
+    for number in range(4):
+        # A quarter of each partition's records at a time.
+        quarters = [part[number * len(part) // 4 : (number + 1) * len(part) // 4] for part in parts]
+        kafka_broker.send(events, [{"value": v, "partition": p} for p, own in enumerate(quarters) for v in own])
+        before = set((tmp_path / "job" / "checkpoints").glob("*.manifest"))
+        process = start(*arguments)
+        deadline_s = time.monotonic() + WAIT_S
+        while number < 3 and time.monotonic() < deadline_s:
+            if set((tmp_path / "job" / "checkpoints").glob("*.manifest")) - before:
+                break
+            time.sleep(0.02)
+        if number < 3:
+            process.kill()
+            process.communicate()
+    wanted = sorted(expected([*day(), *ends], GIVEN, tmp_path))
+    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted))
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, said.decode()
+    assert b"the job goes on" in said
+    if isinstance(kafka_broker, RealKafka):
+        assert sorted(found) == wanted
+    else:  # the mock shows what was never committed too
+        assert sorted(set(found)) == wanted
