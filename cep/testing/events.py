@@ -19,6 +19,7 @@ from cep.columnar.route import KeyDomain, route
 from cep.lang.ir import PatternIR
 from cep.lang.test_ir import ScriptedEvent
 from cep.testing.journal import TracedEvent
+from cep.testing.past import PastValues, past_values
 
 
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
@@ -40,8 +41,15 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
     return batch
 
 
-def traced_events(schema: Schema, pattern: PatternIR, batch: EventBatch) -> dict[str, tuple[TracedEvent, ...]]:
-    """The events of each key in the engine's order: by time, then by id."""
+def traced_events(
+    schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None
+) -> dict[str, tuple[TracedEvent, ...]]:
+    """The events of each key in the engine's order: by time, then by id.
+
+    Beside its fields an event has the values of the pattern's histories; they are worked out from these events unless
+    they are given.
+    """
+    past = past_values(schema, pattern, batch) if past is None else past
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
@@ -58,5 +66,6 @@ def traced_events(schema: Schema, pattern: PatternIR, batch: EventBatch) -> dict
         time_ms = int(batch.time_ms[row])
         fields = {name: column[row] for name, column in zip(names, columns, strict=True)}
         fields[event_type.time_field] = time_ms
+        fields |= past.get(ids[row], {})
         own.append(TracedEvent(len(own), ids[row], event_type.name, time_ms, fields, ordinal))
     return {key: tuple(events) for key, events in found.items()}

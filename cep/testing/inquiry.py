@@ -22,6 +22,7 @@ from cep.nfa.deployed import DeployedRule
 from cep.testing.events import traced_events
 from cep.testing.explain import Explainer, RunStory
 from cep.testing.journal import Run, Trace, TracedMatch
+from cep.testing.past import past_values
 from cep.testing.trace import ALWAYS, Interval, trace_key
 
 _STORIES_MAX = 3
@@ -100,14 +101,15 @@ def why_not(
 
 def _trace(schema: Schema, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
     """The trace of a key; of the time around `at_ms` if the whole is too long."""
-    events = next(iter(traced_events(schema, pattern, batch).values()), ())
+    past = past_values(schema, pattern, batch)
+    events = next(iter(traced_events(schema, pattern, batch, past).values()), ())
     try:
         return trace_key(pattern, events, interval)
     except LimitError:
         if at_ms is None or not isinstance(pattern.within_ms, int):
             raise
     near = _near(batch, at_ms, 2 * pattern.within_ms)
-    return trace_key(pattern, next(iter(traced_events(schema, pattern, near).values()), ()), interval)
+    return trace_key(pattern, next(iter(traced_events(schema, pattern, near, past).values()), ()), interval)
 
 
 def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:
