@@ -10,10 +10,12 @@ The payload is what must not part from the stores: offsets, the rulebook's epoch
     6  collect  files that no manifest names any more
     7  drop     the links
 
-A crash before the end of 4 leaves the earlier checkpoints as they were, and files that the next checkpoint's 6
-collects; after 4 the new one counts. `on_step` is called with the step's number before each of its units: there tests
-crash. One process writes to a target at a time; a second one is refused at 4.
-Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.py
+A failure before the end of 4 collects what was copied for nothing. A crash there leaves the earlier checkpoints as they
+were, and files that the next checkpoint's 6 collects; after 4 the new one counts. `on_step` is called with the step's
+number before each of its units: there tests crash. One process writes to a target at a time; a second one is refused
+at 4, and collects nothing.
+Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.py,
+    tests/state/test_checkpoint_failures.py
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -200,7 +203,15 @@ class Checkpoints:
             self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
             self._live[number] = {file.sha256 for file in files}
             self._retire()
+            self._collect()
             self._on_step(7)
+        except StateError:
+            # What was copied for nothing must not fill a target that was full; but if another process has taken the
+            # number, then its checkpoint may need the same files.
+            with suppress(StateError):
+                if number in self._live or number not in checkpoint_numbers(self._target):
+                    self._collect()
+            raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         total = sum(file.size for file in files)
@@ -211,9 +222,9 @@ class Checkpoints:
         for path, file in zip(paths, files, strict=True):
             if file.sha256 not in self._trusted:
                 self._on_step(3)
+                self._names.add(file.sha256)
                 self._target.put(path, f"{FOLDER}/{file.sha256}", path.name.endswith(_FOREVER_SAME))
                 self._trusted.add(file.sha256)
-                self._names.add(file.sha256)
                 copied[file.sha256] = file.size
         return copied
 
@@ -235,6 +246,8 @@ class Checkpoints:
             self._on_step(5)
             self._target.remove(_name(number))
             self._live.pop(number, None)
+
+    def _collect(self) -> None:
         named = set[str]().union(*self._live.values())
         for name in sorted(self._names - named):
             self._on_step(6)

@@ -11,7 +11,7 @@ Tested by: tests/state/test_registry.py
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cep.base.errors import StateSchemaError
@@ -48,24 +48,29 @@ class Known:
 
 def known_states(store: KeyedStore) -> dict[str, Known]:
     """The states that the store holds."""
-    found = {}
-    for key, value in store.scan(prefix_range(STORE_GROUP, b"", _SCHEMAS)):
-        data = json.loads(value)
-        name = split_key(key).name.decode()
-        found[name] = Known(
-            name,
-            StateKind(data["kind"]),
-            fields_from_json(data["fields"]),
-            fields_from_json(data["given_up"]),
-            data["bucket_ms"],
-            data["dropped"],
-            data["newest"],
-        )
-    return found
+    found = (_known(key, value) for key, value in store.scan(prefix_range(STORE_GROUP, b"", _SCHEMAS)))
+    return {known.name: known for known in found}
 
 
 def remember(store: KeyedStore, known: Known) -> None:
     """Write what is known into the store."""
+    store.put(store_key(STORE_GROUP, b"", _SCHEMAS, known.name.encode()), _to_bytes(known))
+
+
+def _known(key: bytes, value: bytes) -> Known:
+    data = json.loads(value)
+    return Known(
+        split_key(key).name.decode(),
+        StateKind(data["kind"]),
+        fields_from_json(data["fields"]),
+        fields_from_json(data["given_up"]),
+        data["bucket_ms"],
+        data["dropped"],
+        data["newest"],
+    )
+
+
+def _to_bytes(known: Known) -> bytes:
     data = {
         "kind": known.kind.value,
         "fields": fields_to_json(known.fields),
@@ -74,12 +79,36 @@ def remember(store: KeyedStore, known: Known) -> None:
         "dropped": known.dropped,
         "newest": known.newest,
     }
-    store.put(store_key(STORE_GROUP, b"", _SCHEMAS, known.name.encode()), json.dumps(data).encode())
+    return json.dumps(data).encode()
 
 
 def forget(store: KeyedStore, name: str) -> None:
     """The state is no longer the store's."""
     store.delete(store_key(STORE_GROUP, b"", _SCHEMAS, name.encode()))
+
+
+def merged(entries: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """What several stores know of themselves, as what one store knows, sorted. Time buckets are those of any of them.
+
+    Raises: StateSchemaError if two declare different state.
+    """
+    found: dict[bytes, bytes] = {}
+    for key, value in entries:
+        before = found.setdefault(key, value)
+        if before == value:
+            continue
+        if split_key(key).namespace != _SCHEMAS:
+            raise StateSchemaError(f"two stores hold different values of {key!r}, and cannot become one")
+        found[key] = _to_bytes(_merged(_known(key, before), _known(key, value)))
+    return sorted(found.items())
+
+
+def _merged(one: Known, other: Known) -> Known:
+    if replace(one, dropped=0, newest=None) != replace(other, dropped=0, newest=None):
+        raise StateSchemaError(f"two stores declare different state, and cannot become one:\n  {one}\n  {other}")
+    if one.newest is None or other.newest is None:
+        return other if one.newest is None else one
+    return replace(one, dropped=min(one.dropped, other.dropped), newest=max(one.newest, other.newest))
 
 
 def reconcile(stored: dict[str, Known], declared: Sequence[Descriptor], given_up: Collection[str]) -> dict[str, Known]:

@@ -113,10 +113,13 @@ class Target:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(path.name + PARTIAL)
         partial.unlink(missing_ok=True)
-        if not (may_link and _linked(source, partial)):
-            shutil.copyfile(source, partial)
-        _sync(partial)
-        partial.replace(path)
+        try:
+            if not (may_link and _linked(source, partial)):
+                shutil.copyfile(source, partial)
+            _sync(partial)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
         _sync(path.parent)
 
     @contextmanager

@@ -1,0 +1,154 @@
+"""Savepoints: between kinds of stores, between numbers of stores; damage is refused before anything of it is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from cep.base.errors import StateCorruptError, StateSchemaError, StoreError
+from cep.base.schema import Field, Kind, Type
+from cep.state.cells import Place
+from cep.state.checkpoints import Checkpoints, Part, restore
+from cep.state.descriptors import Cleanup, Descriptor, StateKind, Ttl, TtlTime
+from cep.state.keys import ALL_KEYS, STORE_GROUP, key_group_of, store_key
+from cep.state.manifest import FOLDER
+from cep.state.memory import MemoryStore
+from cep.state.rocks import RocksStore
+from cep.state.savepoints import load_savepoint, move_groups, open_savepoint, shares, write_savepoint
+from cep.state.states import States
+from cep.state.store import DurableStore
+from cep.state.target import Target
+from tests.state.declared import ManualClock, declare, row
+
+GROUPS = range(12)
+Open = Callable[[Path], DurableStore]
+KINDS: dict[str, Open] = {"memory": lambda _: MemoryStore(), "rocks": RocksStore}
+Entries = dict[bytes, bytes]
+
+
+def entries(store: DurableStore) -> Entries:
+    return dict(store.scan(ALL_KEYS))
+
+
+def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
+    """Stores that together hold all groups, some without entries, and their own knowledge."""
+    chance = Random(count)
+    parts = []
+    for number, groups in enumerate(shares(GROUPS, count)):
+        store = open_store(folder / f"from{number}")
+        for group in groups:
+            for key in range(chance.choice([0, 1, 30])):
+                store.put(store_key(group, b"%d" % key, b"", b"n"), chance.randbytes(50))
+        store.put(store_key(STORE_GROUP, b"", b"other", b"x"), b"the same in all")
+        parts.append(Part(f"worker-{number}", store, groups.start, groups.stop))
+    return parts
+
+
+@pytest.mark.parametrize("then", [1, 2, 5])
+@pytest.mark.parametrize("first", [1, 3])
+@pytest.mark.parametrize("kinds", [("rocks", "memory"), ("memory", "rocks"), ("rocks", "rocks")], ids="-".join)
+def test_any_number_of_stores_becomes_any_other(tmp_path: Path, kinds: tuple[str, str], first: int, then: int) -> None:
+    target = Target(str(tmp_path / "savepoint"))
+    parts = filled(tmp_path, KINDS[kinds[0]], first)
+    expected: Entries = {key: value for part in parts for key, value in entries(part.store).items()}
+    write_savepoint(target, tmp_path / "work", parts, b"offsets", 5_000)
+    for part in parts:
+        part.store.close()
+    savepoint = open_savepoint(target, tmp_path / "work")
+    assert (savepoint.payload, savepoint.groups, savepoint.manifest.created_ms) == (b"offsets", GROUPS, 5_000)
+    for number, groups in enumerate(shares(savepoint.groups, then)):
+        with KINDS[kinds[1]](tmp_path / f"to{number}") as store:
+            loaded = load_savepoint(savepoint, store, groups, tmp_path / "work")
+            own = {k: v for k, v in expected.items() if key_group_of(k) in (*groups, STORE_GROUP)}
+            assert entries(store) == own
+            assert loaded == len(own)
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.parametrize(("first", "then"), [(1, 4), (3, 1), (3, 5)])
+def test_a_checkpoint_goes_on_with_other_workers(tmp_path: Path, first: int, then: int) -> None:
+    parts = filled(tmp_path, RocksStore, first)
+    expected: Entries = {key: value for part in parts for key, value in entries(part.store).items()}
+    with Checkpoints(Target(str(tmp_path / "target")), tmp_path / "work") as checkpoints:
+        copying = checkpoints.begin(parts, b"", 0)
+        assert copying is not None
+        copying.result(timeout=60)
+    for part in parts:
+        part.store.close()
+    found = restore(Target(str(tmp_path / "target")), tmp_path / "back")
+    assert found is not None
+    moved: Entries = {}
+    with ExitStack() as opened:
+        sources = [opened.enter_context(RocksStore(found.path(part.name))) for part in found.manifest.parts]
+        for number, groups in enumerate(shares(GROUPS, then)):
+            with RocksStore(tmp_path / f"to{number}") as store:
+                move_groups(sources, store, groups)
+                assert {key_group_of(key) for key in entries(store)} <= {*groups, STORE_GROUP}
+                moved |= entries(store)
+    assert moved == expected
+
+
+def test_declared_state_goes_on_after_workers_became_one(tmp_path: Path) -> None:
+    """Their time buckets differ; the one store looks into those of all of them."""
+    clock = ManualClock(100_000)
+    ttl = Ttl(10_000, TtlTime.EVENT, cleanup=Cleanup.COMPACTION)
+    declared = [declare(StateKind.VALUE, ttl, "by time"), declare(StateKind.VALUE, None, "for ever")]
+    stores = [MemoryStore(), MemoryStore()]
+    for number, store in enumerate(stores):
+        states = States(store, clock.clock, declared, groups=range(number, number + 1))
+        for descriptor in declared:
+            states.value(descriptor.name).put(Place(number, b"k"), row(number))
+        clock.move(6_000)
+    one = MemoryStore()
+    move_groups(stores, one, range(2))
+    states = States(one, clock.clock, declared, groups=range(2))
+    by_time, ever = (states.value(descriptor.name) for descriptor in declared)
+    assert [by_time.get(Place(n, b"k")) for n in range(2)] == [None, row(1)], "the first is 12 seconds old"
+    assert [ever.get(Place(n, b"k")) for n in range(2)] == [row(0), row(1)]
+
+
+def test_stores_that_declare_different_state_do_not_become_one() -> None:
+    clock = ManualClock()
+    stores = [MemoryStore(), MemoryStore()]
+    for number, store in enumerate(stores):
+        fields = (Field("n", Type((Kind.INT, Kind.STRING)[number])),)
+        States(store, clock.clock, [Descriptor("s", StateKind.VALUE, fields)], groups=range(number, number + 1))
+    with pytest.raises(StateSchemaError, match=r"n int(.|\n)*n string"):
+        move_groups(stores, MemoryStore(), range(2))
+
+
+@pytest.mark.parametrize("what", ["manifest", "file"])
+@pytest.mark.parametrize("how", ["corrupt", "missing"])
+def test_a_damaged_savepoint_is_refused(tmp_path: Path, what: str, how: str) -> None:
+    target = Target(str(tmp_path / "savepoint"))
+    parts = filled(tmp_path, KINDS["memory"], 1)
+    manifest = write_savepoint(target, tmp_path / "work", parts, b"", 0)
+    group_file = next(file for file in manifest.files if file.name.startswith("group-"))
+    path = tmp_path / "savepoint" / ("savepoint.manifest" if what == "manifest" else f"{FOLDER}/{group_file.sha256}")
+    if how == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:-2] + b"??")
+    with pytest.raises(StateCorruptError):
+        load_savepoint(open_savepoint(target, tmp_path / "work"), MemoryStore(), GROUPS, tmp_path / "work")
+
+
+def test_a_savepoint_is_written_once(tmp_path: Path) -> None:
+    target = Target(str(tmp_path / "savepoint"))
+    parts = filled(tmp_path, KINDS["memory"], 1)
+    write_savepoint(target, tmp_path / "work", parts, b"first", 0)
+    with pytest.raises(StoreError, match="a savepoint already"):
+        write_savepoint(target, tmp_path / "work", parts, b"second", 0)
+    assert open_savepoint(target, tmp_path / "work").payload == b"first"
+
+
+@pytest.mark.parametrize("count", range(1, 13))
+def test_shares_are_all_groups_once(count: int) -> None:
+    found = shares(GROUPS, count)
+    assert [group for groups in found for group in groups] == list(GROUPS)
+    assert min(len(groups) for groups in found) >= 1
+    assert max(len(groups) for groups in found) - min(len(groups) for groups in found) <= 1
