@@ -164,7 +164,6 @@ class KafkaTransactionSink:
     def close(self) -> None:
         """Let the clients go; a transaction that is open is aborted by the next writer of the name."""
         self._consumer.close()
-        self._producer.flush(0)
 
     def _produce(self, key: bytes, value: bytes, headers: list[tuple[str, str | bytes | None]]) -> None:
         deadline_s = monotonic() + self._wait_ms_max / 1_000
