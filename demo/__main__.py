@@ -44,6 +44,7 @@ from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
 from cep.sinks.console import ConsoleSink
 from cep.sinks.json_form import json_lines as alert_lines
+from cep.sinks.letters import LetterFiles
 from demo.kafka import EmbeddedKafka
 from demo.stream import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Stream, StreamSize, build, json_lines
 
@@ -148,7 +149,7 @@ def _run(options: argparse.Namespace, folder: Path, console: Console) -> int:
                 tasks=options.cores,
             )
             watch = Watch([], Counter(), lambda: None)
-            output = LiveOutput(folder, folder / "letters", [ConsoleSink(console)], watch.take)
+            output = LiveOutput(folder, LetterFiles(folder / "letters"), [ConsoleSink(console)], watch.take)
             feed = Feed(kafka, stream, console, watch)
             feed.send_first()
             query = start_live(spark, settings, output)

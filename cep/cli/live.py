@@ -22,14 +22,18 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
-from cep.sinks.base import AlertSink
+from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
-from cep.sinks.kafka import KafkaSink
+from cep.sinks.kafka import KafkaLetters, KafkaTarget, KafkaTransactionSink
+from cep.sinks.letters import LetterFiles
 
 if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings, Source
     from cep.runners.spark.live_output import BatchReport, LiveOutput
+
+
+_KAFKA = "kafka:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +46,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
-    from cep.runners.spark.live_checkpoint import forget_planned, held, open_checkpoint  # noqa: PLC0415
+    from cep.runners.spark.live_checkpoint import forget_planned, held, job_id, open_checkpoint  # noqa: PLC0415
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
@@ -74,7 +78,8 @@ def run(options: argparse.Namespace) -> int:
             observed.finished(found.batch_id, found.totals, found.watermark_ms)
             _tell_batch(found, log)
 
-        output = LiveOutput(checkpoint, letters, _sinks(settings), report)
+        job_name = job_id(checkpoint)
+        output = LiveOutput(checkpoint, _letters(settings, letters, job_name), _sinks(settings, job_name), report)
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, kept, events, control, options.available_now)
@@ -111,8 +116,11 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
         raise UsageError("give the events: either --events FOLDER, or --bootstrap-servers and --topic")
     if settings.control.folder is not None and control_topic is not None:
         raise UsageError("give --control or --control-topic, not both: control records have one order")
-    wants_topic = topic is not None or control_topic is not None
-    if servers is None and (wants_topic or any(a.startswith("kafka:") for a in settings.output.alerts)):
+    wants_topic = topic is not None or control_topic is not None or settings.output.dead_letter_topic is not None
+    output_topics = [a.removeprefix(_KAFKA) for a in settings.output.alerts if a.startswith(_KAFKA)]
+    if settings.output.dead_letter_topic in output_topics:
+        raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
+    if servers is None and (wants_topic or output_topics):
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     events: Source
     if topic is not None and servers is not None:
@@ -147,18 +155,27 @@ def _spark_settings(settings: SparkSettings) -> dict[str, str]:
     return {**SPARK_SETTINGS, **partitions, **settings.conf}
 
 
-def _sinks(settings: Settings) -> list[AlertSink]:
+def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
     sinks: list[AlertSink] = []
     for where in dict.fromkeys(settings.output.alerts or ("console",)):
         if where == "console":
             sinks.append(ConsoleSink())
-        elif where.startswith("kafka:"):
-            servers = settings.kafka.bootstrap_servers
-            assert servers is not None, "asked for with the sources"
-            sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), settings.kafka.client_settings()))
+        elif where.startswith(_KAFKA):
+            sinks.append(KafkaTransactionSink(_target(settings, where.removeprefix(_KAFKA), job_name)))
         else:
             sinks.append(JsonLinesSink(Path(where)))
     return sinks
+
+
+def _letters(settings: Settings, folder: Path, job_name: str) -> LetterSink:
+    topic = settings.output.dead_letter_topic
+    return LetterFiles(folder) if topic is None else KafkaLetters(_target(settings, topic, job_name))
+
+
+def _target(settings: Settings, topic: str, job_name: str) -> KafkaTarget:
+    servers = settings.kafka.bootstrap_servers
+    assert servers is not None, "asked for with the sources"
+    return KafkaTarget(servers, topic, job_name, settings.kafka.client_settings())
 
 
 # --------------------------------------------------------------------------------------------------------- telling

@@ -28,7 +28,7 @@ from cep.runners.spark.live_checkpoint import open_checkpoint
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
-from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
+from cep.sinks.kafka import KafkaSink, KafkaTarget, KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
@@ -167,7 +167,7 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
             # The same again after a restart, also on another machine; another one for each process of a job.
             topic, groups = where.removeprefix("kafka:"), settings.embedded.groups or "all"
             name = f"{settings.job.checkpoint.resolve().name}-{topic}-{groups}"
-            sinks.append(KafkaTransactionSink(servers, topic, name, client))
+            sinks.append(KafkaTransactionSink(KafkaTarget(servers, topic, name, client)))
     return sinks
 
 

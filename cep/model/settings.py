@@ -208,6 +208,13 @@ class OutputSettings(_Section):
         "FOLDER",
         '"dead_letters"',
     )
+    dead_letter_topic: str | None = _setting(
+        None,
+        "Topic for records set aside, instead of the folder.",
+        "--dead-letter-topic",
+        "NAME",
+        '"payments-dead"',
+    )
 
 
 class ObserveSettings(_Section):

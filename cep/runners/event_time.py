@@ -34,10 +34,9 @@ def merged(known: Mapping[str, tuple[int, bool]], seen: Mapping[str, tuple[int, 
 
 def watermark_of(times: Mapping[str, tuple[int, bool]], lateness_ms: int, idle_ms: int) -> int:
     """The time that every partition has passed, less the lateness; TIME_MS_MIN before the first event."""
-    if not times:
-        return TIME_MS_MIN
-    first_ms = max(ms for ms, _ in times.values())
-    return min(ms for ms, behind in times.values() if behind or first_ms - ms <= idle_ms) - lateness_ms
+    first_ms = max((ms for ms, _ in times.values()), default=TIME_MS_MIN)
+    held_ms = min((ms for ms, behind in times.values() if behind or first_ms - ms <= idle_ms), default=TIME_MS_MIN)
+    return max(TIME_MS_MIN, held_ms - lateness_ms)
 
 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:

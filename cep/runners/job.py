@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -57,6 +58,33 @@ class Job:
             raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it."""
+        return {
+            "event_types": self.schema.to_json(),
+            "key_domains": [list(domain) for domain in self.domains],
+            "groups_count": self.groups_count,
+            "pages_count": self.pages_count,
+            "lateness_ms": self.lateness_ms,
+            "order": self.order,
+            "idle_ms": self.idle_ms,
+            "dedup_ms": self.dedup_ms,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Job:
+        """What `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
+        return Job(
+            Schema.from_json(data["event_types"]),
+            tuple(tuple(domain) for domain in data["key_domains"]),
+            data["groups_count"],
+            data["pages_count"],
+            data["lateness_ms"],
+            data["order"],
+            data["idle_ms"],
+            data["dedup_ms"],
+        )
 
 
 class Programs:

@@ -1,10 +1,11 @@
-"""The contract of a sink: what a runner may rely on, whoever takes the alerts.
+"""The contracts of sinks: what a runner may rely on, whoever takes the alerts, or what was set aside.
 
 Tested by: tests/sinks/test_contract.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import pyarrow as pa
@@ -20,6 +21,18 @@ class AlertSink(Protocol):
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         """Deliver the alerts of a micro-batch. Raises: SinkError."""
+        ...
+
+    def close(self) -> None:
+        """Release what the sink holds. A closed sink is not written to again."""
+        ...
+
+
+class LetterSink(Protocol):
+    """Takes what was set aside, as JSON objects, under the same contract."""
+
+    def write(self, letters: Sequence[bytes], batch_id: int) -> None:
+        """Deliver the letters of a micro-batch. Raises: SinkError."""
         ...
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import SinkError
+from cep.sinks.durable import make_durable
 from cep.sinks.json_form import json_lines
 
 _PREFIX = "batch-"
@@ -49,7 +50,7 @@ class JsonLinesSink:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-            _make_durable(self._directory)
+            make_durable(self._directory)
         except OSError as error:
             raise SinkError(
                 f"{alerts.num_rows} alerts of batch {batch_id} cannot be written to {path}: {error}; "
@@ -87,12 +88,3 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                 yield orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 raise SinkError(f"{path}:{number} is not JSON ({error}); move the file away") from error
-
-
-def _make_durable(directory: Path) -> None:
-    """The rename itself survives a power cut only when the folder is synced too."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

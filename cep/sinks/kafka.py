@@ -1,16 +1,32 @@
-"""Alerts → records of a Kafka topic: key = alert id, value = JSON, headers `rule` and `version`.
+"""Alerts, and what was set aside → records of a Kafka topic, each micro-batch in a transaction of its own.
 
-A micro-batch that comes again is sent again with the same keys. Its values are the same alerts, so a compacted topic,
-or a reader that knows alerts by their id, holds each once. KafkaTransactionSink sends each batch id once, for readers
-of committed records: the number of the last batch is committed in the same transaction, as an offset.
-Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py
+    alerts    key = alert id, value = JSON, headers `rule` and `version`
+    letters   value = JSON, header `code`
+
+The transaction also moves an offset that nobody reads by: group `cep-JOB`, partition 0 of the topic, offset =
+micro-batch + 1, with a digest of the records beside it. So the topic itself knows which micro-batch it holds, whoever
+asks. A micro-batch that comes again finds its own number there and sends nothing; readers of committed records see each
+alert once. The numbers are those of the protocol in runners/spark/live_output.py:
+
+    3. begin, send the records, wait until the brokers have them, send the offset
+    4. commit
+
+Killed before 4, the transaction is still open: the next process has the same transactional id, and the brokers abort
+what that id left behind. A process that only seemed dead is fenced off by the same: its commit is refused.
+
+The offset is kept for the brokers' `offsets.retention.minutes` after the last alert (seven days). A job that was killed
+between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
+Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
+import orjson
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -19,20 +35,185 @@ from cep.base.limits import KAFKA_WAIT_MS_MAX
 from cep.sinks.json_form import json_lines
 
 _DEFAULTS = {
-    "linger.ms": "5",
+    "linger.ms": "0",  # all of a micro-batch is there at once
+    "retry.backoff.ms": "10",  # the coordinator asks to try again while it ends the transaction before
     "compression.type": "lz4",
     "log_level": "2",  # broker errors reach the caller in our exceptions
 }
-_SET_BY_US = {
-    "enable.idempotence": "true",  # the client's own retries neither duplicate nor reorder
-    "acks": "all",
-}
+_SET_BY_US = {"enable.idempotence": "true", "acks": "all"}
+_OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
+_FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
+_DIGEST_CHARS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """A topic and whose records go there. `settings` are librdkafka's and are never printed: they hold secrets.
+
+    `wait_ms_max` bounds a micro-batch, from the first record to the end of the transaction.
+    """
+
+    servers: str
+    topic: str
+    job_id: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    wait_ms_max: int = KAFKA_WAIT_MS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    key: bytes | None
+    value: bytes
+    headers: tuple[tuple[str, str | bytes | None], ...]
+
+
+class _AgainError(Exception):
+    """The transaction was aborted; another one may do."""
+
+
+class _Transactions:
+    """Micro-batches of records into one topic, each once."""
+
+    def __init__(self, target: KafkaTarget, what: str) -> None:
+        self._target = target
+        self._what = what
+        self._name = f"cep-{target.job_id}"
+        wait_ms = target.wait_ms_max
+        configuration = {
+            **_DEFAULTS,
+            "message.timeout.ms": str(wait_ms),
+            "transaction.timeout.ms": str(wait_ms + _OPEN_MS_MORE),
+            **target.settings,
+            **_SET_BY_US,
+            "bootstrap.servers": target.servers,
+        }
+        try:
+            self._producer = Producer({**configuration, "transactional.id": f"{self._name}-{target.topic}"})
+            self._consumer = Consumer({**configuration, "group.id": self._name, "enable.auto.commit": "false"})
+        except KafkaException as error:
+            raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
+        self._is_open = False
+        self._place = TopicPartition(target.topic, 0)
+        self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+
+    def write(self, records: Sequence[_Record], batch_id: int) -> None:
+        """Bring the micro-batch into the topic unless it is there. Raises: SinkError after `wait_ms_max`."""
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            self._open(deadline_s)
+            digest = _digest(records)
+            if not records or self._is_there(batch_id, digest):
+                return
+            while True:
+                try:
+                    self._send(records, batch_id, digest, deadline_s)
+                    self._commit(deadline_s)
+                    break
+                except _AgainError as error:
+                    if monotonic() >= deadline_s:
+                        raise SinkError(self._failed(records, batch_id, str(error))) from error
+        except KafkaException as error:
+            raise SinkError(self._failed(records, batch_id, _reason(error))) from error
+        self._held = (batch_id, digest)
+
+    def close(self) -> None:
+        """Let the clients go."""
+        self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
+
+    def _open(self, deadline_s: float) -> None:
+        """End what an earlier process of this job left open, and learn what it has brought into the topic."""
+        if self._is_open:
+            return
+        self._producer.init_transactions(_left(deadline_s))
+        (found,) = self._consumer.committed([self._place], timeout=_left(deadline_s))
+        if found.error is not None:
+            raise KafkaException(found.error)
+        if found.offset >= 0:
+            self._held = (found.offset - 1, found.metadata or "")
+        self._is_open = True
+
+    def _is_there(self, batch_id: int, digest: str) -> bool:
+        if batch_id > self._held[0]:
+            return False
+        if (batch_id, digest) != self._held:
+            raise SinkError(
+                f"topic {self._target.topic} already holds micro-batch {self._held[0]} of this job, and micro-batch "
+                f"{batch_id} comes with other {self._what}: the checkpoint directory is older than the topic; "
+                "restore the one that goes with it, or begin a new job with a new checkpoint directory"
+            )
+        return True
+
+    # Step 3 of the protocol. A record that does not reach the brokers makes the transaction one that must be aborted.
+    def _send(self, records: Sequence[_Record], batch_id: int, digest: str, deadline_s: float) -> None:
+        self._producer.begin_transaction()
+        try:
+            for record in records:
+                self._produce(record, deadline_s)
+            self._producer.flush(_left(deadline_s))
+            place = TopicPartition(self._target.topic, 0, batch_id + 1, digest)
+            self._producer.send_offsets_to_transaction(
+                [place], self._consumer.consumer_group_metadata(), _left(deadline_s)
+            )
+        except KafkaException as error:
+            self._abort(error, deadline_s)
+            raise
+
+    # Step 4.
+    def _commit(self, deadline_s: float) -> None:
+        while True:
+            try:
+                self._producer.commit_transaction(_left(deadline_s))
+            except KafkaException as error:
+                if error.args[0].retriable() and monotonic() < deadline_s:
+                    continue
+                self._abort(error, deadline_s)
+                raise
+            return
+
+    def _abort(self, error: KafkaException, deadline_s: float) -> None:
+        """After a failure that a new transaction may mend, abort this one. Raises: _AgainError then."""
+        if error.args[0].txn_requires_abort():
+            self._producer.abort_transaction(_left(deadline_s))
+            raise _AgainError(error.args[0].str()) from error
+
+    def _produce(self, record: _Record, deadline_s: float) -> None:
+        while True:
+            try:
+                self._producer.produce(self._target.topic, record.value, record.key, headers=list(record.headers))
+            except BufferError as error:
+                if monotonic() >= deadline_s:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error  # noqa: SLF001 its public name
+                self._producer.poll(0.1)  # serves deliveries, which makes room
+            else:
+                return
+
+    def _failed(self, records: Sequence[_Record], batch_id: int, reason: str) -> str:
+        return (
+            f"{len(records)} {self._what} of micro-batch {batch_id} did not reach topic {self._target.topic} "
+            f"at {self._target.servers}: {reason}; "
+            "check the brokers and start again: nothing is lost"
+        )
+
+
+class KafkaTransactionSink:
+    """Alerts into a topic, each once for readers of committed records."""
+
+    def __init__(self, target: KafkaTarget) -> None:
+        self._transactions = _Transactions(target, "alerts")
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Bring the micro-batch's alerts into the topic unless they are there. Raises: SinkError."""
+        self._transactions.write(_alert_records(alerts), batch_id)
+
+    def close(self) -> None:
+        """Let the clients go; every write has waited for its own records, so none are left."""
+        self._transactions.close()
 
 
 class KafkaSink:
-    """Writes to `topic`. `settings` are librdkafka's; those that keep alerts safe are set here.
+    """Alerts into a topic at once, for a job that keeps no progress: what is sent again is there again.
 
-    `wait_ms_max` bounds a write, from the first record to the last acknowledgement.
+    `settings` are librdkafka's. `wait_ms_max` bounds a write, from the first record to the last acknowledgement.
     """
 
     def __init__(
@@ -58,13 +239,8 @@ class KafkaSink:
         """Send the alerts and wait until the brokers have all of them. Raises: SinkError after `wait_ms_max`."""
         self._errors.clear()
         deadline_s = monotonic() + self._wait_ms_max / 1_000
-        heads = alerts.select(["alert_id", "rule_id", "version"]).to_pylist()
-        for head, value in zip(heads, json_lines(alerts), strict=True):
-            headers: list[tuple[str, str | bytes | None]] = [
-                ("rule", head["rule_id"].encode()),
-                ("version", str(head["version"]).encode()),
-            ]
-            self._produce(head["alert_id"].encode(), value, headers, deadline_s)
+        for record in _alert_records(alerts):
+            self._produce(record, deadline_s)
         unsent_count = self._producer.flush(max(0.0, deadline_s - monotonic()))
         if self._errors or unsent_count:
             # What is still queued is not purged: should it arrive after all, it is the same alert under the same key.
@@ -78,12 +254,13 @@ class KafkaSink:
         """Let the client go; every write has waited for its own records, so none are left."""
         self._producer.flush(0)
 
-    def _produce(
-        self, key: bytes, value: bytes, headers: list[tuple[str, str | bytes | None]], deadline_s: float
-    ) -> None:
+    def _produce(self, record: _Record, deadline_s: float) -> None:
+        headers = list(record.headers)
         while True:
             try:
-                self._producer.produce(self._topic, value, key, headers=headers, on_delivery=self._delivered)
+                self._producer.produce(
+                    self._topic, record.value, record.key, headers=headers, on_delivery=self._delivered
+                )
             except BufferError:
                 if monotonic() >= deadline_s:
                     self._errors.append(f"the client's queue stayed full for {self._wait_ms_max} ms")
@@ -101,78 +278,49 @@ class KafkaSink:
             self._errors.append(str(error))
 
 
-class KafkaTransactionSink:
-    """Writes to `topic`, each batch in a transaction of its own, and none twice.
+class KafkaLetters:
+    """What was set aside into a topic, each letter once for readers of committed records."""
 
-    `name` is the job's: the transactional id, by which a process that was thought dead is kept from writing, and the
-    consumer group in which the last batch id stands, as an offset of the topic's partition 0. Batch ids only grow.
-    """
+    def __init__(self, target: KafkaTarget) -> None:
+        self._transactions = _Transactions(target, "letters")
 
-    def __init__(
-        self, servers: str, topic: str, name: str, settings: Mapping[str, str] | None = None,
-        wait_ms_max: int = KAFKA_WAIT_MS_MAX,
-    ) -> None:  # fmt: skip
-        """Raises: SinkError if the brokers cannot be reached."""
-        self._servers = servers
-        self._topic = topic
-        self._wait_ms_max = wait_ms_max
-        self._marker = TopicPartition(topic, 0)
-        configuration: dict[str, str] = {
-            **_DEFAULTS,
-            **(settings or {}),
-            **_SET_BY_US,
-            "bootstrap.servers": servers,
-        }
-        own = {"transactional.id": f"cep-{name}", "transaction.timeout.ms": str(wait_ms_max), "linger.ms": "0"}
-        reading = {"group.id": f"cep-{name}", "enable.auto.commit": "false"}
-        allowed = {n: v for n, v in configuration.items() if n not in (*_DEFAULTS, *_SET_BY_US) or n == "log_level"}
-        try:
-            self._producer = Producer({**configuration, **own, "message.timeout.ms": str(wait_ms_max)})
-            self._consumer = Consumer({**allowed, **reading})
-            self._producer.init_transactions(wait_ms_max / 1_000)
-            found = self._consumer.committed([self._marker], timeout=wait_ms_max / 1_000)
-        except KafkaException as error:
-            raise SinkError(f"no transaction with {servers}: {error}; check the brokers and their settings") from error
-        self._batch_id = max(found[0].offset, -1)
-
-    def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Commit the alerts and the batch id together; nothing for a batch that was. Raises: SinkError."""
-        if batch_id <= self._batch_id:
-            return
-        wait_s = self._wait_ms_max / 1_000
-        try:
-            self._producer.begin_transaction()
-            for head, value in zip(
-                alerts.select(["alert_id", "rule_id", "version"]).to_pylist(), json_lines(alerts), strict=True
-            ):
-                headers: list[tuple[str, str | bytes | None]] = [
-                    ("rule", head["rule_id"].encode()),
-                    ("version", str(head["version"]).encode()),
-                ]
-                self._produce(head["alert_id"].encode(), value, headers)
-            self._producer.send_offsets_to_transaction(
-                [TopicPartition(self._topic, 0, batch_id)], self._consumer.consumer_group_metadata(), wait_s
-            )
-            self._producer.commit_transaction(wait_s)
-        except (KafkaException, BufferError) as error:
-            raise SinkError(
-                f"{alerts.num_rows} alerts of batch {batch_id} did not reach topic {self._topic} at {self._servers}: "
-                f"{error}; check the brokers and start again: nothing is lost"
-            ) from error
-        self._batch_id = batch_id
+    def write(self, letters: Sequence[bytes], batch_id: int) -> None:
+        """Bring the micro-batch's letters into the topic unless they are there. Raises: SinkError."""
+        headers = [(("code", str(orjson.loads(letter)["code"]).encode()),) for letter in letters]
+        self._transactions.write([_Record(None, v, h) for v, h in zip(letters, headers, strict=True)], batch_id)
 
     def close(self) -> None:
-        """Let the clients go; a transaction that is open is aborted by the next writer of the name."""
-        self._consumer.close()
+        """Let the clients go."""
+        self._transactions.close()
 
-    def _produce(self, key: bytes, value: bytes, headers: list[tuple[str, str | bytes | None]]) -> None:
-        deadline_s = monotonic() + self._wait_ms_max / 1_000
-        while True:
-            try:
-                self._producer.produce(self._topic, value, key, headers=headers)
-            except BufferError:
-                if monotonic() >= deadline_s:
-                    raise
-                self._producer.poll(0.1)  # serves deliveries, which makes room
-            else:
-                return
+
+def _alert_records(alerts: pa.Table) -> list[_Record]:
+    heads = alerts.select(["alert_id", "rule_id", "version"]).to_pylist()
+    return [
+        _Record(
+            head["alert_id"].encode(),
+            value,
+            (("rule", head["rule_id"].encode()), ("version", str(head["version"]).encode())),
+        )
+        for head, value in zip(heads, json_lines(alerts), strict=True)
+    ]
+
+
+def _digest(records: Sequence[_Record]) -> str:
+    """The same for the same records in the same order."""
+    whole = hashlib.sha256()
+    for record in records:
+        whole.update(hashlib.sha256(record.value).digest())
+    return whole.hexdigest()[:_DIGEST_CHARS]
+
+
+def _reason(error: KafkaException) -> str:
+    cause = error.args[0]
+    if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
+        return f"another process runs this job ({cause.str()}); stop one of them"
+    return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
+
+
+def _left(deadline_s: float) -> float:
+    """Seconds until the deadline; the client takes 0 for an answer that is there already."""
+    return max(0.0, deadline_s - monotonic())

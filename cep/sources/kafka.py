@@ -6,21 +6,30 @@ end of a range is reached by position, not by counting. Must not know Spark, eve
 Tested by: tests/sources/test_kafka.py
 """
 
-import json
 import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heapreplace
-from itertools import accumulate, compress, pairwise
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
+from cep.sources.offsets import OffsetRange, Offsets, parse_offsets
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -33,14 +42,14 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 
-# Topic → partition → the next offset to read.
-Offsets = dict[str, dict[int, int]]
-
+# Records looked at to learn how large they are.
+_SAMPLE_RECORDS = 200
 # Records asked for at once, and rows of a record batch. Measured with 200-byte values: 500 to 1 000 are the fastest,
 # 10 000 takes up to half as long again, because the message objects no longer fit the processor's cache.
 _BATCH_RECORDS = 1_000
 # The client waits for all records asked for. Where a range ends in a hole fewer come, so one wait must be short.
 _POLL_S = 0.02
+_ID_WAIT_S = 2.0  # for the ids of topics; brokers that do not know the request leave it unanswered
 
 _SET_BY_US = {
     "auto.offset.reset": "error",  # a lost offset is an error, never a silent jump
@@ -72,19 +81,6 @@ class KafkaSettings:
         return self.wait_ms / 1000
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """The records of one partition with start <= offset < end."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}[{self.partition}] offsets {self.start}..{self.end}"
-
-
 class _IdleConsumers:
     """Consumers between two uses: a connection costs more than a small micro-batch reads in.
 
@@ -112,18 +108,43 @@ class _IdleConsumers:
             surplus[2].close()
 
 
+class _Admins:
+    """The client that asks for ids of topics, one for each settings; none where brokers do not answer it.
+
+    Old brokers and some that only speak Kafka's protocol have no ids. There, a topic that was created again is known by
+    its offsets alone.
+    """
+
+    def __init__(self) -> None:
+        self._admins: dict[tuple[int, KafkaSettings], AdminClient | None] = {}
+
+    def of(self, settings: KafkaSettings) -> AdminClient | None:
+        at = (os.getpid(), settings)
+        if at not in self._admins:
+            self._admins[at] = AdminClient(_options(settings, {"log_level": _DEFAULTS["log_level"]}))
+        return self._admins[at]
+
+    def give_up(self, settings: KafkaSettings) -> None:
+        self._admins[os.getpid(), settings] = None
+
+
 _CONSUMERS = _IdleConsumers()
+_ADMINS = _Admins()
 
 
 def _connect(settings: KafkaSettings) -> Consumer:
     ours = [name for name, _ in settings.client_options if name in _SET_BY_US]
     if ours:
         raise UsageError(f"Kafka option {ours[0]} is set by the source to {_SET_BY_US[ours[0]]}; leave it out")
-    options: dict[str, Any] = {**_DEFAULTS, **dict(settings.client_options), **_SET_BY_US}
     try:
-        return Consumer({**options, "bootstrap.servers": settings.bootstrap_servers})
+        return Consumer(_options(settings, {**_DEFAULTS, **_SET_BY_US}))
     except KafkaException as error:
         raise UsageError(f"Kafka options refused: {_reason(error)}; see librdkafka's CONFIGURATION.md") from error
+
+
+def _options(settings: KafkaSettings, ours: Mapping[str, str]) -> dict[str, Any]:
+    """The caller's options go before our defaults; what we must set, `_connect` has refused to take from the caller."""
+    return {**ours, **dict(settings.client_options), "bootstrap.servers": settings.bootstrap_servers}
 
 
 def _reason(error: KafkaException) -> str:
@@ -175,11 +196,15 @@ def _partitions(consumer: Consumer, settings: KafkaSettings, topic: str) -> list
     found = consumer.list_topics(topic, timeout=settings.wait_s).topics[topic]
     if found.error is not None or not found.partitions:
         reason = found.error.str() if found.error is not None else "it has no partitions"
-        raise SourceError(
-            f"Kafka topic {topic} cannot be read on {settings.bootstrap_servers}: {reason}; "
-            "create the topic, correct its name, or grant the right to describe and read it"
-        )
+        raise SourceError(_unreadable(settings, topic, reason))
     return sorted(found.partitions)
+
+
+def _unreadable(settings: KafkaSettings, topic: str, reason: str) -> str:
+    return (
+        f"Kafka topic {topic} cannot be read on {settings.bootstrap_servers}: {reason}; "
+        "create the topic, correct its name, or grant the right to describe and read it"
+    )
 
 
 def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str) -> str:
@@ -187,6 +212,45 @@ def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str) -> s
         f"Kafka at {settings.bootstrap_servers} gave no offsets of {', '.join(topics)} "
         f"within {settings.wait_ms} ms: {reason}; check the address, the network and the security options"
     )
+
+
+def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int) -> Offsets:
+    """Of every partition the first offset whose record has this timestamp or a later one; its end if there is none.
+
+    Errors and cost as of `earliest_offsets`, twice.
+    """
+    latest = latest_offsets(settings, topics)
+    found = _offsets_at(settings, topics, time_ms)
+    return {t: {p: latest[t].get(p, 0) if at == OFFSET_END else at for p, at in of.items()} for t, of in found.items()}
+
+
+def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
+    """The ids of the topics, which change when a topic is deleted and created again; none where brokers tell none.
+
+    Errors: SourceError when a topic is missing. Cost: one request.
+    """
+    described = _ADMINS.of(settings)
+    if described is None:
+        return {}
+    found: dict[str, str] = {}
+    for topic, future in described.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S).items():
+        try:
+            found[topic] = str(future.result(settings.wait_s).topic_id)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise SourceError(_unreadable(settings, topic, _reason(error))) from error
+            _ADMINS.give_up(settings)
+            return {}
+    return found
+
+
+def mean_record_bytes(settings: KafkaSettings, wanted: OffsetRange) -> int:
+    """How large the first records of the range are on average: key and value, at least 1.
+
+    Errors: as of `read_range`. Cost: one fetch.
+    """
+    sample = next(read_range(settings, wanted, _SAMPLE_RECORDS), None)
+    return 1 if sample is None else max(1, (sample["key"].nbytes + sample["value"].nbytes) // sample.num_rows)
 
 
 def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, absent: str) -> Offsets:
@@ -199,7 +263,7 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
         return earliest_offsets(settings, topics)
     if text == "latest":
         return latest_offsets(settings, topics)
-    named = _parse_offsets(text)
+    named = parse_offsets(text)
     earliest, latest = earliest_offsets(settings, topics), latest_offsets(settings, topics)
     offsets: Offsets = earliest if absent == "earliest" else latest
     offsets = {topic: dict(partitions) for topic, partitions in offsets.items()}
@@ -212,89 +276,13 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
     return offsets
 
 
-def _parse_offsets(text: str) -> Offsets:
-    try:
-        return {str(t): {int(p): int(offset) for p, offset in of.items()} for t, of in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error
-
-
-def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """`end`, brought nearer to `start` so that no more than `records_max` offsets lie between.
-
-    Every partition with records gets at least one while there are enough; the rest is shared in proportion to
-    what waits, so that partitions that are behind together catch up together and their event times stay close.
-    """
-    ranges = ranges_between(start, end)
-    sizes = [r.end - r.start for r in ranges]
-    if sum(sizes) <= records_max:
-        return end
-    limited = {topic: {p: min(_start_of(start, topic, p), e) for p, e in of.items()} for topic, of in end.items()}
-    first_count = min(len(ranges), records_max)
-    rest = records_max - first_count
-    rest_total = max(sum(sizes) - len(sizes), 1)
-    # Rounding the running sum instead of each share keeps the total exact.
-    running = [0, *(done * rest // rest_total for done in accumulate(size - 1 for size in sizes))]
-    shares = [after - before for before, after in pairwise(running)]
-    for index, (part, share) in enumerate(zip(ranges, shares, strict=True)):
-        limited[part.topic][part.partition] = part.start + share + int(index < first_count)
-    return limited
-
-
-def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
-
-    A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before
-    it starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
-    """
-    for topic, partitions in start.items():
-        for partition, offset in partitions.items():
-            last = end.get(topic, {}).get(partition)
-            if last is None or last < offset:
-                ends = "is no longer there" if last is None else f"ends at {last}"
-                raise SourceError(
-                    f"{topic}[{partition}] was read up to offset {offset} but {ends}: the topic was probably deleted "
-                    "and created again; start with a new checkpoint directory"
-                )
-    ranges: list[OffsetRange] = []
-    for topic, partitions in end.items():
-        for partition, last in sorted(partitions.items()):
-            first = _start_of(start, topic, partition)
-            step = records_max if records_max is not None else max(last - first, 1)
-            ranges += [OffsetRange(topic, partition, at, min(at + step, last)) for at in range(first, last, step)]
-    return ranges
-
-
-def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[OffsetRange, ...]]:
-    """The ranges dealt to at most `tasks_count` tasks, largest first to whoever has least; no task is empty."""
-    dealt: list[list[OffsetRange]] = [[] for _ in range(min(tasks_count, len(ranges)))]
-    heap = [(0, task) for task in range(len(dealt))]
-    for wanted in sorted(ranges, key=lambda r: r.start - r.end):
-        records_count, task = heap[0]
-        dealt[task].append(wanted)
-        heapreplace(heap, (records_count + wanted.end - wanted.start, task))
-    return [tuple(task) for task in dealt]
-
-
-def _start_of(start: Offsets, topic: str, partition: int) -> int:
-    return start.get(topic, {}).get(partition, 0)
-
-
-def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """Offsets as JSON can hold them: partition numbers as text."""
-    return {topic: {str(p): offset for p, offset in of.items()} for topic, of in offsets.items()}
-
-
-def offsets_from_json(data: Mapping[str, Mapping[str, int]]) -> Offsets:
-    """What `offsets_to_json` wrote."""
-    return {topic: {int(p): offset for p, offset in of.items()} for topic, of in data.items()}
-
-
 # -------------------------------------------------------------------------------------------------- reading
 
 
-def read_range(settings: KafkaSettings, wanted: OffsetRange) -> Generator[pa.RecordBatch, None, None]:
-    """The records of a range in offset order, as batches of RECORD_SCHEMA; none is empty.
+def read_range(
+    settings: KafkaSettings, wanted: OffsetRange, rows_max: int = _BATCH_RECORDS
+) -> Generator[pa.RecordBatch, None, None]:
+    """The records of a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
 
     `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null.
     Errors: SourceError when an offset of the range is gone or nothing arrives for `settings.wait_ms`.
@@ -303,7 +291,7 @@ def read_range(settings: KafkaSettings, wanted: OffsetRange) -> Generator[pa.Rec
     consumer = _CONSUMERS.take(settings)
     try:
         consumer.assign([TopicPartition(wanted.topic, wanted.partition, wanted.start)])
-        yield from _batches(consumer, settings, wanted)
+        yield from _batches(consumer, settings, wanted, rows_max)
         consumer.unassign()
     except GeneratorExit:  # the reader wanted only the first records
         consumer.unassign()
@@ -318,12 +306,14 @@ def read_range(settings: KafkaSettings, wanted: OffsetRange) -> Generator[pa.Rec
     _CONSUMERS.give(settings, consumer)
 
 
-def _batches(consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _batches(
+    consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange, rows_max: int
+) -> Iterator[pa.RecordBatch]:
     position = wanted.start
     deadline = time.monotonic() + settings.wait_s
     last_error = ""
     while position < wanted.end:
-        messages = consumer.consume(min(_BATCH_RECORDS, wanted.end - position), _POLL_S)
+        messages = consumer.consume(min(rows_max, wanted.end - position), _POLL_S)
         notices = [m for m in messages if m.error() is not None]
         records = [m for m in messages if m.error() is None] if notices else messages
         reached = position

@@ -33,6 +33,7 @@ from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
 from cep.sinks.json_form import json_lines
+from cep.sinks.letters import LetterFiles
 from cep.state.pages import decode_page
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import KEYS, peer_columns, records, show
@@ -95,7 +96,7 @@ def write_files(lines: list[bytes], folder: Path) -> None:
 def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: Source, folder: Path) -> Caught:
     """Run a live job over all that is there."""
     reports: list[BatchReport] = []
-    output = LiveOutput(folder, folder / "letters", (), reports.append)
+    output = LiveOutput(folder, LetterFiles(folder / "letters"), (), reports.append)
     started = time.perf_counter()
     query = start_live(
         spark, LiveSettings(job, initial, source, None, folder / "query", available_now=True, tasks=CORES), output

@@ -19,6 +19,8 @@ from cep.runners.event_time import PartitionTimes, due_before, merged, watermark
         pytest.param({"a": (100, False), "b": (90, False)}, 87, id="just not idle"),
         pytest.param({"a": (100, False), "b": (89, False)}, 97, id="idle"),
         pytest.param({"a": (100, False), "b": (7, True)}, 4, id="behind, however far"),
+        pytest.param({"a": (100, False), "b": (TIME_MS_MIN, True)}, TIME_MS_MIN, id="behind, nothing known of it yet"),
+        pytest.param({"a": (100, False), "b": (TIME_MS_MIN, False)}, 97, id="nothing in it that can be read"),
         pytest.param({"a": (100, True), "b": (89, False), "c": (95, False)}, 92, id="idle beside others"),
     ],
 )

@@ -1,41 +1,55 @@
-"""Alerts to Kafka, against librdkafka's mock brokers."""
+"""Alerts and letters to Kafka: each once for readers of committed records, however often a micro-batch comes."""
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkError
-from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
-from tests.mock_kafka import PARTITIONS, TIMEOUT_S, MockKafka
-from tests.real_kafka import KafkaCluster
+from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTarget, KafkaTransactionSink
+from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.sinks.alerts import alert_table
 
-
-@pytest.fixture(scope="module")
-def kafka() -> Iterator[MockKafka]:
-    with MockKafka() as cluster:
-        yield cluster
+QUIET_S = 1.0
+NOBODY = KafkaTarget("127.0.0.1:1", "alerts", "job", wait_ms_max=300)
 
 
-def consumed(kafka: MockKafka, topic: str, count: int) -> list[Message]:
-    """`count` records of the topic, in any order; fewer if no more come."""
-    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "test"})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    records = consumer.consume(count, TIMEOUT_S)
-    consumer.close()
-    return records
+def consumed(kafka: KafkaCluster, topic: str, count: int) -> list[Message]:
+    """The committed records of a topic: `count` of them in any order, and what comes soon after."""
+    consumer = Consumer({"bootstrap.servers": kafka.address, "group.id": "test", "log_level": 2})
+    try:
+        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        return consumer.consume(count, TIMEOUT_S) + consumer.consume(1_000, QUIET_S)
+    finally:
+        consumer.close()
 
 
-def test_key_value_and_headers(kafka: MockKafka) -> None:
-    sink = KafkaSink(kafka.address, "alerts-form")
+def target(kafka: KafkaCluster, job_id: str = "job", **changes: Any) -> KafkaTarget:
+    """A topic of its own."""
+    topic = f"alerts-{uuid.uuid4().hex}"
+    kafka.create(topic, 3)
+    return KafkaTarget(kafka.address, topic, job_id, **changes)
+
+
+def keys(records: list[Message]) -> list[str]:
+    return sorted(str(record.key(), "ascii") for record in records)  # type: ignore[arg-type]
+
+
+def names(first: int, count: int) -> list[str]:
+    return sorted(f"a{number}" for number in range(first, first + count))
+
+
+def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
+    to = target(kafka_broker)
+    sink = KafkaTransactionSink(to)
     sink.write(alert_table(7, 1), 0)
     sink.close()
-    (record,) = consumed(kafka, "alerts-form", 1)
+    (record,) = consumed(kafka_broker, to.topic, 1)
     assert record.key() == b"a7"
     assert dict(record.headers() or []) == {"rule": b"card_testing", "version": b"2"}
     value = record.value()
@@ -43,56 +57,113 @@ def test_key_value_and_headers(kafka: MockKafka) -> None:
     assert json.loads(value)["measures"] == {"probes": 3, "amount": "900.00"}
 
 
-def test_a_batch_that_comes_again_has_the_same_keys_and_values(kafka: MockKafka) -> None:
-    for _ in range(2):
-        sink = KafkaSink(kafka.address, "alerts-again")
-        sink.write(alert_table(0, 20), 3)
-        sink.close()
-    records = consumed(kafka, "alerts-again", 40)
-    assert len(records) == 40
-    assert len({(record.key(), record.value()) for record in records}) == 20
+def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
+    """By the same process, and by the next one, which asks the topic what it holds."""
+    if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
+        return
+    to = target(kafka_broker)
+    first = KafkaTransactionSink(to)
+    first.write(alert_table(0, 20), 3)
+    first.write(alert_table(0, 20), 3)
+    first.write(alert_table(0, 0), 4)
+    second = KafkaTransactionSink(to)
+    second.write(alert_table(0, 20), 3)
+    second.write(alert_table(20, 5), 5)
+    third = KafkaTransactionSink(to)
+    third.write(alert_table(20, 5), 5)
+    assert keys(consumed(kafka_broker, to.topic, 25)) == names(0, 25)
 
 
-def test_more_alerts_than_the_queue_holds(kafka: MockKafka) -> None:
-    sink = KafkaSink(kafka.address, "alerts-many", {"queue.buffering.max.messages": "10"})
-    sink.write(alert_table(0, 200), 0)
+def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> None:
+    to = target(kafka_broker)
+    KafkaTransactionSink(to).write(alert_table(0, 3), 0)
+    KafkaTransactionSink(KafkaTarget(to.servers, to.topic, "other job")).write(alert_table(3, 3), 0)
+    assert keys(consumed(kafka_broker, to.topic, 6)) == names(0, 6)
+
+
+def test_what_was_not_committed_is_aborted_by_the_next_process(
+    kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kafka_broker.is_real:  # the mock's transactions are not seen by others
+        return
+    to = target(kafka_broker)
+    dead = KafkaTransactionSink(to)
+    monkeypatch.setattr(dead._transactions, "_commit", lambda _: None)  # as if it was killed after step 3
+    dead.write(alert_table(0, 3), 0)
+    sink = KafkaTransactionSink(to)
+    sink.write(alert_table(0, 4), 0)
+    assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
+
+
+def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
+    if not kafka_broker.is_real:  # the mock fences nobody
+        return
+    to = target(kafka_broker)
+    sleeper = KafkaTransactionSink(to)
+    sleeper.write(alert_table(0, 2), 0)
+    successor = KafkaTransactionSink(to)
+    successor.write(alert_table(2, 2), 1)
+    with pytest.raises(SinkError, match=r"micro-batch 1 did not reach .*another process runs this job"):
+        sleeper.write(alert_table(2, 2), 1)
+    sleeper.close()
+    assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
+
+
+@pytest.mark.parametrize(("batch_id", "first"), [(4, 0), (5, 9)])
+def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster, batch_id: int, first: int) -> None:
+    """An older one, and one of the same age that gives other alerts."""
+    if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
+        return
+    to = target(kafka_broker)
+    KafkaTransactionSink(to).write(alert_table(0, 2), 5)
+    with pytest.raises(
+        SinkError, match=rf"holds micro-batch 5 of this job, and micro-batch {batch_id} comes with other"
+    ):
+        KafkaTransactionSink(to).write(alert_table(first, 2), batch_id)
+
+
+def test_letters(kafka_broker: KafkaCluster) -> None:
+    to = target(kafka_broker)
+    letters = [b'{"code": "late", "event_id": "e1"}', b'{"code": "unreadable", "record": "{"}']
+    sink = KafkaLetters(to)
+    sink.write(letters, 0)
+    sink.write([], 1)
     sink.close()
-    assert len({record.key() for record in consumed(kafka, "alerts-many", 200)}) == 200
+    records = consumed(kafka_broker, to.topic, 2)
+    assert sorted(record.value() or b"" for record in records) == letters
+    assert {dict(record.headers() or [])["code"] for record in records} == {b"late", b"unreadable"}
+
+
+def test_more_alerts_than_the_queue_holds(kafka_broker: KafkaCluster) -> None:
+    to = target(kafka_broker, settings={"queue.buffering.max.messages": "10"})
+    KafkaTransactionSink(to).write(alert_table(0, 200), 0)
+    assert keys(consumed(kafka_broker, to.topic, 200)) == names(0, 200)
 
 
 def test_no_broker_is_an_error_within_the_bound() -> None:
+    sink = KafkaTransactionSink(NOBODY)
+    with pytest.raises(SinkError, match=r"2 alerts of micro-batch 5 did not reach topic alerts at 127\.0\.0\.1:1"):
+        sink.write(alert_table(0, 2), 5)
+    sink.close()
+
+
+def test_at_once_and_at_least_once(kafka_broker: KafkaCluster) -> None:
+    to = target(kafka_broker, settings={})
+    for _ in range(2):
+        sink = KafkaSink(to.servers, to.topic, {"queue.buffering.max.messages": "10"})
+        sink.write(alert_table(0, 40), 3)
+        sink.close()
+    records = consumed(kafka_broker, to.topic, 80)
+    assert len(records) == 80
+    assert len({(record.key(), record.value()) for record in records}) == 40
     sink = KafkaSink("127.0.0.1:1", "alerts", wait_ms_max=300)
     with pytest.raises(SinkError, match=r"2 of 2 alerts of batch 5 did not reach topic alerts at 127\.0\.0\.1:1"):
         sink.write(alert_table(0, 2), 5)
     sink.close()
 
 
-def test_wrong_settings_are_named() -> None:
-    with pytest.raises(SinkError, match=r"no\.such\.setting"):
-        KafkaSink("127.0.0.1:1", "alerts", {"no.such.setting": "1"})
-
-
-def test_a_job_that_is_started_again_sends_no_batch_twice(kafka_broker: KafkaCluster) -> None:
-    topic = f"transactions-{uuid.uuid4().hex[:8]}"
-    kafka_broker.create(topic)
-    first = KafkaTransactionSink(kafka_broker.address, topic, topic)
-    first.write(alert_table(0, 3), 4)
-    second = KafkaTransactionSink(kafka_broker.address, topic, topic)
-    second.write(alert_table(0, 3), 4)
-    if kafka_broker.is_real:  # the mock forgets offsets of transactions, and lets a second process be
-        with pytest.raises(SinkError, match="did not reach"):
-            first.write(alert_table(5, 1), 5)  # it was thought dead
-    second.write(alert_table(3, 2), 5)
-    first.close()
-    second.close()
-    consumer = Consumer({"bootstrap.servers": kafka_broker.address, "group.id": topic})
-    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(PARTITIONS)])
-    keys = [key for record in consumer.consume(9, 3.0) if (key := record.key())]
-    consumer.close()
-    assert sorted(set(keys)) == [b"a0", b"a1", b"a2", b"a3", b"a4"]
-    assert len(keys) == 5 or not kafka_broker.is_real
-
-
-def test_no_broker_for_a_transaction() -> None:
-    with pytest.raises(SinkError, match="no transaction with"):
-        KafkaTransactionSink("127.0.0.1:1", "alerts", "job", wait_ms_max=1_000)
+def test_wrong_settings_are_named_and_secrets_are_not() -> None:
+    to = KafkaTarget("127.0.0.1:1", "alerts", "job", {"no.such.setting": "1", "sasl.password": "hunter2"})
+    with pytest.raises(SinkError, match=r"no\.such\.setting") as caught:
+        KafkaTransactionSink(to)
+    assert "hunter2" not in str(caught.value) + repr(to)

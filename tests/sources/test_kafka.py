@@ -17,18 +17,12 @@ from cep.sources import kafka as source
 from cep.sources.kafka import (
     RECORD_SCHEMA,
     KafkaSettings,
-    OffsetRange,
-    Offsets,
     earliest_offsets,
     latest_offsets,
-    limit_offsets,
-    offsets_from_json,
-    offsets_to_json,
-    ranges_between,
     read_range,
     resolve_offsets,
-    share_ranges,
 )
+from cep.sources.offsets import OffsetRange
 from tests.mock_kafka import MockKafka
 
 
@@ -222,54 +216,6 @@ def test_idle_consumers_are_reused_and_bounded(monkeypatch: pytest.MonkeyPatch) 
     for number in range(2 * KAFKA_IDLE_CONSUMERS_MAX):
         list(read_range(KafkaSettings(f"fake:{number}"), wanted))
     assert len(idle._idle) == KAFKA_IDLE_CONSUMERS_MAX
-
-
-def test_ranges() -> None:
-    start: Offsets = {"a": {0: 5, 1: 7}}
-    end: Offsets = {"a": {0: 5, 1: 10, 2: 2}, "b": {0: 1}}
-    assert ranges_between(start, end) == [
-        OffsetRange("a", 1, 7, 10),
-        OffsetRange("a", 2, 0, 2),
-        OffsetRange("b", 0, 0, 1),
-    ]
-    assert [(r.start, r.end) for r in ranges_between({"a": {0: 1}}, {"a": {0: 6}}, 2)] == [(1, 3), (3, 5), (5, 6)]
-    assert offsets_from_json(offsets_to_json(end)) == end
-
-
-def test_ranges_are_dealt_evenly() -> None:
-    ranges = [OffsetRange("a", p, 0, size) for p, size in enumerate([5, 1, 4, 3, 3])]
-    dealt = share_ranges(ranges, 2)
-    assert sorted(r for task in dealt for r in [(w.partition, w.end) for w in task]) == [
-        (p, size) for p, size in enumerate([5, 1, 4, 3, 3])
-    ]
-    assert [sum(r.end for r in task) for task in dealt] == [8, 8]
-    assert share_ranges(ranges[:2], 9) == [(ranges[0],), (ranges[1],)]
-    assert share_ranges([], 2) == []
-
-
-@pytest.mark.parametrize(("end", "text"), [({"a": {0: 4}}, "ends at 4"), ({"a": {}}, "no longer there")])
-def test_a_topic_that_went_backwards(end: Offsets, text: str) -> None:
-    with pytest.raises(SourceError, match=text):
-        ranges_between({"a": {0: 5}}, end)
-
-
-@pytest.mark.parametrize("sizes", [[100], [1, 1_000_000], [0, 5, 5], [1, 1, 1, 1], [333, 333, 334], [0, 0]])
-@pytest.mark.parametrize("records_max", [1, 2, 3, 10, 999])
-def test_a_limit_is_met_exactly_and_everything_comes_in_the_end(sizes: list[int], records_max: int) -> None:
-    position: Offsets = {"t": dict.fromkeys(range(len(sizes)), 50)}
-    end: Offsets = {"t": {p: 50 + size for p, size in enumerate(sizes)}}
-    for _ in range(5):
-        before = sum(r.end - r.start for r in ranges_between(position, end))
-        position = limit_offsets(position, end, records_max)
-        after = sum(r.end - r.start for r in ranges_between(position, end))
-        assert before - after == min(before, records_max)
-    if records_max >= len(sizes):
-        assert all(position["t"][p] > 50 for p, size in enumerate(sizes) if size), "no partition starves"
-
-
-def test_partitions_that_are_behind_catch_up_together() -> None:
-    limited = limit_offsets({"t": {0: 0, 1: 0}}, {"t": {0: 1_000, 1: 3_000}}, 400)
-    assert limited == {"t": {0: 100, 1: 300}}
 
 
 def test_the_cluster_as_a_process() -> None:

@@ -1,4 +1,8 @@
-"""Kafka topics → a Spark DataFrame of undecoded records, batch or streaming, without a JVM connector.
+"""Kafka topics → a Spark DataFrame, batch or streaming, without a JVM connector.
+
+    cep-kafka           undecoded records: topic, partition, offset, timestamp, key, value
+    cep-kafka-events    streaming only: packed rows of a job (packed.py), decoded and packed by the task that reads
+                        them, so that no record passes through the JVM
 
 `spark.dataSource.register(KafkaDataSource)`, then `spark.read` or `spark.readStream` with `.format("cep-kafka")`:
 
@@ -6,22 +10,31 @@
     topic                    one name, more with commas
     startingOffsets          earliest | latest | {"payments": {"0": 17, "1": -2}}; batch: earliest, streaming: latest
     endingOffsets            the same, batch only; latest
+    startingTimestamp        ms: from the first record of this or a later time on, instead of startingOffsets
+    endingTimestamp          ms: up to the last record before this time, instead of endingOffsets; batch only
     maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it
+    maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells
     maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition
     maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
                              tens of milliseconds however little it reads, so live queries want the number of cores
     waitMs                   how long one answer of a broker is waited for
-    kafka.<name>             goes to librdkafka as <name>, for security above all
+    kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
+                             kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
+    job                      cep-kafka-events: the job, as JSON
 
 Offsets are planned where Spark plans, read by range where Spark executes, and kept in Spark's checkpoint directory; the
-starting offsets count only for a query without one. A record that is planned is read or the query fails.
-Tested by: tests/runners/spark/test_kafka_source.py
+starting offsets count only for a query without one. No consumer group is joined. A record that is planned is read or
+the query fails. Partitions that are added are read from their beginning. A topic that was deleted and created again
+ends the query: its id tells, or, where brokers have none, offsets that went backwards.
+Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_live_kafka.py
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
@@ -30,21 +43,31 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
+from cep.columnar.decode import decode_json
+from cep.runners.job import Job
+from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
     KafkaSettings,
-    OffsetRange,
-    Offsets,
     latest_offsets,
-    limit_offsets,
-    offsets_from_json,
-    offsets_to_json,
-    ranges_between,
+    mean_record_bytes,
+    offsets_at_time,
     read_range,
     resolve_offsets,
+    topic_ids,
+)
+from cep.sources.offsets import (
+    OffsetRange,
+    Offsets,
+    Position,
+    limit_offsets,
+    ranges_between,
+    reached,
+    refuse_new_topics,
     share_ranges,
 )
 
 FORMAT = "cep-kafka"
+EVENTS_FORMAT = "cep-kafka-events"
 SCHEMA = "topic string, partition int, offset bigint, timestamp bigint, key binary, value binary"
 
 _OPTIONS = (
@@ -52,10 +75,14 @@ _OPTIONS = (
     "topic",
     "startingOffsets",
     "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
     "maxRecordsPerTrigger",
+    "maxBytesPerTrigger",
     "maxRecordsPerPartition",
     "maxTasks",
     "waitMs",
+    "job",
 )
 _CLIENT_PREFIX = "kafka."
 
@@ -68,9 +95,23 @@ class _Options:
     topics: tuple[str, ...]
     starting_offsets: str | None
     ending_offsets: str | None
+    starting_ms: int | None
+    ending_ms: int | None
     records_per_trigger_max: int | None
+    bytes_per_trigger_max: int | None
     records_per_partition_max: int | None
     tasks_max: int | None
+    job: Job | None
+
+    def starting(self, otherwise: str, absent: str) -> Offsets:
+        if self.starting_ms is not None:
+            return offsets_at_time(self.settings, self.topics, self.starting_ms)
+        return resolve_offsets(self.settings, self.topics, self.starting_offsets or otherwise, absent)
+
+    def ending(self) -> Offsets:
+        if self.ending_ms is not None:
+            return offsets_at_time(self.settings, self.topics, self.ending_ms)
+        return resolve_offsets(self.settings, self.topics, self.ending_offsets or "latest", "latest")
 
 
 def _parse_options(options: Mapping[str, str]) -> _Options:
@@ -90,15 +131,22 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         if not value:
             raise UsageError(f"{FORMAT} needs option {name}")
     assert servers is not None
+    for side in ("starting", "ending"):
+        if f"{side}offsets" in own and f"{side}timestamp" in own:
+            raise UsageError(f"{FORMAT} takes {side}Offsets or {side}Timestamp, not both")
     wait_ms = _positive(own, "waitMs")
     return _Options(
         KafkaSettings(servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX),
         topics,
         own.get("startingoffsets"),
         own.get("endingoffsets"),
+        _positive(own, "startingTimestamp"),
+        _positive(own, "endingTimestamp"),
         _positive(own, "maxRecordsPerTrigger"),
+        _positive(own, "maxBytesPerTrigger"),
         _positive(own, "maxRecordsPerPartition"),
         _positive(own, "maxTasks"),
+        Job.from_json(json.loads(own["job"])) if "job" in own else None,
     )
 
 
@@ -112,11 +160,12 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 class TaskRanges(InputPartition):
-    """What one task reads: ranges, one after another."""
+    """What one task reads: ranges, one after another, and of which of them more waits behind their end."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], behind: frozenset[tuple[str, int]] = frozenset()) -> None:
         super().__init__(ranges)
         self.ranges = ranges
+        self.behind = behind
 
 
 class KafkaDataSource(DataSource):
@@ -140,41 +189,38 @@ class KafkaReader(DataSourceReader):
     """Reads what lies between two offsets of every partition, once."""
 
     def __init__(self, options: _Options) -> None:
-        if options.records_per_trigger_max is not None:
-            raise UsageError(f"{FORMAT} option maxRecordsPerTrigger is for streaming; set endingOffsets for a batch")
+        if options.records_per_trigger_max is not None or options.bytes_per_trigger_max is not None:
+            raise UsageError(f"{FORMAT} bounds a trigger only in streaming; set endingOffsets for a batch")
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
         given = self._options
-        start = resolve_offsets(given.settings, given.topics, given.starting_offsets or "earliest", "earliest")
-        end = resolve_offsets(given.settings, given.topics, given.ending_offsets or "latest", "latest")
+        start, end = given.starting("earliest", "earliest"), given.ending()
         latest = latest_offsets(given.settings, given.topics)
         for wanted in ranges_between(start, end):
             last = latest[wanted.topic][wanted.partition]
             if wanted.end > last:
                 raise SourceError(f"endingOffsets want {wanted}, but the partition ends at {last}; lower the offset")
         # Spark takes an empty list for "not partitioned" and would read once with no ranges at all.
-        return _plan(given, start, end) or [TaskRanges(())]
+        return _plan(given, start, Position(end)) or [TaskRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads micro-batch after micro-batch. Offsets are JSON objects: topic → partition → next offset."""
+    """Reads micro-batch after micro-batch. What Spark keeps as an offset is a Position."""
 
     def __init__(self, options: _Options) -> None:
-        if options.ending_offsets is not None:
-            raise UsageError(f"{FORMAT} option endingOffsets is for batches; a stream has no end")
+        if options.ending_offsets is not None or options.ending_ms is not None:
+            raise UsageError(f"{FORMAT} options endingOffsets and endingTimestamp are for batches; a stream has no end")
         self._options = options
         self._target: Offsets | None = None
-        self._latest: Offsets | None = None
+        self._latest: Position | None = None
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:
+    def initialOffset(self) -> dict[str, Any]:
         given = self._options
-        return offsets_to_json(
-            resolve_offsets(given.settings, given.topics, given.starting_offsets or "latest", "earliest")
-        )
+        return Position(given.starting("latest", "earliest"), {}, topic_ids(given.settings, given.topics)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         records_max = self._options.records_per_trigger_max
@@ -183,36 +229,93 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = latest_offsets(self._options.settings, self._options.topics)
 
-    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
-        known = offsets_from_json(start)
-        for topic in known:
-            if topic not in self._options.topics:
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        given, known = self._options, Position.from_json(start)
+        for topic in known.offsets:
+            if topic not in given.topics:
                 raise UsageError(
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
                     "name it again or start with a new checkpoint directory"
                 )
-        end = self._target or latest_offsets(self._options.settings, self._options.topics)
-        self._latest = end
-        ranges_between(known, end)  # refuses a topic that went backwards before anything is planned on it
-        if isinstance(limit, ReadMaxRows):
-            end = limit_offsets(known, end, limit.max_rows)
-        return offsets_to_json(end)
+        ids = topic_ids(given.settings, given.topics)
+        refuse_new_topics(known.topic_ids, ids)
+        latest = self._target or latest_offsets(given.settings, given.topics)
+        end = latest
+        ranges = ranges_between(known.offsets, end)  # refuses a topic that went backwards before anything is planned
+        records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if given.bytes_per_trigger_max is not None and ranges:
+            longest = max(ranges, key=lambda r: r.end - r.start)
+            by_size = max(1, given.bytes_per_trigger_max // mean_record_bytes(given.settings, longest))
+            records_max = by_size if records_max is None else min(by_size, records_max)
+        if records_max is not None:
+            end = limit_offsets(known.offsets, end, records_max)
+        self._latest = Position(latest, {}, ids)
+        return reached(known, end, latest, ids).to_json()
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
-        return None if self._latest is None else offsets_to_json(self._latest)
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._latest is None else self._latest.to_json()
 
-    def partitions(
-        self, start: Mapping[str, Mapping[str, int]], end: Mapping[str, Mapping[str, int]]
-    ) -> list[InputPartition]:
-        return _plan(self._options, offsets_from_json(start), offsets_from_json(end))
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        return _plan(self._options, Position.from_json(start).offsets, Position.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
 
 
-def _plan(options: _Options, start: Offsets, end: Offsets) -> list[InputPartition]:
-    ranges = ranges_between(start, end, options.records_per_partition_max)
-    return [TaskRanges(task) for task in share_ranges(ranges, options.tasks_max or len(ranges))]
+class KafkaEventsSource(KafkaDataSource):
+    """The same topics as the packed rows of a job."""
+
+    @classmethod
+    def name(cls) -> str:
+        return EVENTS_FORMAT
+
+    def schema(self) -> str:
+        return PACKED_SCHEMA
+
+    def reader(self, schema: StructType) -> KafkaReader:
+        raise UsageError(f"{EVENTS_FORMAT} is for streaming; read {FORMAT} in a batch")
+
+    def streamReader(self, schema: StructType) -> "KafkaEventsReader":
+        return KafkaEventsReader(_parse_options(self.options))
+
+
+class KafkaEventsReader(KafkaStreamReader):
+    """Plans as KafkaStreamReader, and packs what it reads."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskRanges)
+        job = self._options.job
+        if job is None:
+            raise UsageError(f"{EVENTS_FORMAT} needs option job")
+        held: dict[OffsetRange, list[pa.RecordBatch]] = {}
+        records = 0
+        for wanted in partition.ranges:
+            for batch in read_range(self._options.settings, wanted):
+                held.setdefault(wanted, []).append(batch)
+                records += batch.num_rows
+                if records >= RECORDS_AT_ONCE:
+                    yield _packed(job, held, partition.behind)
+                    held, records = {}, 0
+        if records:
+            yield _packed(job, held, partition.behind)
+
+
+def _packed(
+    job: Job, held: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
+) -> pa.RecordBatch:
+    parts = []
+    for wanted, batches in held.items():
+        values = pa.concat_arrays([batch.column("value") for batch in batches])
+        decoded = decode_json(job.schema, values)
+        name = f"{wanted.topic}-{wanted.partition}"
+        parts.append(DecodedPart(name, decoded, (wanted.topic, wanted.partition) in behind))
+    return pack_parts(job, parts, tells_times=True)
+
+
+def _plan(options: _Options, start: Offsets, end: Position) -> list[InputPartition]:
+    ranges = ranges_between(start, end.offsets, options.records_per_partition_max)
+    behind = frozenset((topic, partition) for topic, of in end.behind.items() for partition in of)
+    return [TaskRanges(task, behind) for task in share_ranges(ranges, options.tasks_max or len(ranges))]
 
 
 def _read(options: _Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:

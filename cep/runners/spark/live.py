@@ -20,12 +20,13 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cep.base.errors import SourceError, UsageError
 from cep.runners.job import Job
 from cep.runners.observe import Observed
 from cep.runners.spark import daemon
-from cep.runners.spark.kafka import FORMAT, KafkaDataSource
+from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import OUTPUT_SCHEMA, MatchProcessor
 from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
@@ -86,8 +87,8 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     """
     job = settings.job
     spark.dataSource.register(KafkaDataSource)
-    events, column = _event_stream(spark, settings.events, settings.tasks)
-    packed = events.mapInArrow(packer(job, column, tells_times=True), PACKED_SCHEMA)
+    spark.dataSource.register(KafkaEventsSource)
+    packed = _packed_stream(spark, settings.events, job, settings.tasks)
     if settings.control is not None:
         packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count))
     matched = packed.groupBy("key_group").transformWithState(
@@ -133,10 +134,16 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 # ------------------------------------------------------------------------------------------------------------ sources
 
 
-def _event_stream(spark: SparkSession, source: Source, tasks: int) -> tuple[DataFrame, str | None]:
-    """The stream and its column of JSON records, None where the fields are columns."""
+def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
+    """The events, packed. Those of a topic are packed where they are read."""
     if isinstance(source, TopicSource):
-        return _topic_stream(spark, source, tasks).select("topic", "partition", "value"), "value"
+        return _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json())).load()
+    events, column = _folder_stream(spark, source)
+    return events.mapInArrow(packer(job, column, tells_times=True), PACKED_SCHEMA)
+
+
+def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:
+    """The stream and its column of JSON records, None where the fields are columns."""
     directory = _existing(source.directory)
     reader = spark.readStream
     if source.files_per_trigger is not None:
@@ -154,7 +161,8 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int) -> D
     if isinstance(source, TopicSource):
         place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
         records = (
-            _topic_stream(spark, source, 1)
+            _topic_stream(spark, source, 1, FORMAT)
+            .load()
             .where(F.col("value").isNotNull())  # a tombstone of a compacted topic
             .select(F.lit(CONTROL).alias("kind"), place.alias("order"), F.col("value").alias("payload"))
         )
@@ -183,9 +191,9 @@ def _control_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         yield pa.RecordBatch.from_pydict({"kind": kinds, "order": orders, "payload": payloads}, schema=_CONTROL_ARROW)
 
 
-def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int) -> DataFrame:
+def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: str) -> DataStreamReader:
     reader = (
-        spark.readStream.format(FORMAT)
+        spark.readStream.format(form)
         .option("bootstrap.servers", source.servers)
         .option("topic", source.topic)
         .option("startingOffsets", source.starting)
@@ -195,7 +203,7 @@ def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int) -> DataF
         reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
     for name, value in source.settings:
         reader = reader.option(f"kafka.{name}", value)
-    return reader.load()
+    return reader
 
 
 def _existing(directory: Path) -> Path:

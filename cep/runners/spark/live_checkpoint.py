@@ -1,6 +1,6 @@
 """What a live job keeps beside Spark's own checkpoint: what it is, and the rules that it began with.
 
-    CHECKPOINT/job.json            event types, keys, key groups, pages, times: what keyed state depends on
+    CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, times …
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
     CHECKPOINT/progress.json       totals (live_output.py)
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
@@ -14,13 +14,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.base.schema import Schema
 from cep.runners.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
@@ -66,7 +66,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
         )
     # The job's description last: with it the checkpoint begins.
     _write(directory / _RULES_FILE, {"records": [record.decode() for record in initial]})
-    _write(directory / _JOB_FILE, description)
+    _write(directory / _JOB_FILE, {**description, "id": uuid.uuid4().hex})
     return initial, False
 
 
@@ -100,6 +100,18 @@ def forget_planned(query: Path, batch_id: int) -> None:
         (query / "offsets" / name).unlink(missing_ok=True)
 
 
+def job_id(directory: Path) -> str:
+    """What the job is called outside of its checkpoint, so that a sink knows whose micro-batches it holds.
+
+    Raises: StateCorruptError if the checkpoint does not say.
+    """
+    path = directory / _JOB_FILE
+    known = _read(path).get("id")
+    if not isinstance(known, str):
+        raise StateCorruptError(f"{path} has no id of the job; restore it, or give a new checkpoint directory")
+    return known
+
+
 def read_job(directory: Path) -> Job | None:
     """The job whose checkpoint this is, None for a folder without one. Raises: StateCorruptError."""
     path = directory / _JOB_FILE
@@ -107,32 +119,13 @@ def read_job(directory: Path) -> Job | None:
         return None
     known = _read(path)
     try:
-        return Job(
-            Schema.from_json(known["event_types"]),
-            tuple(tuple(domain) for domain in known["key_domains"]),
-            known["groups_count"],
-            known["pages_count"],
-            known["lateness_ms"],
-            known["order"],
-            known["idle_ms"],
-            known["dedup_ms"],
-        )
+        return Job.from_json(known)
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{path} does not describe a job ({error!r}); restore it") from error
 
 
 def _describe(job: Job) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "event_types": job.schema.to_json(),
-        "key_domains": [list(domain) for domain in job.domains],
-        "groups_count": job.groups_count,
-        "pages_count": job.pages_count,
-        "lateness_ms": job.lateness_ms,
-        "order": job.order,
-        "idle_ms": job.idle_ms,
-        "dedup_ms": job.dedup_ms,
-    }
+    return {"format": FORMAT, **job.to_json()}
 
 
 def _read(path: Path) -> dict[str, Any]:

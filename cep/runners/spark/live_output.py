@@ -1,18 +1,24 @@
-"""Rows of one micro-batch of the live job → sinks, dead letters, running totals. In the driver, one action a batch.
+"""Rows of one micro-batch of the live job → sinks, letters, running totals. In the driver, one action a micro-batch.
 
-    alerts        sorted, to every sink
-    dead, late    JSON lines, one file for each micro-batch that has any: what was set aside, and why
-    counters      added to the totals of progress.json, which goes on over restarts
+The commit protocol, of micro-batch N. The numbers are also those of the code and of the crash tests:
 
-Spark does a micro-batch again whose end was not recorded, with the same id and the same rows. Everything here ends in
-the same place then: sinks and files by their contract, the totals because they know the last batch id that they hold.
-Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_live_output.py
+    1. Spark writes down what N reads                                        CHECKPOINT/query/offsets/N
+    2. tasks match; each partition of the state store keeps keyed state N    CHECKPOINT/query/state
+    3. alerts are sent to the sinks                                          Kafka: into an open transaction, with N
+    4. alerts are committed                                                  Kafka: with the transaction; files: renamed
+    5. what was set aside is written: dead records, refused control records, late events
+    6. the totals are written                                                CHECKPOINT/progress.json
+    7. Spark writes down that N is done                                      CHECKPOINT/query/commits/N
+
+Killed after 1 and before 7, Spark does N again, from keyed state N - 1 and with the same records, so with the same
+rows. Everything then ends in the same place: a Kafka topic knows that it holds N, a file of N is replaced by an equal
+one, the totals know that they count N. Nothing of N is seen before 4, and nothing twice.
+Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_process.py
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -23,10 +29,11 @@ import orjson
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from cep.base.errors import CepError, SinkError
+from cep.base.errors import CepError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, WATERMARK, decode_alerts
-from cep.sinks.base import AlertSink
+from cep.sinks.base import AlertSink, LetterSink
+from cep.sinks.durable import write_durably
 
 PROGRESS_FILE = "progress.json"
 
@@ -47,14 +54,14 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 
 
 class LiveOutput:
-    """Takes micro-batches. `directory` keeps the totals, `letters_directory` what was set aside."""
+    """Takes micro-batches. `directory` keeps the totals, `letters` what was set aside."""
 
     def __init__(
-        self, directory: Path, letters_directory: Path, sinks: Sequence[AlertSink],
+        self, directory: Path, letters: LetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
     ) -> None:  # fmt: skip
         self._progress_path = directory / PROGRESS_FILE
-        self._letters_directory = letters_directory
+        self._letters = letters
         self._sinks = tuple(sinks)
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
@@ -98,24 +105,23 @@ class LiveOutput:
             else:
                 letters.append(payload)
         alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        # 3. and 4. A sink that has no transactions has done both when it returns.
         for sink in self._sinks:
             sink.write(alerts, batch_id)
-        if letters:
-            # In an order of their own: rows come as tasks finish.
-            _write_durably(
-                self._letters_directory / f"batch-{batch_id:019d}.jsonl", b"\n".join(sorted(letters)) + b"\n"
-            )
+        # 5. What was set aside, in an order of its own: rows come as tasks finish.
+        self._letters.write(sorted(letters), batch_id)
+        # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id
             self.totals.update(counters)
             record = {"batch_id": batch_id, "totals": dict(sorted(self.totals.items()))}
-            _write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
+            write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
         if self._report is not None:
             self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms))
 
     def close(self) -> None:
-        """Close the sinks."""
-        for sink in self._sinks:
+        """Close the sinks and the letters."""
+        for sink in (*self._sinks, self._letters):
             sink.close()
 
 
@@ -126,19 +132,3 @@ def read_progress(directory: Path) -> tuple[int, Counter[str]]:
         return -1, Counter()
     record = orjson.loads(path.read_bytes())
     return record["batch_id"], Counter(record["totals"])
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    """All or nothing: a file that was half written is never seen under its name."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise SinkError(
-            f"{path} cannot be written: {error}; the job goes on from its checkpoint once it can"
-        ) from error

@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
@@ -49,21 +50,21 @@ PackedRow = tuple[int, str, int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class SourcePart:
-    """Records of one partition of the source. `values_column` names the column of JSON records; None: fields are
-    columns. `is_behind`: more of the partition waits than was read.
-    """
+class DecodedPart:
+    """Decoded records of one partition of the source. `is_behind`: more of the partition waits than was read."""
 
     partition: str
-    records: pa.Table
-    values_column: str | None
+    decoded: Decoded
     is_behind: bool = False
 
 
 def packer(
     job: Job, values_column: str | None, *, tells_times: bool
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow. `tells_times`: to the key groups, which live needs and replay does not."""
+    """The function for mapInArrow. `values_column` names the column of JSON records; None: fields are columns.
+
+    `tells_times`: to the key groups, which live needs and replay does not.
+    """
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -72,46 +73,44 @@ def packer(
             held.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, _parts(held, values_column), tells_times=tells_times)
+                yield pack_parts(job, _parts(job, held, values_column), tells_times=tells_times)
                 held, records = [], 0
         if records:
-            yield pack_parts(job, _parts(held, values_column), tells_times=tells_times)
+            yield pack_parts(job, _parts(job, held, values_column), tells_times=tells_times)
 
     return pack
 
 
-def _parts(batches: list[pa.RecordBatch], values_column: str | None) -> list[SourcePart]:
+def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None) -> list[DecodedPart]:
     """The records by partition. Spark may have put several into one batch."""
-    table = pa.Table.from_batches(batches)
-    if values_column is None or not set(_PLACE) <= set(table.schema.names):
-        return [SourcePart(_WHOLE, table, values_column)]
+    table = pa.Table.from_batches(batches).combine_chunks()
+    if values_column is None:
+        decoded = decode_table(
+            job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
+        )
+        return [DecodedPart(_WHOLE, decoded)]
+    if not set(_PLACE) <= set(table.schema.names):
+        return [DecodedPart(_WHOLE, decode_json(job.schema, table.column(values_column).combine_chunks()))]
     parts = []
     for place in table.select(_PLACE).group_by(list(_PLACE)).aggregate([]).to_pylist():
         is_here = [pc.equal(table[name], place[name]) for name in _PLACE]
-        rows = table.filter(pc.and_(*is_here)).select([values_column])
-        parts.append(SourcePart(f"{place['topic']}-{place['partition']}", rows, values_column))
+        values = table.column(values_column).filter(pc.and_(*is_here)).combine_chunks()
+        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decode_json(job.schema, values)))
     return parts
 
 
-def pack_parts(job: Job, parts: Sequence[SourcePart], *, tells_times: bool) -> pa.RecordBatch:
+def pack_parts(job: Job, parts: Sequence[DecodedPart], *, tells_times: bool) -> pa.RecordBatch:
     """Records of some partitions as packed rows."""
-    decoded = [_decode(job, part) for part in parts]
-    rows = list(_rows(job, concat_decoded(job.schema, decoded)))
+    rows = list(_rows(job, concat_decoded(job.schema, [part.decoded for part in parts])))
     if tells_times:
         times: PartitionTimes = {}
-        for part, of_part in zip(parts, decoded, strict=True):
-            if len(of_part):
-                times = merged(times, {part.partition: (int(of_part.time_ms.max()), part.is_behind)})
+        for part in parts:
+            # A partition that is behind holds the watermark even if nothing of it could be read so far.
+            last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
+            times = merged(times, {part.partition: (last_ms, part.is_behind)})
         told = json.dumps(times).encode()
         rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
     return as_batch(rows)
-
-
-def _decode(job: Job, part: SourcePart) -> Decoded:
-    table = part.records.combine_chunks()
-    if part.values_column is not None:
-        return decode_json(job.schema, table.column(part.values_column).combine_chunks())
-    return decode_table(job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str))
 
 
 def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:

@@ -26,6 +26,7 @@ from cep.runners.spark.live import FolderSource, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
 from cep.sinks.json_form import json_lines as alert_lines
+from cep.sinks.letters import LetterFiles
 from demo.stream import StreamSize, build, json_lines
 
 ROOT = Path(__file__).parents[3]
@@ -125,7 +126,7 @@ class LiveRun:
         if control:
             self._add("control", control)
         self.spark.conf.set("spark.sql.shuffle.partitions", str(self.partitions))
-        output = LiveOutput(self.folder / "checkpoint", self.folder / "letters", [], self.reports.append)
+        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
         settings = LiveSettings(
             self.job,
             self.initial,

@@ -11,6 +11,7 @@ import pyarrow as pa
 from cep.runners.spark.live_output import BatchReport, LiveOutput, read_progress
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, encode_alerts
 from cep.sinks.jsonl import JsonLinesSink, read_alerts
+from cep.sinks.letters import LetterFiles
 from tests.sinks.alerts import alert_table
 
 
@@ -32,7 +33,9 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     reports: list[BatchReport] = []
 
     def output() -> LiveOutput:
-        return LiveOutput(tmp_path, tmp_path / "letters", [JsonLinesSink(tmp_path / "alerts")], reports.append)
+        return LiveOutput(
+            tmp_path, LetterFiles(tmp_path / "letters"), [JsonLinesSink(tmp_path / "alerts")], reports.append
+        )
 
     assert read_progress(tmp_path)[0] == -1
     output().take_table(micro_batch(0), 0)
@@ -51,6 +54,6 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
     rows = pa.table({"kind": pa.array([], pa.string()), "payload": pa.array([], pa.binary())})
-    LiveOutput(tmp_path, tmp_path / "letters", []).take_table(rows, 3)
+    LiveOutput(tmp_path, LetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
     assert read_progress(tmp_path) == (3, {})
     assert not (tmp_path / "letters").exists()

@@ -1,0 +1,155 @@
+"""Offsets of topics: what lies between two of them, how much of it is taken, and how they are written down.
+
+    Position   offsets, the partitions of which more waits, the ids of the topics  ⇄  JSON of Spark's offset log
+
+A micro-batch that comes again must be the same, so whatever it depends on is in its end position.
+Must not know Kafka's client.
+Tested by: tests/sources/test_offsets.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapreplace
+from itertools import accumulate, pairwise
+from typing import Any
+
+from cep.base.errors import SourceError, UsageError
+
+# Topic → partition → the next offset to read.
+Offsets = dict[str, dict[int, int]]
+
+NEW_TOPIC_HELP = (
+    "what the new topic holds may be other records, and what was not read of the old one is lost; "
+    "start with a new checkpoint directory"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The records of one partition with start <= offset < end."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}] offsets {self.start}..{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far topics were read. `behind`: partitions of which more was there; `topic_ids`: those that brokers tell."""
+
+    offsets: Offsets
+    behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON can hold it: partition numbers as text."""
+        offsets = {topic: {str(p): offset for p, offset in of.items()} for topic, of in self.offsets.items()}
+        behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
+        return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids)}
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Position:
+        """What `to_json` wrote. Raises: SourceError for something else."""
+        try:
+            offsets = {topic: {int(p): offset for p, offset in of.items()} for topic, of in data["offsets"].items()}
+            return Position(offsets, data["behind"], data["topic_ids"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise SourceError(
+                f"the checkpoint directory has offsets in a form that this build does not know ({error!r}); "
+                "go on with the build that wrote them, or start with a new checkpoint directory"
+            ) from error
+
+
+def reached(start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str]) -> Position:
+    """The position at the end of a micro-batch that began at `start`, where `latest` was there to be read.
+
+    A topic that is read for the first time has nothing behind it. Ids that brokers do not tell now stay known.
+    """
+    behind = {t: [p for p, last in sorted(of.items()) if end[t].get(p, 0) < last] for t, of in latest.items()}
+    return Position(end, behind, {**start.topic_ids, **topic_ids})
+
+
+def refuse_new_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Raises: SourceError if a topic of the same name is another one now, whatever its offsets."""
+    for topic, topic_id in now.items():
+        if known.get(topic, topic_id) != topic_id:
+            raise SourceError(
+                f"topic {topic} was deleted and created again (its id was {known[topic]} and is {topic_id}); "
+                f"{NEW_TOPIC_HELP}"
+            )
+
+
+def parse_offsets(text: str) -> Offsets:
+    """Offsets that an option names, as {"payments": {"0": 17}}. Raises: UsageError."""
+    try:
+        return {str(t): {int(p): int(offset) for p, offset in of.items()} for t, of in json.loads(text).items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error
+
+
+def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
+    """`end`, brought nearer to `start` so that no more than `records_max` offsets lie between.
+
+    Every partition with records gets at least one while there are enough; the rest is shared in proportion to
+    what waits, so that partitions that are behind together catch up together and their event times stay close.
+    """
+    ranges = ranges_between(start, end)
+    sizes = [r.end - r.start for r in ranges]
+    if sum(sizes) <= records_max:
+        return end
+    limited = {topic: {p: min(_start_of(start, topic, p), e) for p, e in of.items()} for topic, of in end.items()}
+    first_count = min(len(ranges), records_max)
+    rest = records_max - first_count
+    rest_total = max(sum(sizes) - len(sizes), 1)
+    # Rounding the running sum instead of each share keeps the total exact.
+    running = [0, *(done * rest // rest_total for done in accumulate(size - 1 for size in sizes))]
+    shares = [after - before for before, after in pairwise(running)]
+    for index, (part, share) in enumerate(zip(ranges, shares, strict=True)):
+        limited[part.topic][part.partition] = part.start + share + int(index < first_count)
+    return limited
+
+
+def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None) -> list[OffsetRange]:
+    """The non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
+
+    A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before
+    it starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
+    """
+    for topic, partitions in start.items():
+        for partition, offset in partitions.items():
+            last = end.get(topic, {}).get(partition)
+            if last is None or last < offset:
+                ends = "is no longer there" if last is None else f"ends at {last}"
+                raise SourceError(
+                    f"{topic}[{partition}] was read up to offset {offset} but {ends}: the topic was probably deleted "
+                    f"and created again; {NEW_TOPIC_HELP}"
+                )
+    ranges: list[OffsetRange] = []
+    for topic, partitions in end.items():
+        for partition, last in sorted(partitions.items()):
+            first = _start_of(start, topic, partition)
+            step = records_max if records_max is not None else max(last - first, 1)
+            ranges += [OffsetRange(topic, partition, at, min(at + step, last)) for at in range(first, last, step)]
+    return ranges
+
+
+def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[OffsetRange, ...]]:
+    """The ranges dealt to at most `tasks_count` tasks, largest first to whoever has least; no task is empty."""
+    dealt: list[list[OffsetRange]] = [[] for _ in range(min(tasks_count, len(ranges)))]
+    heap = [(0, task) for task in range(len(dealt))]
+    for wanted in sorted(ranges, key=lambda r: r.start - r.end):
+        records_count, task = heap[0]
+        dealt[task].append(wanted)
+        heapreplace(heap, (records_count + wanted.end - wanted.start, task))
+    return [tuple(task) for task in dealt]
+
+
+def _start_of(start: Offsets, topic: str, partition: int) -> int:
+    return start.get(topic, {}).get(partition, 0)

@@ -1,0 +1,126 @@
+"""A live job that reads a topic, in the session of the tests, and a stream with all that goes wrong in one, seeded."""
+
+from __future__ import annotations
+
+import random
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from cep.model.rule import utc_text
+from cep.runners.job import Job
+from cep.runners.spark.live import FolderSource, LiveSettings, TopicSource, serve, start_live
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.sinks.letters import LetterFiles
+from tests.real_kafka import TIMEOUT_S, KafkaCluster
+from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file
+
+HOUR_MS = 3_600_000
+
+
+@dataclass
+class TopicRun:
+    """A live job over a topic of its own, phase by phase; each phase is a start from the checkpoint."""
+
+    spark: SparkSession
+    kafka: KafkaCluster
+    folder: Path
+    job: Job
+    initial: tuple[bytes, ...]
+    partitions: int
+    records_per_trigger: int | None = None
+    reports: list[BatchReport] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "control").mkdir(parents=True)
+        self.topic = f"live-{uuid.uuid4().hex}"
+        self.kafka.create(self.topic, self.partitions)
+
+    @property
+    def totals(self) -> Counter[str]:
+        return self.reports[-1].totals
+
+    def alerts(self) -> list[bytes]:
+        """All alerts so far, sorted."""
+        return rows(pa.concat_tables([report.alerts for report in self.reports]))
+
+    def letters(self) -> list[dict[str, object]]:
+        """Everything that was set aside."""
+        files = sorted((self.folder / "letters").glob("*.jsonl"))
+        return [orjson.loads(line) for file in files for line in file.read_bytes().splitlines()]
+
+    def phase(self, records: Sequence[tuple[int, bytes]], control: Sequence[bytes] = ()) -> None:
+        """Send records, each to its partition, and run until all of them are processed."""
+        send(self.kafka, self.topic, records)
+        if control:
+            write_file(self.folder / "control" / f"{len(self.reports):03}.jsonl", control, len(self.reports))
+        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
+        settings = LiveSettings(
+            self.job,
+            self.initial,
+            TopicSource(self.kafka.address, self.topic, self.records_per_trigger),
+            FolderSource(self.folder / "control"),
+            self.folder / "checkpoint" / "query",
+            available_now=True,
+        )
+        serve(start_live(self.spark, settings, output), output, threading.Event())
+
+
+def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
+    """Send (partition, value) records and wait until all are stored."""
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})
+    for partition, value in records:
+        producer.produce(topic, value, partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+@dataclass(frozen=True)
+class Mix:
+    """A stream as it arrives, in two phases, and what is wrong with it. `clean` are the events that count."""
+
+    first: list[tuple[int, bytes]]
+    second: list[tuple[int, bytes]]
+    clean: list[bytes]
+    wrong: Counter[str]
+
+
+def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int) -> Mix:
+    """Events out of order by less than the lateness, some repeated, some late, some that are no events.
+
+    Any event goes to any partition; the last of several gets none, as a quiet one. What is late comes in the second
+    phase, an hour before the first event.
+    """
+    chance = random.Random(seed)
+    used = max(1, partitions - 1)
+    arriving = disordered(lines, lateness_ms, seed) if lateness_ms else list(lines)
+    half = len(arriving) // 2
+    wrong: Counter[str] = Counter()
+    phases: list[list[tuple[int, bytes]]] = []
+    early = utc_text(time_ms(lines[0]) - HOUR_MS)
+    for number, part in enumerate((arriving[:half], arriving[half:])):
+        sent: list[tuple[int, bytes]] = []
+        for line in part:
+            partition = chance.randrange(used)
+            sent.append((partition, line))
+            what = chance.random()
+            if what < 0.05:  # at once, or some records later, and maybe from another partition
+                place = max(0, len(sent) - chance.choice([0, 0, 5]))
+                sent.insert(place, (chance.randrange(used) if lateness_ms else partition, line))
+                wrong["duplicates"] += 1
+            elif what < 0.07:
+                sent.append((partition, chance.choice([b"{broken", b"[]", b"", b'{"tx_id": "no more"}'])))
+                wrong["poison"] += 1
+            elif what < 0.08 and number == 1:
+                event = {**orjson.loads(line), "tx_id": f"late-{len(sent)}", "event_time": early}
+                sent.append((partition, orjson.dumps(event)))
+                wrong["late_events"] += 1
+        phases.append(sent)
+    return Mix(phases[0], phases[1], list(lines), wrong)

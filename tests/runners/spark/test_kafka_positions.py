@@ -1,0 +1,150 @@
+"""What a streaming read of topics plans, without Spark: bounds, times, new partitions, topics created again."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+import uuid
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
+
+from cep.base.errors import SourceError, UsageError
+from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource, KafkaStreamReader, TaskRanges
+from cep.sources.kafka import topic_ids
+from tests.real_kafka import TIMEOUT_S, KafkaCluster
+
+
+def reader(kafka: KafkaCluster, topic: str, **options: str) -> KafkaStreamReader:
+    given = {"bootstrap.servers": kafka.address, "topic": topic, "startingOffsets": "earliest", **options}
+    return KafkaDataSource(given).streamReader(StructType())
+
+
+def new_topic(kafka: KafkaCluster, partitions: int = 2) -> str:
+    topic = f"positions-{uuid.uuid4().hex}"
+    kafka.create(topic, partitions)
+    return topic
+
+
+def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    """The next end, and the numbers between."""
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    tasks = stream.partitions(start, end)
+    batches = itertools.chain.from_iterable(stream.read(task) for task in tasks)
+    return end, sorted(int(value) for batch in batches for value in batch.column("value").to_pylist())
+
+
+def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, width: int = 1) -> None:
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2})  # one that has not seen the topic before
+    for n in numbers:
+        producer.produce(topic, b"%0*d" % (width, n), partition=n % partitions, timestamp=1_000 * (n + 1))
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaCluster) -> None:
+    if not kafka_broker.is_real:  # the mock's topics have a fixed number of partitions
+        return
+    topic = new_topic(kafka_broker, 1)
+    stream = reader(kafka_broker, topic)
+    send(kafka_broker, topic, range(5), 1)
+    first, numbers = planned(stream, stream.initialOffset())
+    assert numbers == list(range(5))
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+    send(kafka_broker, topic, range(5, 30), 3)
+    assert planned(stream, first)[1] == list(range(5, 30))
+
+
+@pytest.mark.parametrize("refilled", [0, 3, 50])
+def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broker: KafkaCluster, refilled: int) -> None:
+    if not kafka_broker.is_real:  # the mock cannot delete topics
+        return
+    topic = new_topic(kafka_broker)
+    send(kafka_broker, topic, range(20))
+    stream = reader(kafka_broker, topic)
+    end, _ = planned(stream, stream.initialOffset())
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    with pytest.raises(SourceError, match=f"topic {topic} cannot be read on .*Unknown topic"):
+        planned(stream, end)
+    for _ in range(100):  # the name is free, and the new topic is known, some moments after the answers
+        with contextlib.suppress(KafkaException):
+            kafka_broker.create(topic, 2)
+        with contextlib.suppress(SourceError):
+            assert topic_ids(stream._options.settings, [topic])
+            break
+        time.sleep(0.05)
+    send(kafka_broker, topic, range(refilled))
+    with pytest.raises(SourceError, match=f"topic {topic} was deleted and created again .*new checkpoint directory"):
+        planned(stream, end)
+
+
+def test_bounds_of_a_micro_batch(kafka_broker: KafkaCluster) -> None:
+    topic = new_topic(kafka_broker)
+    send(kafka_broker, topic, range(400), width=100)
+    by_count = reader(kafka_broker, topic, maxRecordsPerTrigger="150")
+    assert len(planned(by_count, by_count.initialOffset())[1]) == 150
+    by_size = reader(kafka_broker, topic, maxBytesPerTrigger="10000")
+    end, numbers = planned(by_size, by_size.initialOffset())
+    assert 80 <= len(numbers) <= 100, "a record has 100 bytes, and some for the offsets of its column"
+    assert end["behind"] == {topic: [0, 1]}
+    both = reader(kafka_broker, topic, maxBytesPerTrigger="10000", maxRecordsPerTrigger="7")
+    assert len(planned(both, both.initialOffset())[1]) == 7
+    assert planned(by_size, planned(by_size, end)[0])[0]["behind"] == {topic: [0, 1]}
+    everything = reader(kafka_broker, topic)
+    assert everything.getDefaultReadLimit() == ReadAllAvailable()
+    assert planned(everything, end)[0]["behind"] == {}
+
+
+def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
+    if not kafka_broker.is_real:  # the mock looks up no times
+        return
+    topic = new_topic(kafka_broker)
+    send(kafka_broker, topic, range(100))
+    with pytest.raises(UsageError, match="startingOffsets or startingTimestamp, not both"):
+        reader(kafka_broker, topic, startingTimestamp="40500")
+    given = {"bootstrap.servers": kafka_broker.address, "topic": topic, "startingTimestamp": "40500"}
+    stream = KafkaDataSource(given).streamReader(StructType())
+    assert planned(stream, stream.initialOffset())[1] == list(range(40, 100))
+    late = KafkaDataSource({**given, "startingTimestamp": "9000000"}).streamReader(StructType())
+    assert planned(late, late.initialOffset())[1] == []
+    batch = KafkaDataSource({**given, "endingTimestamp": "50000"}).reader(StructType())
+    tasks = batch.partitions()
+    assert all(isinstance(task, TaskRanges) for task in tasks)
+    found = [int(v) for task in tasks for part in batch.read(task) for v in part.column("value").to_pylist()]
+    assert sorted(found) == list(range(40, 49))
+
+
+def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
+    """Aborted ones never come, and the offsets of markers are no records."""
+    if not kafka_broker.is_real:  # the mock's transactions are not seen by others
+        return
+    topic = new_topic(kafka_broker, 1)
+    producer = Producer({"bootstrap.servers": kafka_broker.address, "transactional.id": topic, "log_level": 2})
+    producer.init_transactions(TIMEOUT_S)
+    for number in range(6):
+        producer.begin_transaction()
+        producer.produce(topic, b"%d" % number, partition=0)
+        producer.flush(TIMEOUT_S)
+        if number % 2:
+            producer.abort_transaction(TIMEOUT_S)
+        else:
+            producer.commit_transaction(TIMEOUT_S)
+    stream = reader(kafka_broker, topic)
+    assert planned(stream, stream.initialOffset())[1] == [0, 2, 4]
+
+
+def test_what_is_refused(kafka_broker: KafkaCluster) -> None:
+    given = {"bootstrap.servers": kafka_broker.address, "topic": "t"}
+    with pytest.raises(UsageError, match="a stream has no end"):
+        KafkaDataSource({**given, "endingTimestamp": "1"}).streamReader(StructType())
+    with pytest.raises(UsageError, match="is for streaming"):
+        KafkaEventsSource(given).reader(StructType())
+    with pytest.raises(UsageError, match="needs option job"):
+        next(KafkaEventsSource(given).streamReader(StructType()).read(TaskRanges(())))

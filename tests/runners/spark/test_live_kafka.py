@@ -1,0 +1,78 @@
+"""Live from a topic gives what replay finds, whatever the partitions, the micro-batches, and what is wrong in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.runners.job import ARRIVAL
+from tests.real_kafka import KafkaCluster
+from tests.runners.spark.live_cases import END, make_job, payments, replayed, rows, rules, write_file
+from tests.runners.spark.live_kafka import TopicRun, mix
+
+pytestmark = pytest.mark.spark
+LATENESS_MS = 90_000
+DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
+
+
+def partitions_of(kafka: KafkaCluster, wanted: int) -> int:
+    """The mock's topics have four partitions whatever is asked for."""
+    return wanted if kafka.is_real else 4
+
+
+@pytest.mark.parametrize(
+    ("seed", "partitions", "records", "lateness_ms"),
+    [
+        (1, 4, 400, LATENESS_MS),
+        (2, 4, 300, 0),
+        pytest.param(3, 1, 500, LATENESS_MS, marks=pytest.mark.slow),
+        pytest.param(4, 1, 250, 0, marks=pytest.mark.slow),
+        pytest.param(5, 4, None, 0, marks=pytest.mark.slow),
+        pytest.param(6, 4, 200, LATENESS_MS, marks=pytest.mark.slow),
+        pytest.param(7, 4, 150, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_mix_of_everything_gives_what_replay_finds(
+    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, seed: int, partitions: int, records: int | None,
+    lateness_ms: int,
+) -> None:  # fmt: skip
+    given = rules()
+    lines = payments(40 + seed)
+    partitions = partitions_of(kafka_broker, partitions)
+    stream = mix(lines, seed, partitions, lateness_ms)
+    job = replace(make_job(given.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    initial = tuple(record.to_json() for record in given.values())
+    live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, partitions, records)
+    live.phase(stream.first)
+    live.phase(stream.second)
+    live.phase([], [END])
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    write_file(clean / "events.jsonl", stream.clean, 0)
+    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.totals["duplicates"] == stream.wrong["duplicates"]
+    assert live.totals["late_events"] == stream.wrong["late_events"]
+    assert sum(n for name, n in live.totals.items() if name.startswith("poison[")) == stream.wrong["poison"]
+    assert live.totals["events"] == len(lines) + stream.wrong["duplicates"] + stream.wrong["late_events"]
+    late = {letter["event_id"] for letter in live.letters() if letter["code"] == "late"}
+    assert len(late) == stream.wrong["late_events"]
+    seen = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]
+    assert seen == sorted(seen)
+
+
+def test_in_order_of_arrival_nothing_waits(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    given = rules("card_testing", "small_then_large")
+    lines = payments(51)
+    job = replace(make_job(given.values()), order=ARRIVAL)
+    initial = tuple(record.to_json() for record in given.values())
+    live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, partitions_of(kafka_broker, 2))
+    live.phase([(hash(line) % 2, line) for line in lines])
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    write_file(clean / "events.jsonl", lines, 0)
+    # Both rules end in an event, so all is found without a heartbeat; and one micro-batch brings it into order.
+    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.totals["late_events"] == 0
