@@ -43,8 +43,8 @@ event tx {
 }
 pattern reacts(small: decimal = 1.00, large: decimal = 500.00) by account {
   seq    small_one -> large_one  within 10 min
-  where  small_one: tx  amount < small
-         large_one: tx  amount > large
+  where  small_one: tx  channel < 90 and amount < small
+         large_one: tx  merchant > 0 and amount > large
   skip   none
 }
 pattern sleeps(small: decimal = 1.00, large: decimal = 500.00, shop: int = 0) by account {
