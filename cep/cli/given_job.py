@@ -13,6 +13,7 @@ from cep.base.errors import UsageError
 from cep.lang.render import render_text
 from cep.model.settings import JobSettings
 from cep.rulebook.deploy import Deployment
+from cep.rulebook.levels import by_level
 from cep.runners.job import Job
 from cep.runners.observe import Log
 
@@ -37,6 +38,7 @@ def job_of(settings: JobSettings, deployment: Deployment) -> Job:
         settings.order,
         settings.idle,
         settings.dedup,
+        levels_count=len(by_level(deployment.rulebook.deployed())),
     )
 
 

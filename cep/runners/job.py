@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from cep.base.errors import UsageError
-from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX
+from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX, PRODUCE_DEPTH_MAX
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
@@ -39,7 +39,8 @@ class Job:
     `groups_count` bounds the parallelism for the job's whole life. `pages_count` divides a key group's state: few
     when catching up, more when keys are sparse. `lateness_ms` is how far events may come out of order. In live,
     `order` says whether an event waits until the watermark has passed it, `idle_ms` how long a partition without new
-    records holds the watermark, `dedup_ms` for how long the id of an event is known (0: not at all).
+    records holds the watermark, `dedup_ms` for how long the id of an event is known (0: not at all), and
+    `levels_count` how many stages there are for patterns that read what others produce.
     """
 
     schema: Schema
@@ -50,12 +51,15 @@ class Job:
     order: str = EVENT_TIME
     idle_ms: int = IDLE_MS_DEFAULT
     dedup_ms: int = 0
+    levels_count: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
             raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
         if self.order not in (EVENT_TIME, ARRIVAL):
             raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
+        if not 1 <= self.levels_count <= PRODUCE_DEPTH_MAX + 1:
+            raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
 
@@ -70,6 +74,7 @@ class Job:
             "order": self.order,
             "idle_ms": self.idle_ms,
             "dedup_ms": self.dedup_ms,
+            "levels_count": self.levels_count,
         }
 
     @staticmethod
@@ -84,6 +89,7 @@ class Job:
             data["order"],
             data["idle_ms"],
             data["dedup_ms"],
+            data["levels_count"],
         )
 
 
@@ -91,22 +97,21 @@ class Programs:
     """Compiled programs by rulebook: a process compiles each rulebook once, whatever the number of key groups."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, dict[KeyDomain, Program]] = {}
+        self._programs: dict[str, list[dict[KeyDomain, Program]]] = {}
 
-    def of(self, rulebook: Rulebook, schema: Schema) -> Mapping[KeyDomain, Program]:
-        """The program of each key domain that has rules."""
+    def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
+        """The program of each key domain that has rules at a level (rulebook/levels.py)."""
         fingerprint = rulebook.fingerprint
         if fingerprint not in self._programs:
             if len(self._programs) >= _PROGRAMS_KEPT:
                 del self._programs[next(iter(self._programs))]
-            self._programs[fingerprint] = {
-                domain: compile_rules(schema, domain, rules) for domain, rules in rulebook.domains().items()
-            }
-        return self._programs[fingerprint]
+            self._programs[fingerprint] = programs_by_level(rulebook, schema)
+        levels = self._programs[fingerprint]
+        return levels[level] if level < len(levels) else {}
 
 
 def programs_by_level(rulebook: Rulebook, schema: Schema) -> list[dict[KeyDomain, Program]]:
-    """For each level of the rulebook the program of each key domain that has rules there (rulebook/levels.py)."""
+    """For each level of the rulebook the program of each key domain that has rules there."""
     found: list[dict[KeyDomain, Program]] = []
     for rules in by_level(rulebook.deployed()):
         domains: dict[KeyDomain, list[DeployedRule]] = {}

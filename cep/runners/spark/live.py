@@ -3,6 +3,9 @@
     events ─▶ pack (packed.py) ────────────┐
     control ─▶ once to every key group ────┴─▶ match (match_stage.py) ─▶ driver (live_output.py) ─▶ sinks
 
+Where patterns feed patterns there is a stage for each level, one behind the other in the same micro-batch: a stage
+hands on what reached it, and what its patterns have produced.
+
 Spark knows of no watermark: it would have one for all partitions, that of the fastest. Ours is in the key groups.
 Tested by: tests/runners/spark/test_live.py
 """
@@ -28,7 +31,7 @@ from cep.runners.observe import Observed
 from cep.runners.spark import daemon
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
-from cep.runners.spark.match_stage import OUTPUT_SCHEMA, MatchProcessor
+from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
 
@@ -91,10 +94,16 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     packed = _packed_stream(spark, settings.events, job, settings.tasks)
     if settings.control is not None:
         packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count))
-    matched = packed.groupBy("key_group").transformWithState(
-        MatchProcessor(job, settings.initial), OUTPUT_SCHEMA, "Append", "None"
+    matched = packed
+    for level in range(job.levels_count):
+        matched = matched.groupBy("key_group").transformWithState(
+            MatchProcessor(job, settings.initial, level), PACKED_SCHEMA, "Append", "None"
+        )
+    writer = (
+        matched.select("kind", "payload")
+        .writeStream.foreachBatch(output.take)
+        .option("checkpointLocation", str(settings.checkpoint))
     )
-    writer = matched.writeStream.foreachBatch(output.take).option("checkpointLocation", str(settings.checkpoint))
     if settings.available_now:
         return writer.trigger(availableNow=True).start()
     return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()

@@ -37,6 +37,7 @@ _MEANING = {
     "order": "order",
     "idle_ms": "idle time",
     "dedup_ms": "window of duplicates",
+    "levels_count": "levels of patterns that feed each other",
 }
 
 

@@ -28,15 +28,17 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
+from cep.columnar.decode import Poison
 from cep.columnar.route import key_pages
 from cep.engine.histories import until_ms
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
+from cep.rulebook.levels import by_level
 from cep.runners import duplicates
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
 from cep.runners.job import ARRIVAL, Job, Programs, StepOutput, match_step
-from cep.runners.letters import first_seen, on_time
+from cep.runners.letters import dead_letter, first_seen, on_time
 from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
@@ -47,11 +49,13 @@ from cep.runners.spark.packed import (
     LATE,
     TIMES,
     WATERMARK,
+    PackedRow,
     encode_alerts,
+    produced_rows,
 )
 from cep.state.pages import decode_page, encode_page
 
-OUTPUT_SCHEMA = "kind string, payload binary"
+_TAKEN = (EVENTS, TIMES, CONTROL, CONTROL_FILE)  # the kinds of rows that a stage works on
 PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 
 # Shared by all key groups that a worker process serves.
@@ -87,10 +91,15 @@ class _Progress:
 
 
 class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor for one job. `initial` are the rules that a new key group begins with."""
+    """transformWithState's processor for one job. `initial` are the rules that a new key group begins with.
 
-    def __init__(self, job: Job, initial: tuple[bytes, ...]) -> None:
+    `level`: which of the rules (rulebook/levels.py). The first stage tells what became of records, each hands on all
+    that the next one needs.
+    """
+
+    def __init__(self, job: Job, initial: tuple[bytes, ...], level: int) -> None:
         self._job = job
+        self._level = level
         self._initial = initial
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -106,17 +115,19 @@ class MatchProcessor(StatefulProcessor):
         batches: dict[int, list[EventBatch]] = {}
         controls: list[tuple[int, bytes, bool]] = []
         times: PartitionTimes = {}
+        is_last = self._level + 1 == self._job.levels_count
         for row in rows:
+            if row.kind not in _TAKEN or not is_last:
+                yield _row((key[0], row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == EVENTS:
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
             elif row.kind == TIMES:
                 times = merged(times, orjson.loads(bytes(row.payload)))
             elif row.kind in (CONTROL, CONTROL_FILE):
                 controls.append((row.order, bytes(row.payload), row.kind == CONTROL_FILE))
-            else:
-                yield Row(kind=row.kind, payload=bytes(row.payload))
         if batches or controls or times:
-            yield from self._step(key[0], batches, _in_order(controls), times)
+            for found in self._step(key[0], batches, _in_order(controls), times):
+                yield _row(found)
 
     def close(self) -> None:
         """Nothing is held between micro-batches but caches."""
@@ -125,30 +136,33 @@ class MatchProcessor(StatefulProcessor):
 
     def _step(
         self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], times: PartitionTimes
-    ) -> Iterator[Row]:
-        job = self._job
+    ) -> Iterator[PackedRow]:
+        job, is_first = self._job, self._level == 0
         progress = self._load_progress()
         output = StepOutput()
         # The watermark that this micro-batch begins with, the same in every key group: what was matched before lies
         # below or at it, and what comes now is late by it. What came now moves it only after that.
         before_ms = progress.watermark_ms
         rulebook, letters = self._rules(progress, controls, before_ms, group, output)
-        for letter in letters:
-            yield Row(kind=DEAD, payload=letter)
+        for letter in letters if is_first else ():
+            yield group, DEAD, 0, 0, letter
         progress.times = merged(progress.times, times)
         watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))
         progress.watermark_ms = watermark_ms
         fresh, late = on_time(job, self._without_duplicates(progress, batches, output), before_ms, output)
-        if late:
-            yield Row(kind=LATE, payload=json.dumps(late).encode())
+        if not is_first:  # the first stage has told already what is behind, or was here before
+            output.counters.clear()
+        elif late:
+            yield group, LATE, 0, 0, json.dumps(late).encode()
         released = fresh if job.order == ARRIVAL else self._reorder(progress, fresh, watermark_ms)
-        programs = _PROGRAMS.of(rulebook.rulebook, job.schema)
+        programs = _PROGRAMS.of(rulebook.rulebook, job.schema, self._level)
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
             if domain in programs:
                 self._match_domain(progress, number, programs[domain], batch, watermark_ms, output)
             else:
-                output.counters["events_without_rule"] += 0 if batch is None else len(batch)
+                if is_first and batch is not None and domain not in rulebook.rulebook.domains():
+                    output.counters["events_without_rule"] += len(batch)
                 self._drop_pages(progress, number, output)
         # Not before: events that waited may belong to a version that is over by now.
         if rulebook.forget_ms <= watermark_ms:
@@ -156,12 +170,16 @@ class MatchProcessor(StatefulProcessor):
         self._progress_state.update((progress.to_bytes(),))
         alerts = output.alert_table()
         if alerts.num_rows:
-            yield Row(kind=ALERTS, payload=encode_alerts(alerts))
+            yield group, ALERTS, 0, 0, encode_alerts(alerts)
+        if self._level + 1 < job.levels_count:
+            for events in output.produced:
+                yield from produced_rows(job, events)
         counters = {name: count for name, count in output.counters.items() if count}
         if counters:
-            yield Row(kind=COUNTERS, payload=json.dumps(counters).encode())
-        if group == 0 and watermark_ms > TIME_MS_MIN:
-            yield Row(kind=WATERMARK, payload=json.dumps({"ms": watermark_ms, "partitions": progress.times}).encode())
+            yield group, COUNTERS, 0, 0, json.dumps(counters).encode()
+        if is_first and group == 0 and watermark_ms > TIME_MS_MIN:
+            told = json.dumps({"ms": watermark_ms, "partitions": progress.times}).encode()
+            yield group, WATERMARK, 0, 0, told
 
     def _load_progress(self) -> _Progress:
         stored = self._progress_state.get()
@@ -190,10 +208,21 @@ class MatchProcessor(StatefulProcessor):
             after = change.after
             progress.watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
             if group == 0:  # every key group sees the same records; one of them reports
-                letters = change.dead_letters
+                letters = (*change.dead_letters, *self._beyond(after))
                 output.counters.update(change.counters)
         self._keep_rulebook(progress, after)
         return after, letters
+
+    def _beyond(self, rulebook: KnownRulebook) -> Iterator[bytes]:
+        """Letters for the rules that would need more stages than the job has."""
+        levels_count = self._job.levels_count
+        for rules in by_level(rulebook.rulebook.deployed())[levels_count:]:
+            for rule in rules:
+                reason = (
+                    f"version {rule.version} of `{rule.rule_id}` reads what other patterns produce, and the job has "
+                    f"{levels_count} level(s); start it with more, from a new checkpoint directory"
+                )
+                yield dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
 
     def _keep_rulebook(self, progress: _Progress, rulebook: KnownRulebook) -> None:
         if rulebook.digest != progress.rulebook:
@@ -238,7 +267,8 @@ class MatchProcessor(StatefulProcessor):
 
     def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
-        at_once = self._job.lateness_ms == 0 and len(progress.times) == 1
+        # What a pattern produces may have the time of an event that is still to come, and stands behind it.
+        at_once = self._job.lateness_ms == 0 and len(progress.times) == 1 and self._level == 0
         bound_ms = due_before(watermark_ms, at_once=at_once)
         due = progress.waiting_ms is not None and progress.waiting_ms < bound_ms
         released: dict[int, EventBatch] = {}
@@ -314,6 +344,11 @@ class MatchProcessor(StatefulProcessor):
             output.counters["runs_orphaned"] += len(decode_page(bytes(stored[0])))
             self._pages.removeKey((page,))
             del progress.deadlines[page]
+
+
+def _row(packed: PackedRow) -> Row:
+    group, kind, domain, order, payload = packed
+    return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)
 
 
 def _deadline_ms(program: Program, share: KeyedState) -> int:

@@ -1,0 +1,59 @@
+"""Patterns that feed patterns, live: what replay finds, however the stream is cut; a rule without a stage is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.rulebook.deploy import deploy
+from cep.runners.job import Job
+from tests.runners.laundering import circles, records, transfers
+from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, rows, split
+
+pytestmark = pytest.mark.spark
+
+
+def _job(lateness_ms: int) -> Job:
+    deployment = deploy(records())
+    assert deployment.set_aside == ()
+    return Job(deployment.schema, deployment.key_domains, 8, 1, lateness_ms, levels_count=3)
+
+
+def _lines(seed: int, count: int) -> list[bytes]:
+    found = []
+    for row in transfers(seed, count).to_pylist():
+        stamp = row["event_time"].strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+        found.append(orjson.dumps({**row, "event_time": stamp, "event_type": "transfer"}))
+    return found
+
+
+@pytest.mark.parametrize(("files", "partitions", "lateness_ms"), [(3, 2, 0), (4, 1, 200_000)])
+def test_live_finds_what_replay_finds(
+    spark: SparkSession, tmp_path: Path, files: int, partitions: int, lateness_ms: int
+) -> None:
+    job, lines = _job(lateness_ms), _lines(5, 150)
+    arriving = disordered(lines, lateness_ms, 3) if lateness_ms else lines
+    live = LiveRun(spark, tmp_path, job, tuple(r.to_json() for r in records()), partitions)
+    live.phase(split(arriving, files))
+    live.phase([], [END])
+    found = replayed(spark, tmp_path / "events", job, records())
+    assert found.alerts.num_rows == len(circles(transfers(5, 150))) > 0
+    assert live.alerts() == rows(found.alerts)
+    counted = ("events", "events_produced", "alerts[circle@1]")
+    assert [live.totals[name] for name in counted] == [found.counters[name] for name in counted]
+    assert live.totals["late_events"] == 0
+    assert live.letters == []
+
+
+def test_a_rule_that_needs_another_stage_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    job = replace(_job(0), levels_count=2)
+    first = [r for r in records() if r.id != "circle"]
+    live = LiveRun(spark, tmp_path, job, tuple(r.to_json() for r in first), 1)
+    live.phase([_lines(5, 30)], [records("circle")[0].to_json()])
+    (letter,) = live.letters
+    assert (letter["code"], letter["record"]) == ("rule_beyond_levels", "circle")
+    assert live.totals["control_applied"] == 1
