@@ -98,7 +98,13 @@ def run(options: argparse.Namespace, color: bool) -> int:
         console.print(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
     records = read_key(options.events, rules.deployment.schema, rule.pattern.key, alert["key"])
     _print_poison(records, console)
-    answer = why(rules.deployment.schema, rule, records.batch, [e["event_id"] for e in alert["events"]])
+    answer = why(
+        rules.deployment.schema,
+        rule,
+        records.batch,
+        [e["event_id"] for e in alert["events"]],
+        is_timeout=alert.get("kind") == "timeout",
+    )
     if not answer.matches:
         console.print(Text("these rules and events do not give this alert:", style="bold"))
         _print_reasons(answer, console)
@@ -235,7 +241,8 @@ def _print_path(path: MatchPath, console: Console) -> None:
         table.add_row(*(Text(cell) for cell in step))
     console.print(table)
     values = ", ".join(f"{name} = {value}" for name, value in path.measures)
-    console.print(Text(f"match at {path.detected} by version {path.version}" + (f": {values}" if values else "")))
+    kind = "timeout" if path.is_timeout else "match"
+    console.print(Text(f"{kind} at {path.detected} by version {path.version}" + (f": {values}" if values else "")))
 
 
 def _print_reasons(answer: Answer, console: Console) -> None:

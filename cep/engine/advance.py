@@ -46,8 +46,9 @@ class Matches:
 
     Shapes: rule, key int32[M]; detected_ms int64[M] (event time of the completing event, or the deadline);
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
-    int64[M, X] slots with measures_null; offsets int64[M + 1] into variable int32[B] (index in the rule's variables),
-    event_id text[B] and event_time_ms int64[B], in binding order.
+    int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
+    int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
+    binding order.
     """
 
     rule: Int32

@@ -2,6 +2,7 @@
 
     alert_id = first 128 bits of SHA-256 over "rule version 4:card2:t12:t2" (key, ids of the bound events), as hex
 
+What `on timeout emit` gives is an alert of kind "timeout"; before its digest "timeout " is written.
 Everything but the id's digest is done column by column: an alert never becomes a Python object here.
 Tested by: tests/engine/test_alerts.py
 """
@@ -25,6 +26,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
 from cep.kernels.layout import Int64
+from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
 
 _TIMESTAMP = pa.timestamp("ms", tz="UTC")
@@ -39,6 +41,7 @@ ALERT_SCHEMA = pa.schema(
         ("severity", pa.string()),
         ("priority", pa.int32()),
         ("score", pa.int32()),
+        ("kind", pa.string()),  # match, or timeout: a partial match whose time ran out
         ("key", pa.string()),
         ("message", pa.string()),
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
@@ -50,18 +53,25 @@ ALERT_SCHEMA = pa.schema(
         ("content_hash", pa.string()),
     ]
 )
+_MATCH, _TIMEOUT = "match", "timeout"
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def alert_table(program: Program, matches: Matches) -> pa.Table:
-    """One row a completed match, in the order (detected_at, alert_id); time-outs are left out, and matches that become
-    events (produced.py).
+    """One row a completed match or a time-out, in the order (detected_at, alert_id); matches that become events are
+    left out (produced.py).
 
     Cost: columns, plus one digest for each alert.
     """
     numbers = np.unique(matches.rule).tolist()
-    numbers = [n for n in numbers if program.rules[n].deployed.pattern.produces is None]
-    parts = [rule_alerts(program.rules[n], matches, np.flatnonzero(of_rule(matches, n))) for n in numbers]
+    parts = []
+    for number in numbers:
+        rule = program.rules[number]
+        if rule.deployed.pattern.produces is None:
+            parts.append(rule_alerts(rule, matches, np.flatnonzero(of_rule(matches, number))))
+        if rule.timeout_measures:
+            timed_out = np.flatnonzero((matches.rule == number) & matches.timed_out)
+            parts.append(rule_alerts(rule, matches, timed_out, _TIMEOUT))
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
     return sort_alerts(table)
 
@@ -77,8 +87,8 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
-def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
-    """The alerts of these matches of one rule, in their order."""
+def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _MATCH) -> pa.Table:
+    """The alerts of these matches, or time-outs, of one rule, in their order."""
     count = len(rows)
     if count == 0:
         return ALERT_SCHEMA.empty_table()
@@ -95,7 +105,10 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
     )
     key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    measures = {name: measure_values(matches, rows, at, type_) for at, (name, type_) in enumerate(rule.measures)}
+    columns_of = enumerate(rule.measures)
+    if kind == _TIMEOUT:
+        columns_of = enumerate(rule.timeout_measures, start=len(rule.measures))
+    measures = {name: measure_values(matches, rows, at, type_) for at, (name, type_) in columns_of}
 
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
     ended = matches.detected_ms[rows] >= TIME_MS_MAX
@@ -105,7 +118,7 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         return pa.repeat(pa.scalar(value, type_), count)
 
     columns = [
-        _alert_ids(deployed.rule_id, deployed.version, key, event_id, offsets),
+        _alert_ids("" if kind == _MATCH else f"{kind} ", deployed, key, event_id, offsets),
         constant(deployed.rule_id, pa.string()),
         constant(deployed.version, pa.int32()),
         constant(deployed.epoch, pa.int32()),
@@ -113,6 +126,7 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
         constant(deployed.severity, pa.string()),
         constant(deployed.priority, pa.int32()),
         constant(deployed.score, pa.int32()),
+        constant(kind, pa.string()),
         key,
         _message(deployed.message, {**{n: _plain(v, t) for n, (v, t) in measures.items()}, "key": key}, count),
         constant(" ".join(deployed.pattern.doc.split()), pa.string()),
@@ -126,10 +140,10 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)
 
 
-def _alert_ids(rule_id: str, version: int, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
+def _alert_ids(before: str, deployed: DeployedRule, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
     """Key and ids stand behind their lengths: whatever they hold, no two lists of parts look alike."""
     measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
-    head = pa.scalar(f"{rule_id} {version} ")
+    head = pa.scalar(f"{before}{deployed.rule_id} {deployed.version} ")
     texts = pc.binary_join_element_wise(head, _with_length(key), pc.binary_join(measured, ""), "")
     return pa.array([hashlib.sha256(t).hexdigest()[:32] for t in texts.cast(pa.binary()).to_pylist()], pa.string())
 

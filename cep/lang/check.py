@@ -255,7 +255,9 @@ class _PatternChecker:
         key = tuple(k.name for k in self.pattern.key)
         events = self.resolved.events
         definitions = self.resolved.definitions
-        return Scope(definitions, fields, fields_of, variables, self.param_types, events=events, key=key)
+        untyped = frozenset(v.name for v in self._first_places()) - variables.keys()
+        params = self.param_types
+        return Scope(definitions, fields, fields_of, variables, params, events=events, key=key, untyped=untyped)
 
     def _conditions(self) -> dict[str, Expr | None]:
         found: dict[str, Expr | None] = {}
@@ -292,9 +294,10 @@ class _PatternChecker:
             value = self.expressions.check_value(measure.value, scope)
             if value is not None:
                 found.append(Measure(measure.name, value))
-        if len(measures) > MEASURES_MAX:
-            message = f"this pattern emits {len(measures)} values, more than {MEASURES_MAX}"
-            self.collector.add("CEP423", message, measures[MEASURES_MAX].span, "emit what the alert's reader needs")
+        every = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
+        if measures and len(every) > MEASURES_MAX:
+            message = f"this pattern emits {len(every)} values, more than {MEASURES_MAX}"
+            self.collector.add("CEP423", message, every[MEASURES_MAX].span, "emit what the alert's reader needs")
         return tuple(found)
 
     def _skip(self, skip: SkipSyntax | None) -> Skip:

@@ -66,12 +66,16 @@ class ExpectationChecker:
         return label
 
     def _values(self, expect: ExpectSyntax) -> tuple[ExpectedValue, ...]:
-        types = {m.name: m.value.type for m in self.pattern.measures}
+        is_timeout = expect.kind == "timeout"
+        measures = (self.pattern.timeout_measures or ()) if is_timeout else self.pattern.measures
+        if is_timeout and self.pattern.timeout_measures is None:
+            return ()  # said already: there are no time-outs
+        types = {m.name: m.value.type for m in measures}
         found: list[ExpectedValue] = []
         seen: dict[str, Span] = {}
         for measure in expect.measures:
             if measure.name not in types:
-                message = f"`{self.pattern.name}` emits no `{measure.name}`"
+                message = f"`{self.pattern.name}` emits no `{measure.name}`{' on timeout' if is_timeout else ''}"
                 help_line = did_you_mean(measure.name, types, "it emits")
                 self.collector.add("CEP606", message, measure.span, help_line)
                 continue

@@ -208,6 +208,8 @@ class ExpressionChecker:
     def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
         """The variable of this name if its events may be spoken of here, None after a report."""
         variable = scope.variables.get(node.name)
+        if node.name in scope.untyped:
+            return None
         if variable is None:
             help_line = did_you_mean(node.name, scope.variables, "variables")
             if scope.expansions and not scope.variables:

@@ -248,7 +248,7 @@ def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
         key = _label(cursor)
     if kind in ("match", "timeout") and cursor.accept("at"):
         at = _time(cursor)
-    if kind == "match" and cursor.accept("{"):
+    if kind in ("match", "timeout") and cursor.accept("{"):
         measures = _assignments(cursor, "the name of an emitted value", ":", "}")
     return ExpectSyntax(kind, key, at, count, measures, start.to(cursor.previous_span))
 

@@ -68,13 +68,14 @@ class Scope:
     aggregate: AggregateArgument | None = None
     events: Mapping[str, EventType] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    untyped: frozenset[str] = frozenset()  # variables of the pattern whose event type is wrong or missing: said already
     past: bool = False  # inside a history: the fields are those of past events
 
     def inside(self, define: DefineSyntax, arguments: tuple[ExprSyntax, ...], used: Span) -> Scope:
         """The scope of a definition's body, used here with these arguments."""
         bound = {p.name: (a, self) for p, a in zip(define.params, arguments, strict=True)}
         expansions = (*self.expansions, (define.name, used))
-        return replace(self, arguments=bound, params={}, variables={}, expansions=expansions)
+        return replace(self, arguments=bound, params={}, variables={}, untyped=frozenset(), expansions=expansions)
 
     def labels(self) -> tuple[Label, ...]:
         """Where the definitions were used that led to this place, the outermost first."""

@@ -92,7 +92,8 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_mea
         compiler.rule,
         np.array(compiler.row(at_measures), np.int64),
         tuple(v.name for v in compiler.pattern.variables),
-        tuple((m.name, m.value.type) for m in compiler.measures),
+        tuple((m.name, m.value.type) for m in compiler.pattern.measures),
+        tuple((m.name, m.value.type) for m in compiler.pattern.timeout_measures or ()),
         streams.index(compiler.stream) if compiler.stream else -1,
         compiler.repeats(),
     )

@@ -23,7 +23,8 @@ from cep.nfa.predicates import PredicatePlan
 class RuleProgram:
     """One rule's share of a program.
 
-    `row` is what kernels read of it (layout.RULE_WIDTH words). `stream` is the index of its stream (a set of event
+    `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
+    those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
     than one way.
     """
@@ -32,6 +33,7 @@ class RuleProgram:
     row: Int64
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
+    timeout_measures: tuple[tuple[str, Type], ...]
     stream: int
     repeats: bool
 

@@ -73,7 +73,8 @@ class RuleCompiler:
         self._first_state = len(tables.states)
         self._end_state = self._first_state
         self._first_measure = len(tables.measures)
-        self.measures = self.pattern.measures
+        # Those of a match, then those of a time-out; the kernel works out all of them for either.
+        self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
         self.relevant: set[int] = set()
         self.reacts_to_all = False
         self._has_absence = False

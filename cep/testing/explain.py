@@ -238,10 +238,10 @@ class Explainer:
             found.append((self.clock(event.time_ms), event.event_id, name, shown))
         return found
 
-    def measures(self, run: Run) -> list[tuple[str, str]]:
-        """What a match of this run emits."""
+    def measures(self, run: Run, *, is_timeout: bool = False) -> list[tuple[str, str]]:
+        """What a match, or the time-out, of this run emits."""
         bound = self._conditions.bound(run)
-        measures = self.trace.pattern.measures
+        measures = (self.trace.pattern.timeout_measures or ()) if is_timeout else self.trace.pattern.measures
         return [(m.name, show_value(value_of(m.value, {}, bound), m.value.type)) for m in measures]
 
 

@@ -38,7 +38,9 @@ def found_in(program: Program, matches: Matches) -> set[Found]:
             values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in enumerate(rule.measures))
             found.add(Found(key, at_ms, False, values, bound))
         if matches.timed_out[row]:
-            found.add(Found(key, at_ms, True, (), bound))
+            late = enumerate(rule.timeout_measures, start=len(rule.measures))
+            values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in late)
+            found.add(Found(key, at_ms, True, values, bound))
     return found
 
 

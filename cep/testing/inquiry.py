@@ -37,6 +37,7 @@ class MatchPath:
     detected: str
     steps: tuple[tuple[str, str, str, str], ...]
     measures: tuple[tuple[str, str], ...]
+    is_timeout: bool = False
 
 
 @dataclass(slots=True)
@@ -47,15 +48,17 @@ class Answer:
     reasons: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
-def why(schema: Schema, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str]) -> Answer:
-    """The match that binds these events, in this order; or how far the runs of its first event came."""
+def why(
+    schema: Schema, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
+) -> Answer:
+    """The match, or time-out, that binds these events, in this order; or how far the runs of its first event came."""
     trace = _trace(schema, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
     wanted = tuple(event_ids)
     for match in trace.emitted():
         ids = tuple(trace.events[row].event_id for row in match.run.rows())
-        if match.is_match and ids == wanted:
-            return Answer(matches=[_path(rule, explainer, match)])
+        if ids == wanted and (match.is_timeout if is_timeout else match.is_match):
+            return Answer(matches=[_path(rule, explainer, match, is_timeout=is_timeout)])
     answer = Answer()
     starts = [r for r in trace.start.children if wanted and trace.events[r.row].event_id == wanted[0]]
     if not starts:
@@ -121,9 +124,9 @@ def _interval(rule: DeployedRule) -> Interval:
     return Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms)
 
 
-def _path(rule: DeployedRule, explainer: Explainer, match: TracedMatch) -> MatchPath:
-    steps, measures = explainer.path(match.run), explainer.measures(match.run)
-    return MatchPath(rule.version, show_time(match.detected_ms), tuple(steps), tuple(measures))
+def _path(rule: DeployedRule, explainer: Explainer, match: TracedMatch, *, is_timeout: bool = False) -> MatchPath:
+    steps, measures = explainer.path(match.run), explainer.measures(match.run, is_timeout=is_timeout)
+    return MatchPath(rule.version, show_time(match.detected_ms), tuple(steps), tuple(measures), is_timeout)
 
 
 def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:

@@ -31,6 +31,11 @@ pattern testing by card {
         hit:   payment status == approved and amount > 500
   emit probes = count(probe), amount = hit.amount
 }
+pattern waiting by card {
+  seq a -> b within 1 h
+  where a: payment amount > 100 and amount < 260  b: payment amount > 5000
+  on timeout emit amount = a.amount
+}
 pattern twice by (card, shop) {
   seq a, b within 1 h
   where a: payment amount > 100  b: payment amount > a.amount
@@ -78,6 +83,7 @@ def place(tmp_path: Path) -> Path:
     for name, pattern, status in (
         ("testing", "testing", "live"),
         ("twice", "twice", "live"),
+        ("waiting", "waiting", "live"),
         ("off", "twice", "draft"),
     ):
         text = RULE.format(id=name, pattern=pattern, status=status)
@@ -285,7 +291,7 @@ def test_why(place: Path, format_: str, capsys: pytest.CaptureFixture[str]) -> N
     path = place / f"alerts.{format_}"
     alerts = alerts_of(place)
     write_outputs(alerts, [], path, "parquet" if format_ == "parquet" else "jsonl")
-    by_key = {alert["key"]: alert for alert in alerts.to_pylist()}
+    by_key = {alert["key"]: alert for alert in alerts.to_pylist() if alert["kind"] == "match"}
     assert ask(place, "why", "--alerts", str(path), "--alert", by_key["fires"]["alert_id"][:12]) == 0
     out = capsys.readouterr().out
     assert "testing version 1 for fires at 2026-03-01T10:02:00" in out
@@ -297,6 +303,17 @@ def test_why(place: Path, format_: str, capsys: pytest.CaptureFixture[str]) -> N
     assert "match at 2026-03-01T10:02:00Z by version 1: probes = 2, amount = 900.00" in out
     assert ask(place, "why", "--alerts", str(path), "--alert", by_key["rises\x1fs1"]["alert_id"]) == 0
     assert "amount = 250.00, a.amount = 200.00" in capsys.readouterr().out
+
+
+def test_why_of_a_time_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alerts = alerts_of(place)
+    write_outputs(alerts, [], place / "alerts.jsonl", "jsonl")
+    timeouts = [a for a in alerts.to_pylist() if a["kind"] == "timeout" and a["key"] == "between"]
+    (alert,) = timeouts
+    assert ask(place, "why", "--alerts", str(place / "alerts.jsonl"), "--alert", alert["alert_id"]) == 0
+    out = capsys.readouterr().out
+    assert "waiting version 1 for between at 2026-03-01T11:00:00" in out
+    assert "timeout at 2026-03-01T11:00:00Z by version 1: amount = 200.00" in out
 
 
 def test_why_of_an_alert_that_these_rules_do_not_give(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

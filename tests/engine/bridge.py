@@ -140,13 +140,15 @@ def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:
         if matches.completed[row]:
             yield False, (*one, _measures(matches, int(row), rule.measures))
         if matches.timed_out[row]:
-            yield True, (*one, ())
+            yield True, (*one, _measures(matches, int(row), rule.timeout_measures, len(rule.measures)))
 
 
-def _measures(matches: Matches, row: int, types: Sequence[tuple[str, Type]]) -> tuple[tuple[str, Value], ...]:
+def _measures(
+    matches: Matches, row: int, types: Sequence[tuple[str, Type]], first: int = 0
+) -> tuple[tuple[str, Value], ...]:
     return tuple(
         (name, None if matches.measures_null[row, at] else _value(matches, matches.measures[row, at : at + 1], type_))
-        for at, (name, type_) in enumerate(types)
+        for at, (name, type_) in enumerate(types, start=first)
     )
 
 
@@ -163,15 +165,15 @@ def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
     for key, own in events.items():
         answer = find_matches(pattern, own)
         orders = {event.id: event.order for event in own}
-        matches |= {_of_oracle(key, match, orders, with_measures=True) for match in answer.matches}
+        matches |= {_of_oracle(key, match, orders) for match in answer.matches}
         if pattern.timeout_measures is not None:
-            timeouts |= {_of_oracle(key, match, orders, with_measures=False) for match in answer.timeouts}
+            timeouts |= {_of_oracle(key, match, orders) for match in answer.timeouts}
     return Answers(frozenset(matches), frozenset(timeouts))
 
 
-def _of_oracle(key: str, match: Match, orders: Mapping[int | str, int], *, with_measures: bool) -> Found:
+def _of_oracle(key: str, match: Match, orders: Mapping[int | str, int]) -> Found:
     bound = {name: [event_id(orders[i]) for i in ids] for name, ids in match.by_variable().items()}
-    return key, _sorted(bound), match.detected_ms, tuple(match.measures.items()) if with_measures else ()
+    return key, _sorted(bound), match.detected_ms, tuple(match.measures.items())
 
 
 def _sorted(bound: Mapping[str, Sequence[str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:

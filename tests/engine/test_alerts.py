@@ -48,6 +48,7 @@ def test_an_alert_says_everything() -> None:
         "severity": "high",
         "priority": 3,
         "score": 7,
+        "kind": "match",
         "key": "card",
         "message": "0.05 of 10.05 on card, {unknown}",
         "description": "",
@@ -128,6 +129,22 @@ def test_no_match_gives_an_empty_table_of_the_same_shape() -> None:
     assert found.schema == ALERT_SCHEMA
 
 
-def test_a_time_out_is_no_alert() -> None:
-    text = PAIR + "on timeout emit waited = a.amount"
-    assert alerts(["x a@1", "x c@50"], rule(text)).num_rows == 0
+def test_a_time_out_is_an_alert_of_its_kind() -> None:
+    """With the values, the time and the message of a time-out; a match beside it stays what it is."""
+    text = PAIR + "emit amount = b.amount\non timeout emit waited = a.amount, amount = a.amount * 2"
+    deployed = rule(text, message="{waited} and {amount} on {key}")
+    rows = ["x a@1 3.00", "x c@50", "y a@1 1.00", "y b@5 2.00"]
+    timeout, match = sorted(alerts(rows, deployed).to_pylist(), key=lambda alert: str(alert["kind"]), reverse=True)
+    assert (timeout["kind"], match["kind"]) == ("timeout", "match")
+    assert (timeout["measures"], match["measures"]) == ('{"waited":3.00,"amount":6.00}', '{"amount":2.00}')
+    assert (timeout["message"], match["message"]) == ("3.00 and 6.00 on x", "{waited} and 2.00 on y")
+    assert [event["variable"] for event in timeout["events"]] == ["a"]
+    assert timeout["detected_at"] == datetime(1970, 1, 1, 0, 0, 0, 11_000, tzinfo=UTC)
+    assert timeout["alert_id"] == hashlib.sha256(b"timeout r 1 1:x2:e0").hexdigest()[:32]
+
+
+def test_an_absence_that_is_certain_when_its_run_times_out_gives_two_alerts() -> None:
+    text = "seq a -> b? -> !c within 10 ms\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c\n"
+    found = alerts(["x a@1", "x c@50"], rule(text + "on timeout emit n = a.amount"))
+    assert len(set(found["alert_id"].to_pylist())) == found.num_rows
+    assert sorted(found["kind"].to_pylist()) == ["match", "timeout"]

@@ -25,6 +25,7 @@ class _Maker:
         self.variables: list[tuple[str, bool]] = []
         self.types: dict[str, str] = {}
         self.negated: set[str] = set()
+        self.times_out = False
 
     def chance(self, share: float) -> bool:
         return self.random.random() < share
@@ -119,9 +120,17 @@ class _Maker:
             f"abs(event_time - event_time) < {self.duration()}",
             f"(if f then a else {self.number(0, event)}) > 1",
             "small(5)",
+            f"{self.pick('round', 'floor', 'ceil', 'abs')}( {self.number(0, event)} ) < 5",
+            f"{self.pick('least', 'greatest', 'min', 'max')}({self.number(0, event)},a) >= 2",
+            f'{self.pick("lower", "upper")}(substring( c,1 , 2)) == "ab" or length(c) > 3',
+            f'{self.pick("starts_with", "ends_with", "contains")}(c , "x") and not in_cidr(c, "10.0.0.0/8")',
+            'c matches "^[0-9]+$" or c not like "a%"',
+            f'{self.pick("hour", "weekday")}(event_time, "Europe/Paris") in [1,2]',
+            'event_time - date(event_time, "UTC") < 2 h',
         ]
         if event == "t":
             options += ["s == red", "s in [red,green]", "x > 0.1 * y", "n % 2 == 1", "s2 is null", "sqrt(x) < 1.5e3"]
+            options += ["distance_km(x, y, 1e0, x) > 5e0", "round( y, 2) == 1.5e0"]
         return self.random.choice(options)
 
     # ------------------------------------------------------------------------------------------ declarations
@@ -145,6 +154,7 @@ class _Maker:
         over = self.pick("", "", "over all")
         timeout = f"on timeout emit q = {bound}.a" if self.chance(0.2) and "events" not in window else ""
         produce = self.pick("", f"produce{self.space()}made") if emit.startswith("emit r1") else ""
+        self.times_out = bool(timeout)
         clauses = [f"seq {lines[0]}", where, *(c for c in (skip, over, emit, produce, timeout) if c)]
         head = self.pick("", "## What it is for.\n##   second line\n", "# plain\n")
         params = "(low: int = 2 in 1..20,window: duration = 10 min, limit : decimal=1.50)"
@@ -166,6 +176,7 @@ class _Maker:
                 "expect match at 5 m",
                 "todo expect none",
                 'todo "later"\n expect none',
+                *(["expect timeout", "expect timeout at 5m {q:1.00}", "expect timeout{}"] if self.times_out else []),
             )
         )
         arguments = self.pick("", "", " with (low=3, window = 1 h)")

@@ -26,6 +26,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "severity": "high",
                 "priority": 10,
                 "score": 80,
+                "kind": "match",
                 "key": "c1",
                 "message": message,
                 "description": "Small declines, then a large approval.",

@@ -13,7 +13,7 @@ def test_an_alert_in_full() -> None:
     (line,) = json_lines(alert_table(1, 1))
     assert line == (
         b'{"alert_id":"a1","rule_id":"card_testing","version":2,"epoch":5,"status":"live","severity":"high",'
-        b'"priority":10,"score":80,"key":"c1","message":"Card c1: 3 probes",'
+        b'"priority":10,"score":80,"kind":"match","key":"c1","message":"Card c1: 3 probes",'
         b'"description":"Small declines, then a large approval.",'
         b'"measures":{"probes":3,"amount":"900.00"},'
         b'"events":[{"variable":"hit","event_id":"t1","event_time":"2026-03-01T00:00:01.500Z"}],'

@@ -74,10 +74,28 @@ def test_time_outs_are_compared_if_one_is_expected_or_nothing_may_come() -> None
     found = verdict_of(pattern, f"{events} expect timeout on c1 at 6m")
     lines = [f"{title} {line}" for title, line in difference_lines(found)]
     assert lines == [
-        "expected timeout on c1 at 6 min", "got timeout on c1 at 5 min", "expected nothing more",
-        "got timeout on c2 at 6 min",
+        "expected timeout on c1 at 6 min", "got timeout on c1 at 5 min { first: 1.00 }", "expected nothing more",
+        "got timeout on c2 at 6 min { first: 2.00 }",
     ]  # fmt: skip
     assert verdict_of(pattern, f"{events} expect none").outcome is Outcome.FAILED
+
+
+def test_a_time_out_has_values_of_its_own() -> None:
+    """Beside those of a match, of the same names and others; what is not bound yet is null."""
+    pattern = (
+        "seq a -> b -> c within 5 min where a: pay amount < 3  b: pay  c: pay emit n = count(c) "
+        "on timeout emit n = a.amount * 2, later = b.amount, k = a.card"
+    )
+    events = "c1: 0s pay amount=1  c2: 1m pay amount=2  2m pay amount=3"
+    expects = (
+        'expect timeout on c1 at 5m { n: 2.00, later: null, k: "c1" } expect timeout on c2 { n: 4.00, later: 3.00 }'
+    )
+    assert verdict_of(pattern, f"{events} {expects}").outcome is Outcome.PASSED
+    found = verdict_of(pattern, f"{events} expect timeout on c1 {{ n: 2.01 }} expect timeout on c2 {{ later: 3.00 }}")
+    lines = [f"{title} {line}" for title, line in difference_lines(found)]
+    assert lines == [
+        "expected timeout on c1 { n: 2.01 }", 'got timeout on c1 at 5 min { n: 2.00, later: null, k: "c1" }',
+    ]  # fmt: skip
 
 
 def test_an_absence_is_certain_when_its_window_closes() -> None:

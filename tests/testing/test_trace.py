@@ -38,12 +38,13 @@ def answers(case: Case) -> Answers:
             for step in match.run.taken():
                 bound.setdefault(names[step.position], []).append(trace.events[step.row].event_id)
             one = (key, tuple(sorted((name, tuple(ids)) for name, ids in bound.items())), match.detected_ms)
+            fields = conditions.bound(match.run)
             if match.is_match:
-                fields = conditions.bound(match.run)
                 measures = tuple((m.name, value_of(m.value, {}, fields)) for m in case.pattern.measures)
                 matches.append((*one, measures))
             if match.is_timeout:
-                timeouts.append((*one, ()))
+                late = case.pattern.timeout_measures or ()
+                timeouts.append((*one, tuple((m.name, value_of(m.value, {}, fields)) for m in late)))
     return Answers(frozenset(matches), frozenset(timeouts))
 
 
