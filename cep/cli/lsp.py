@@ -1,7 +1,7 @@
 """`cep lsp`: an editor's requests over standard input and output → what cep/lang says about the text.
 
 The Language Server Protocol 3.17; pygls does the wire. Texts that are open in the editor stand for their files.
-Tested by: tests/cli/test_lsp.py
+Tested by: tests/cli/test_lsp.py, tests/cli/test_editor_client.py
 """
 
 from __future__ import annotations
