@@ -64,9 +64,15 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The newest checkpoint that is whole: a store directory for each part, and why newer ones were passed over."""
+    """The newest checkpoint that is whole: a store directory for each part, and why newer ones were passed over.
 
+    `parts` and `files` are those that were brought here, out of the target at `url`.
+    """
+
+    url: str
     manifest: Manifest
+    parts: tuple[StoredPart, ...]
+    files: tuple[StoredFile, ...]
     payload: bytes
     folder: Path
     refused: tuple[str, ...]
@@ -86,9 +92,10 @@ def read_manifest(target: Target, number: int) -> Manifest:
     return Manifest.from_bytes(target.read(_name(number)), _name(number))
 
 
-def restore(target: Target, folder: Path) -> Restored | None:
+def restore(target: Target, folder: Path, groups: range | None = None) -> Restored | None:
     """Bring the newest whole checkpoint into the new directory `folder`; None where none was ever published.
 
+    With `groups` only the stores that hold some of them: for a process that takes over a share (savepoints.py).
     Every file is verified; a checkpoint with a damaged or missing one is passed over for the one before it.
     Raises: StateCorruptError if no checkpoint is whole, with the reason for each. StoreError if the target cannot be
     reached and StateFormatError for one of a later build: going back in time would be the wrong answer to either.
@@ -99,17 +106,13 @@ def restore(target: Target, folder: Path) -> Restored | None:
     for number in reversed(checkpoint_numbers(target)):
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            manifest = read_manifest(target, number)
-            for file in manifest.files:
-                fetch(target, file, partial / file.name, file.name.endswith(_FOREVER_SAME))
+            found = _fetched(target, number, partial, groups)
         except StateCorruptError as error:
             refused.append(f"checkpoint {number}: {error}")
             continue
         payload = (partial / PAYLOAD).read_bytes()
-        for part in manifest.parts:
-            (partial / part.name).mkdir(exist_ok=True)
         partial.rename(folder)
-        return Restored(manifest, payload, folder, tuple(refused))
+        return Restored(target.url, *found, payload, folder, tuple(refused))
     shutil.rmtree(partial, ignore_errors=True)
     if refused:
         raise StateCorruptError(
@@ -117,6 +120,18 @@ def restore(target: Target, folder: Path) -> Restored | None:
             + "\n  ".join(refused)
         )
     return None
+
+
+def _fetched(
+    target: Target, number: int, folder: Path, groups: range | None
+) -> tuple[Manifest, tuple[StoredPart, ...], tuple[StoredFile, ...]]:
+    manifest = read_manifest(target, number)
+    parts = tuple(p for p in manifest.parts if groups is None or (p.first < groups.stop and groups.start < p.end))
+    wanted = {PAYLOAD, *(part.name for part in parts)}
+    files = tuple(file for file in manifest.files if file.name.split("/")[0] in wanted)
+    for file in files:
+        fetch(target, file, folder / file.name, file.name.endswith(_FOREVER_SAME))
+    return manifest, parts, files
 
 
 class Checkpoints:
@@ -140,8 +155,9 @@ class Checkpoints:
         self._kept_count = kept_count
         self._on_step = on_step
         self._hashes = _hashes_of(restored) if restored else {}
-        self._trusted = {file.sha256 for file in restored.manifest.files} if restored else set[str]()
-        self._live = self._known_manifests(restored)
+        same = restored if restored is not None and restored.url == target.url else None
+        self._trusted = {file.sha256 for file in same.files} if same else set[str]()
+        self._live = self._known_manifests(same)
         self._names = set(target.sizes(FOLDER))
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
@@ -275,7 +291,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 def _hashes_of(restored: Restored) -> dict[tuple[int, int, int], str]:
     """Of the restored files that a store opened since cannot have changed: they were hashed a moment ago."""
-    stored = [(restored.folder / file.name, file) for file in restored.manifest.files]
+    stored = [(restored.folder / file.name, file) for file in restored.files]
     return {
         _identity(path): file.sha256
         for path, file in stored

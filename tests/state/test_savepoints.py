@@ -20,7 +20,7 @@ from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.savepoints import load_savepoint, move_groups, open_savepoint, shares, write_savepoint
 from cep.state.states import States
-from cep.state.store import DurableStore
+from cep.state.store import DurableStore, StoreSnapshot
 from cep.state.target import Target
 from tests.state.declared import ManualClock, declare, row
 
@@ -90,6 +90,54 @@ def test_a_checkpoint_goes_on_with_other_workers(tmp_path: Path, first: int, the
                 assert {key_group_of(key) for key in entries(store)} <= {*groups, STORE_GROUP}
                 moved |= entries(store)
     assert moved == expected
+
+
+def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoints(tmp_path: Path) -> None:
+    parts = filled(tmp_path, RocksStore, 3)
+    old = Target(str(tmp_path / "old"))
+    with Checkpoints(old, tmp_path / "work") as checkpoints:
+        copying = checkpoints.begin(parts, b"offsets", 0)
+        assert copying is not None
+        copying.result(timeout=60)
+    found = restore(old, tmp_path / "back", range(5, 8))
+    assert found is not None
+    assert [part.name for part in found.parts] == ["worker-1"]
+    assert sorted(path.name for path in found.folder.iterdir()) == ["payload", "worker-1"]
+    share = {k: v for k, v in entries(parts[1].store).items() if key_group_of(k) in (5, 6, 7, STORE_GROUP)}
+    new = Target(str(tmp_path / "new"))
+    with (
+        RocksStore(found.path("worker-1")) as source,
+        RocksStore(tmp_path / "mine") as mine,
+        Checkpoints(new, tmp_path / "work", restored=found) as checkpoints,
+    ):
+        move_groups([source], mine, range(5, 8))
+        # The very same files too: what is verified in one target is not thought to be in another.
+        both = [Part("mine", mine, 5, 8), Part("source", source, 4, 5)]
+        copying = checkpoints.begin(both, b"offsets", 0)
+        assert copying is not None
+        copying.result(timeout=60)
+    again = restore(new, tmp_path / "again")
+    assert again is not None
+    with RocksStore(again.path("mine")) as mine, RocksStore(again.path("source")) as source:
+        assert entries(mine) == share
+        assert entries(source) == entries(parts[1].store)
+    for part in parts:
+        part.store.close()
+
+
+def test_a_savepoint_that_failed_half_way_is_none_and_can_be_written_again(tmp_path: Path) -> None:
+    class Failing(MemoryStore):
+        def snapshot(self) -> StoreSnapshot:
+            raise StoreError("the disk is gone")
+
+    target = Target(str(tmp_path / "savepoint"))
+    (good,) = filled(tmp_path, KINDS["memory"], 1)
+    with pytest.raises(StoreError, match="gone"):
+        write_savepoint(target, tmp_path / "work", [good, Part("bad", Failing(), 12, 13)], b"", 0)
+    with pytest.raises(StateCorruptError, match="cannot read"):
+        open_savepoint(target, tmp_path / "work")
+    write_savepoint(target, tmp_path / "work", [good], b"", 0)
+    assert open_savepoint(target, tmp_path / "work").groups == GROUPS
 
 
 def test_declared_state_goes_on_after_workers_became_one(tmp_path: Path) -> None:
