@@ -53,13 +53,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A checkpoint that is there. Units: bytes; `copied` is what the target did not have."""
+    """A checkpoint that is there. Units: bytes; `copied` is what the target did not have.
+
+    `is_tidy` is false if what is older could not be removed; the next checkpoint tries again.
+    """
 
     number: int
     files_count: int
     bytes_count: int
     copied_files_count: int
     copied_bytes_count: int
+    is_tidy: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,20 +222,28 @@ class Checkpoints:
             self._on_step(4)
             self._target.create(_name(number), Manifest(KIND, number, created_ms, parts, files).to_bytes())
             self._live[number] = {file.sha256 for file in files}
-            self._retire()
-            self._collect()
+            is_tidy = self._tidied()
             self._on_step(7)
         except StateError:
             # What was copied for nothing must not fill a target that was full; but if another process has taken the
             # number, then its checkpoint may need the same files.
             with suppress(StateError):
-                if number in self._live or number not in checkpoint_numbers(self._target):
+                if number not in checkpoint_numbers(self._target):
                     self._collect()
             raise
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         total = sum(file.size for file in files)
-        return Published(number, len(files), total, len(copied), sum(copied.values()))
+        return Published(number, len(files), total, len(copied), sum(copied.values()), is_tidy)
+
+    def _tidied(self) -> bool:
+        """Whether what is old could be removed: the checkpoint is there in any case."""
+        try:
+            self._retire()
+            self._collect()
+        except StateError:
+            return False
+        return True
 
     def _upload(self, paths: Sequence[Path], files: Sequence[StoredFile]) -> dict[str, int]:
         copied: dict[str, int] = {}
@@ -249,8 +261,11 @@ class Checkpoints:
         hashes: dict[tuple[int, int, int], str] = {}
         files = []
         for path in paths:
-            identity = _identity(path)
-            hashes[identity] = self._hashes.get(identity) or sha256_of(path)
+            try:
+                identity = _identity(path)
+                hashes[identity] = self._hashes.get(identity) or sha256_of(path)
+            except OSError as error:
+                raise StoreError(f"cannot read {path}: {error.strerror}; look at the disk of the stores") from error
             files.append(StoredFile(str(path.relative_to(folder)), identity[1], hashes[identity]))
         self._hashes = hashes
         return tuple(files)

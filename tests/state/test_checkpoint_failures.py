@@ -151,6 +151,35 @@ def test_a_target_that_cannot_be_reached_is_no_reason_to_go_back(tmp_path: Path)
     assert restore(target, tmp_path / "back") is not None
 
 
+class Hoarding(MemoryFileSystem):  # type: ignore[misc]
+    """An object store that lets nothing go, for a while."""
+
+    protocol = "hoarding"
+    lets_go = False
+
+    def rm_file(self, path: str) -> None:
+        if not self.lets_go:
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+        super().rm_file(path)
+
+
+def test_what_cannot_be_removed_is_no_failure_and_is_removed_later(tmp_path: Path) -> None:
+    fsspec.register_implementation("hoarding", Hoarding, clobber=True)
+    target = Target(f"hoarding://{uuid4()}")
+    store = MemoryStore()
+    tidy = []
+    with Checkpoints(target, tmp_path / "work", kept_count=1) as checkpoints:
+        for number in range(4):
+            Hoarding.lets_go = number == 3
+            store.put(store_key(0, b"k", b"", b""), os.urandom(20))
+            copying = checkpoints.begin([Part("main", store, 0, 8)], b"%d" % number, 0)
+            assert copying is not None
+            tidy.append(copying.result(timeout=60).is_tidy)
+    assert tidy == [True, False, False, True]
+    assert checkpoint_numbers(target) == [4]
+    assert set(target.sizes(FOLDER)) == {file.sha256 for file in read_manifest(target, 4).files}
+
+
 def test_a_failed_checkpoint_leaves_no_file_for_ever(tmp_path: Path) -> None:
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
     FlakyFileSystem.chance = Random(3)

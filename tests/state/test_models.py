@@ -285,5 +285,5 @@ def test_on_disk(model: type[Model], cleanup: Cleanup) -> None:
 @pytest.mark.parametrize("cleanup", CLEANUPS)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind.value)
 def test_at_length(model: type[Model], cleanup: Cleanup | None) -> None:
-    run = settings(max_examples=300, stateful_step_count=50)
+    run = settings(max_examples=100, stateful_step_count=50)
     run_state_machine_as_test(variant(model, cleanup, on_disk=False), settings=run)
