@@ -7,7 +7,7 @@ later in the order is not in it, so that the value does not depend on how the ev
     windows      count: how many   sum, avg: differences of running totals (integers), exact sums (floats)
                  min, max, distinct, percentile: two pointers (kernels/histories.py)
 
-Tested by: tests/engine/test_histories.py
+Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 """
 
 from __future__ import annotations
