@@ -80,8 +80,9 @@ class Program:
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The columns of an EventBatch that matching looks at."""
-        own = (c for c in self.columns[y.COLUMNS_FIXED :] if not (c.derived or c.computed))
-        return tuple(c.name for c in own)
+        own = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
+        past = [] if self.histories is None else [c.name for c in self.histories.kept]
+        return tuple(dict.fromkeys((*own, *past)))
 
     def relevant_to(self, rule: int) -> Int32:
         """The predicates that a rule reacts to; -1 stands for all events."""

@@ -128,4 +128,5 @@ def bytes_of(keyed_state: KeyedState) -> int:
     events = keyed_state.events
     texts = keyed_state.keys.nbytes + events.event_id.nbytes + sum(c.nbytes for c in events.columns.values())
     numbers = keyed_state.runs.nbytes + keyed_state.nodes.nbytes + 16 * len(keyed_state.runs) + 20 * len(events)
-    return int(texts + numbers)
+    past = keyed_state.histories
+    return int(texts + numbers + 20 * len(past) + sum(c.nbytes for c in past.columns.values()))

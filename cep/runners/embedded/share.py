@@ -26,7 +26,7 @@ from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
 from cep.runners import duplicates
 from cep.runners.embedded.pages import Pages, Place, domain_name
-from cep.runners.job import ARRIVAL, Job, StepOutput, match_step
+from cep.runners.job import ARRIVAL, Job, StepOutput, match_step, page_deadline_ms
 from cep.runners.letters import first_seen, on_time
 from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
@@ -123,11 +123,11 @@ class Share:
         for slot in slots.tolist():
             wanted = slot_of_key == slot
             share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
-            expiry_ms = share.expiry_min
-            if expiry_ms is not None:
+            deadline_ms = page_deadline_ms(program, share)
+            if deadline_ms is not None:
                 self.pages.write(self._place(number, slot), share)
-                deadlines[slot] = min(expiry_ms, _NEVER - 1)
-                self._earliest_ms = min(self._earliest_ms, expiry_ms)
+                deadlines[slot] = min(deadline_ms, _NEVER - 1)
+                self._earliest_ms = min(self._earliest_ms, deadline_ms)
             elif deadlines[slot] != _NEVER:
                 self.pages.remove(self._place(number, slot))
                 deadlines[slot] = _NEVER

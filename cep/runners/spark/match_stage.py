@@ -3,7 +3,7 @@
     state variable        holds                                             touched
     rulebook  ValueState  the key group's rulebook                          read once a process, written on a change
     progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
-    pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
+    pages     MapState    (domain << 16 | page) → keyed state of many keys  each touched page, once a micro-batch
     waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
     seen      MapState    domain, bucket → hashes of event ids              where duplicates are looked for
 
@@ -30,14 +30,13 @@ from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import Poison
 from cep.columnar.route import key_pages
-from cep.engine.histories import until_ms
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
 from cep.rulebook.levels import by_level
 from cep.runners import duplicates
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
-from cep.runners.job import ARRIVAL, Job, Programs, StepOutput, match_step
+from cep.runners.job import ARRIVAL, Job, Programs, StepOutput, match_step, page_deadline_ms
 from cep.runners.letters import dead_letter, first_seen, on_time
 from cep.runners.spark.packed import (
     ALERTS,
@@ -329,9 +328,10 @@ class MatchProcessor(StatefulProcessor):
         for page in sorted(touched):
             wanted = page_of_key == page
             share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
-            if share:
+            deadline_ms = page_deadline_ms(program, share)
+            if deadline_ms is not None:
                 self._pages.updateValue((base + page,), (encode_page(share),))
-                progress.deadlines[base + page] = _deadline_ms(program, share)
+                progress.deadlines[base + page] = deadline_ms
             elif base + page in progress.deadlines:
                 self._pages.removeKey((base + page,))
                 del progress.deadlines[base + page]
@@ -349,14 +349,6 @@ class MatchProcessor(StatefulProcessor):
 def _row(packed: PackedRow) -> Row:
     group, kind, domain, order, payload = packed
     return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)
-
-
-def _deadline_ms(program: Program, share: KeyedState) -> int:
-    """When to look at a page again though its keys have no events: a run is over, or the last of its histories."""
-    times = [] if share.expiry_min is None else [share.expiry_min]
-    if program.histories is not None and len(share.histories):
-        times.append(int(until_ms(program.histories, share.histories).max()))
-    return min(times)
 
 
 def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:

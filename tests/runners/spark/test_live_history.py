@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.model.rule import UpsertRecord
 from tests.runners.spark import transactions
 from tests.runners.spark.live_cases import END, LiveRun, make_job, replayed, rows, split
 
@@ -41,11 +42,20 @@ pattern wakes_up by terminal_id {
 NAMES = ("unusual", "many_terminals", "wakes_up")
 
 
+def records() -> list[UpsertRecord]:
+    """Rules that look at past events."""
+    return [r.model_copy(update={"source": SOURCE}) for r in transactions.records(*NAMES)]
+
+
+def history_lines() -> list[bytes]:
+    """Payments in the order of their times."""
+    table = transactions.transactions().sort_by([("event_time", "ascending"), ("tx_id", "ascending")])
+    return [orjson.dumps(row | {"event_type": "payment"}) for row in _rows(table)]
+
+
 @pytest.mark.parametrize(("files", "pages"), [(3, 2)])
 def test_replay_and_live_agree(spark: SparkSession, tmp_path: Path, files: int, pages: int) -> None:
-    given = [r.model_copy(update={"source": SOURCE}) for r in transactions.records(*NAMES)]
-    table = transactions.transactions().sort_by([("event_time", "ascending"), ("tx_id", "ascending")])
-    lines = [orjson.dumps(row | {"event_type": "payment"}) for row in _rows(table)]
+    given, lines = records(), history_lines()
     job = make_job(given, 0, pages)
     live = LiveRun(spark, tmp_path, job, tuple(record.to_json() for record in given))
     parts = split(lines, files)

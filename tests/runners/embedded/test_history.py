@@ -1,0 +1,42 @@
+"""Rules that look at past events: the embedded engine finds what the replay finds, cut anywhere, saved and restored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.job import Job
+from cep.state.memory import MemoryStore
+from cep.state.rocks import RocksStore
+from tests.runners.embedded.cases import cut, deployment, expected
+from tests.runners.embedded.test_engine import feed, finish
+from tests.runners.spark.test_live_history import NAMES, history_lines, records
+
+
+@pytest.mark.parametrize(("pages", "page_bytes"), [(1, None), (3, 20_000)])
+def test_the_alerts_of_the_replay(pages: int, page_bytes: int | None, tmp_path: Path) -> None:
+    given = deployment(records())
+    lines = history_lines()[:9_000]
+    job = Job(given.schema, given.key_domains, 16, pages)
+    initial = tuple(record.to_json() for record in records())
+    store = RocksStore(tmp_path / "rocks") if page_bytes else MemoryStore()
+    engine = Engine(job, initial, store, Workers(1, page_bytes_max=page_bytes))
+    counters: Counter[str] = Counter()
+    pieces = cut(lines, 12, seed=pages)
+    found = feed(engine, pieces[:6], counters)
+    payload, _ = engine.save()
+    store.checkpoint(tmp_path / "saved")
+    engine.close()
+    store.close()
+    again = RocksStore(tmp_path / "saved") if page_bytes else MemoryStore.open(tmp_path / "saved")
+    engine = Engine(job, initial, again, Workers(2, page_bytes_max=page_bytes))
+    engine.restore(payload)
+    found += feed(engine, pieces[6:], counters) + finish(engine, counters)
+    again.close()
+    replayed = expected(lines, given, tmp_path)
+    assert sorted(found) == sorted(replayed)
+    for name in NAMES:
+        assert any(name.encode() in line for line in replayed), name
