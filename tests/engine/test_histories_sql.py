@@ -104,8 +104,6 @@ def generated() -> pa.Table:
 
 
 def of_file(name: str, key: str, other: str) -> pa.Table:
-    if not (DATA / name).exists():
-        pytest.skip(f"{name} is not at hand")
     query = f"""select {key}::varchar as key, coalesce({other}::varchar, '') as other, epoch_ms(event_time) as time_ms,
                 round(amount * 100)::bigint as amount from '{DATA / name}' order by time_ms, tx_id"""
     return run_sql(query)
@@ -184,12 +182,17 @@ def test_generated_payments(parts: int) -> None:
     check(generated(), {"1 h": DAY_MS // 24, "28 d": 28 * DAY_MS}, parts)
 
 
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the public data sets are not beside the repository")
+
+
 @pytest.mark.slow
+@needs_data
 def test_all_of_the_bank_accounts() -> None:
     check(of_file("berka_354_accounts_full_history.parquet", "account_id", "counterparty_account"), WINDOWS, 5)
 
 
 @pytest.mark.slow
+@needs_data
 @pytest.mark.parametrize(("key", "other"), [("customer_id", "terminal_id"), ("terminal_id", "customer_id")])
 def test_all_card_payments(key: str, other: str) -> None:
     check(of_file("ulb_handbook_transactions.parquet", key, other), WINDOWS, 1)
