@@ -42,6 +42,14 @@ def job_of(settings: JobSettings, deployment: Deployment) -> Job:
     )
 
 
+def range_of(text: str) -> range:
+    """`0-63` as key groups. Raises: UsageError."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
+        raise UsageError(f"--groups {text}: give first-last, as 0-63")
+    return range(int(first), int(last) + 1)
+
+
 def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
     """An event that SIGINT and SIGTERM set, so that the job ends between two micro-batches. The second one ends it at
     once, which costs a micro-batch done again and nothing else.

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,8 +18,9 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import job_of, stop_on_signals, tell_problems
+from cep.cli.given_job import job_of, range_of, stop_on_signals, tell_problems
 from cep.model.settings import Settings
+from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
@@ -88,11 +92,17 @@ def run(options: argparse.Namespace) -> int:
     def report(found: BatchReport) -> None:
         observed.finished(found.batch_id, found.totals)
 
+    def answer(parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
+        """`/key?key=c17`: every partial match of the key, as `cep state --key` shows them."""
+        key = "".join(parameters.get("key", ()))
+        pages, programs = runner.ask(lambda asked: asked.pages_of_key(key))
+        return [asdict(run) for run in runs_of_key(pages, key, programs)] or None
+
     pace = Pace(embedded.interval, at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, sources, outlets, commits, pace, report, idle=observed.idle)
     try:
-        with served(settings.observe.listen, observed) as address:
-            where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
+        with served(settings.observe.listen, observed, {"/key": answer}) as address:
+            where = f"; /metrics, /health and /key?key=… at {address[0]}:{address[1]}" if address else ""
             begins = "goes on" if commits.restored is not None else "begins"
             keeps = f"{checkpoint} keeps its progress" if checkpoint else "nothing is kept"
             log.tell(
@@ -146,10 +156,10 @@ def _workers(settings: Settings, job: Job) -> Workers:
     bytes_max = (embedded.cache_mb << 20) // 2 if settings.job.checkpoint and embedded.store == "rocksdb" else None
     if text is None:
         return Workers(embedded.workers, page_bytes_max=bytes_max)
-    first, _, last = text.partition("-")
-    if not (first.isdigit() and last.isdigit() and int(first) <= int(last) < job.groups_count):
-        raise UsageError(f"--groups {text}: give first-last, as 0-63, below the job's {job.groups_count} key groups")
-    return Workers(embedded.workers, int(first), int(last) + 1, bytes_max)
+    groups = range_of(text)
+    if groups.stop > job.groups_count:
+        raise UsageError(f"--groups {text}: they are below the job's {job.groups_count} key groups")
+    return Workers(embedded.workers, groups.start, groups.stop, bytes_max)
 
 
 def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:

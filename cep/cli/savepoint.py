@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cep.base.errors import UsageError
+from cep.cli.given_job import range_of
 from cep.cli.paths import printed
+from cep.runners.embedded import savepoint as embedded
 from cep.state.target import Target
 
 HELP = """\
@@ -26,12 +29,20 @@ savepoint was made: events since then are read and matched again, and so are the
 examples:
   cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
   cep restore --from /backup/cep --list
+  cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-63     (a process of `cep run`)
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `cep savepoint`."""
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the stopped job")
+    parser.add_argument(
+        "--checkpoint",
+        type=Path,
+        required=True,
+        nargs="+",
+        metavar="FOLDER",
+        help="of the stopped job; of `cep run` those of all its processes",
+    )
     parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or what fsspec takes")
 
 
@@ -42,14 +53,24 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="to be made; new or empty")
     what.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
     parser.add_argument("--name", metavar="NAME", help="of the savepoint (default: the latest)")
+    parser.add_argument(
+        "--groups", metavar="RANGE", help="of a savepoint of `cep run`: the key groups of this process, as 0-63"
+    )
+    parser.add_argument("--store", choices=("rocksdb", "memory"), default="rocksdb", help="of `cep run` (rocksdb)")
 
 
 def run(options: argparse.Namespace) -> int:
     """Make a savepoint. Raises: UsageError, StateError."""
+    if embedded.is_embedded(options.checkpoint[0]):
+        made = embedded.save(options.checkpoint, Target(options.to))
+        printed(f"{options.to}: key groups {made.groups.start}-{made.groups.stop - 1}, {made.files_count:,} files")
+        return 0
+    if len(options.checkpoint) > 1:
+        raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.savepoint import save  # noqa: PLC0415
 
-    saved = save(options.checkpoint, Target(options.to))
+    saved = save(options.checkpoint[0], Target(options.to))
     printed(
         f"{saved.name}: {saved.files_count:,} files, {saved.size:,} bytes, {saved.copied:,} of them copied; "
         f"up to micro-batch {saved.batch_id}"
@@ -59,9 +80,17 @@ def run(options: argparse.Namespace) -> int:
 
 def run_restore(options: argparse.Namespace) -> int:
     """Restore, or list. Raises: UsageError, StateError."""
+    target = Target(options.source)
+    if embedded.has_savepoint(target) and options.checkpoint is not None:
+        groups = None if options.groups is None else range_of(options.groups)
+        loaded = embedded.load(target, options.checkpoint, groups, options.store)
+        shown = f"{loaded.groups.start}-{loaded.groups.stop - 1}"
+        printed(
+            f"{options.checkpoint}: key groups {shown}, {loaded.entries:,} entries; `cep run` with --groups {shown}"
+        )
+        return 0
     from cep.runners.spark.savepoint import restore, savepoints  # noqa: PLC0415
 
-    target = Target(options.source)
     if options.list:
         for name in savepoints(target):
             printed(name)

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from cep.cli.paths import printed
 from cep.report.keyed_state import Held, RunFacts, held, runs_of_key
+from cep.runners.embedded.savepoint import is_embedded, newest_pages
 
 HELP = """\
 Show the keyed state of a live job, as it was at the end of its last finished micro-batch: pages, keys, runs and bytes,
@@ -37,6 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print; returns 0, or 1 if the key has no runs. Raises: UsageError, StateError."""
+    if is_embedded(options.checkpoint):
+        kept, programs = newest_pages(options.checkpoint, options.key)
+        if options.key is None:
+            _print_held(held(kept), options.json)
+            return 0
+        found = list(runs_of_key(kept, options.key, programs))
+        _print_runs(options.key, found, options.json)
+        return 0 if found else 1
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.session import create_session  # noqa: PLC0415
     from cep.runners.spark.state import job_of, programs_of, stored_pages  # noqa: PLC0415

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
+from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 import orjson
@@ -35,6 +36,8 @@ from cep.model.rule import utc_text
 # What stands in the brackets of a counter's name: `poison[missing_field]`, `alerts[card_testing@3]`.
 _LABELS: Mapping[str, tuple[str, ...]] = {"poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version")}
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
+# Path → what is answered to the parameters of a question, None for what is not there.
+Answers = Mapping[str, Callable[[Mapping[str, list[str]]], Any]]
 # Totals that rise and fall.
 _GAUGES: Mapping[str, str] = {"runs": "Partial matches alive."}
 
@@ -116,8 +119,11 @@ class Log:
 
 
 @contextmanager
-def served(address: tuple[str, int] | None, observed: Observed) -> Iterator[tuple[str, int] | None]:
-    """Answer /metrics and /health at the address for as long as the block runs; gives the address, port chosen if 0.
+def served(
+    address: tuple[str, int] | None, observed: Observed, answers: Answers | None = None
+) -> Iterator[tuple[str, int] | None]:
+    """Answer /metrics, /health and what the runner answers, for as long as the block runs; gives the address, with the
+    port that was chosen for 0.
 
     Raises: UsageError if the address cannot be had.
     """
@@ -125,7 +131,7 @@ def served(address: tuple[str, int] | None, observed: Observed) -> Iterator[tupl
         yield None
         return
     try:
-        server = make_server(*address, _app(observed), _server_class(address[0]), _QuietHandler)
+        server = make_server(*address, _app(observed, answers or {}), _server_class(address[0]), _QuietHandler)
     except OSError as error:
         raise UsageError(
             f"cannot listen at {address[0]}:{address[1]}: {error}; give --listen another port, or none"
@@ -154,7 +160,7 @@ def _server_class(host: str) -> type[WSGIServer]:
     return Server
 
 
-def _app(observed: Observed) -> Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]:
+def _app(observed: Observed, answers: Answers) -> Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]]:
     registry = CollectorRegistry()
     registry.register(observed)
     metrics: Callable[[Mapping[str, Any], Callable[..., Any]], Iterable[bytes]] = make_wsgi_app(registry)
@@ -168,9 +174,13 @@ def _app(observed: Observed) -> Callable[[Mapping[str, Any], Callable[..., Any]]
                 status = "200 OK" if is_healthy else "503 Service Unavailable"
                 start_response(status, [("Content-Type", "application/json")])
                 return [orjson.dumps(told) + b"\n"]
+            case path if path in answers:
+                found = answers[path](parse_qs(environ["QUERY_STRING"]))
+                start_response("404 Not Found" if found is None else "200 OK", [("Content-Type", "application/json")])
+                return [orjson.dumps(found) + b"\n"]
             case _:
                 start_response("404 Not Found", [("Content-Type", "text/plain")])
-                return [b"here are /metrics and /health\n"]
+                return [" ".join(["here are /metrics /health", *answers]).encode() + b"\n"]
 
     return answer
 

@@ -15,8 +15,9 @@ Start:
 
 A crash before 4 is over loses nothing that was shown: the work since the last checkpoint is done again. After it, R2
 does what 5 did or was about to do. So every alert is delivered exactly once, if sinks keep their contract: a
-transaction with the number in it (Kafka), a file with the number as its name. `on_step` is called before each step with
-its name: what tests crash in.
+transaction with the number in it (Kafka), a file with the number as its name. Numbers only grow, for a job's whole
+life: a folder that was made from a savepoint adds to its own the number that the savepoint had. `on_step` is called
+before each step with its name: what tests crash in.
 Tested by: tests/runners/embedded/test_commit.py
 """
 
@@ -35,7 +36,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import StateCorruptError, StateFormatError
+from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.output import write_letters
@@ -50,7 +51,9 @@ from cep.state.target import Target
 
 PAYLOAD_FORMAT = 1
 PART = "store"
-_STORE, _LINKS, _TARGET = "store", "links", "checkpoints"
+_STORE, _LINKS = "store", "links"
+TARGET = "checkpoints"
+DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,9 @@ class Commits:
         self._checkpoints: Checkpoints | None = None
         self.restored: dict[str, Any] | None = None
         self.restored_number = 0
+        self.restored_part: range | None = None
+        self._delivered = 0  # the newest checkpoint whose alerts went out
+        self._base = 0  # what is added to a checkpoint's number
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
         self.held = Held()
@@ -164,7 +170,7 @@ class Commits:
             return
         self._on_step("R1")
         folder = settings.folder
-        target = Target(settings.target or str(folder / _TARGET))
+        target = Target(settings.target or str(folder / TARGET))
         working = folder / _STORE
         shutil.rmtree(working, ignore_errors=True)  # of a process that ended: nobody knows of which moment it is
         found = restore(target, working)
@@ -173,23 +179,37 @@ class Commits:
             target, folder / _LINKS, kept_count=settings.kept_count, restored=found, on_step=on_checkpoint
         )
         if found is not None:
-            self.restored = _read_payload(found.payload)
+            self.restored = read_payload(found.payload)
+            (part,) = found.manifest.parts
+            self.restored_part = range(part.first, part.end)
             self.restored_number = found.manifest.number
             self.refused = found.refused
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
-        """R1 for the engine, R2 and R3; nothing for a job that begins. Raises: StateError, SinkError, SourceError."""
+        """R1 for the engine, R2 and R3; nothing of it for a job that begins.
+
+        Raises: UsageError if the checkpoint is of other key groups; StateError, SinkError, SourceError.
+        """
         if self.restored is None:
             return
         payload = self.restored
+        assert self.restored_part is not None, "restored together"
+        if self.restored_part != engine.groups:
+            held, asked = _shown(self.restored_part), _shown(engine.groups)
+            raise UsageError(
+                f"the checkpoint is of the key groups {held}, not {asked}; start it with --groups {held}, or make a "
+                "savepoint and restore it with the key groups of each process"
+            )
         engine.restore(payload["engine"])
         self.totals = Counter(payload["totals"])
         self._on_step("R2")
         outlets.deliver(
             decode_alerts(base64.b64decode(payload["alerts"])),
             [letter.encode() for letter in payload["letters"]],
-            self.restored_number,
+            payload["base"] + self.restored_number,
         )
+        self._delivered = self.restored_number
+        self._base = payload["base"]
         self._on_step("R3")
         sources.seek(payload["positions"])
 
@@ -206,10 +226,11 @@ class Commits:
         saved, _ = engine.save()
         payload = {
             "format": PAYLOAD_FORMAT,
+            "base": self._base,
             "engine": saved,
             "positions": sources.positions(),
             "totals": dict(self.totals),
-            "alerts": base64.b64encode(encode_alerts(self.held.table())).decode(),
+            "alerts": packed_alerts(self.held.table()),
             "letters": [letter.decode() for letter in self.held.letters],
         }
         self._on_step("3")
@@ -230,8 +251,9 @@ class Commits:
             return False
         self.last = flight.copying.result()
         self._on_step("5")
-        outlets.deliver(flight.held.table(), flight.held.letters, self.last.number)
+        outlets.deliver(flight.held.table(), flight.held.letters, self._base + self.last.number)
         self._on_step("6")
+        self._delivered = self.last.number
         self._in_flight = None
         return True
 
@@ -240,9 +262,21 @@ class Commits:
         if self._checkpoints is not None:
             self._checkpoints.close()
         self.store.close()
+        if self._settings.folder is not None and self._in_flight is None and self._delivered:
+            (self._settings.folder / DELIVERED).write_text(str(self._delivered))
 
 
-def _read_payload(data: bytes) -> dict[str, Any]:
+def packed_alerts(alerts: pa.Table) -> str:
+    """Alerts as a payload holds them."""
+    return base64.b64encode(encode_alerts(alerts)).decode()
+
+
+def _shown(groups: range) -> str:
+    return f"{groups.start}-{groups.stop - 1}"
+
+
+def read_payload(data: bytes) -> dict[str, Any]:
+    """What a checkpoint keeps beside its store. Raises: StateCorruptError, StateFormatError."""
     try:
         payload: dict[str, Any] = orjson.loads(data)
         found = payload["format"]

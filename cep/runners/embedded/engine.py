@@ -23,16 +23,18 @@ import pyarrow as pa
 
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import EventBatch, concat_batches
+from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded
-from cep.columnar.route import key_groups
+from cep.columnar.route import KeyDomain, key_groups, key_hashes
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.nfa.program import Program
 from cep.runners.embedded.pages import Pages
 from cep.runners.embedded.share import Done, Share, Work
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import changed, forgotten, initial_rulebook, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
+from cep.state.pages import StoredPage
 from cep.state.store import DurableStore, WriteBatch
 
 
@@ -109,6 +111,15 @@ class Engine:
             self._rulebook = forgotten(job, self._rulebook, self.watermark_ms)
         alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
         return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
+
+    def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
+        """The pages in which a key may have runs, and the programs in force. To be asked between micro-batches."""
+        hashes = key_hashes(pa.array([key], TEXT))
+        group = int(hashes[0] % np.uint64(self.job.groups_count))
+        page = int((hashes[0] // np.uint64(self.job.groups_count)) % np.uint64(self.job.pages_count))
+        owners = [share for share in self.shares if group in share.groups]
+        found = [stored for share in owners for stored in share.stored(group, page)]
+        return found, self._programs.of(self._rulebook.rulebook, self.job.schema)
 
     def close(self) -> None:
         """End the threads."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cep.columnar.route import KeyDomain
 from cep.engine.keyed_state import KeyedState
 from cep.state.keys import prefix_range, split_key, store_key
-from cep.state.pages import decode_page, encode_page
+from cep.state.pages import StoredPage, decode_page, encode_page
 from cep.state.store import KeyedStore, WriteBatch
 
 PAGES = b"pages"
@@ -121,6 +121,15 @@ def stored_pages(
         if at.name in numbers:
             (page,) = _PAGE.unpack(at.item)
             yield Place(numbers[at.name], key_group, page), decode_page(data)
+
+
+def pages_of_group(store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...]) -> Iterator[StoredPage]:
+    """The same pages as bytes, for those who look at stored state whatever keeps it."""
+    known = {domain_name(domain): domain for domain in domains}
+    for raw, data in store.scan(prefix_range(key_group, b"", PAGES)):
+        name = split_key(raw).name
+        if name in known:
+            yield StoredPage(key_group, known[name], data)
 
 
 def bytes_of(keyed_state: KeyedState) -> int:

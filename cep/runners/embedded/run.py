@@ -13,7 +13,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -24,7 +27,9 @@ from cep.runners.event_time import PartitionTimes
 from cep.sources.live.base import Chunk, decode_chunks
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
+_ANSWER_S = 5.0
 _ATTEMPT_BITS = 24
+T = TypeVar("T")
 RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
 
 
@@ -72,6 +77,7 @@ class Runner:
         self._committed_s = time.monotonic()
         self._is_dirty = False
         self._behind: dict[str, bool] = {}
+        self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
         """Work until `stop` is set or the source ends; then commit what there is.
@@ -86,6 +92,15 @@ class Runner:
             if until_end and is_quiet and not any(self._behind.values()):
                 break
         self.finish()
+
+    def ask(self, question: Callable[[Engine], T]) -> T:
+        """The answer to a question about the engine as it is between two micro-batches; from any other thread.
+
+        Raises: what the question raises; TimeoutError if the job is too busy, or has ended.
+        """
+        asked: Future[T] = Future()
+        self._questions.put((question, asked))
+        return asked.result(_ANSWER_S)
 
     def start(self) -> None:
         """Go on from the last checkpoint, and take up the control records that are there."""
@@ -112,6 +127,13 @@ class Runner:
             self._step(chunks, controls, began_s)
         else:
             self._idle()
+        while not self._questions.empty():
+            question, asked = self._questions.get()
+            if asked.set_running_or_notify_cancel():
+                try:
+                    asked.set_result(question(self._engine))
+                except Exception as error:  # whoever asked is told
+                    asked.set_exception(error)
         self.commit()
         return has_work
 

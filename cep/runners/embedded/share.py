@@ -11,7 +11,7 @@ Tested by: tests/runners/embedded/test_engine.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from cep.runners.embedded.pages import Pages, Place, domain_name
 from cep.runners.job import ARRIVAL, Job, StepOutput, match_step, page_deadline_ms
 from cep.runners.letters import first_seen, on_time
 from cep.state.keys import prefix_range, split_key, store_key
+from cep.state.pages import StoredPage, encode_page
 from cep.state.store import KeyedStore, WriteBatch
 
 WAITING, SEEN, DEADLINES = b"waiting", b"seen", b"deadlines"
@@ -140,6 +141,13 @@ class Share:
             output.counters["runs_orphaned"] += len(self.pages.read(place))
             self.pages.remove(place)
             deadlines[slot] = _NEVER
+
+    def stored(self, group: int, page: int) -> Iterator[StoredPage]:
+        """A page of a key group, of every key domain that has it, as it would be stored."""
+        slot = (group - self.groups.start) * self._job.pages_count + page
+        for number, domain in enumerate(self._job.domains):
+            if self._deadlines[number].reshape(-1)[slot] != _NEVER:
+                yield StoredPage(group, domain, encode_page(self.pages.read(Place(number, group, page))))
 
     def _slots(self, key: Any) -> NDArray[np.int64]:
         """The place of each key's page in a domain's deadlines: int64[N]."""

@@ -1,0 +1,184 @@
+"""Checkpoints of stopped processes → one savepoint, and a savepoint → a checkpoint folder for some of its key groups.
+
+So a job moves to another machine, takes another kind of store, or is divided between processes: each gets a folder of
+its own with a range of key groups. The entries are those of state/savepoints.py; the payload is that of the newest
+checkpoint, with the job's description and first rules.
+Tested by: tests/runners/embedded/test_savepoint.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from cep.base.errors import UsageError
+from cep.columnar.batch import TEXT
+from cep.columnar.route import KeyDomain, key_groups
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.nfa.program import Program
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
+from cep.runners.embedded.pages import pages_of_group
+from cep.runners.job import Programs
+from cep.runners.spark.live_checkpoint import read_job
+from cep.state.checkpoints import Checkpoints, Part, Restored, restore
+from cep.state.memory import MemoryStore
+from cep.state.pages import StoredPage
+from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.target import Target
+
+_RULES_FILE = "initial_rules.json"
+_JOB_FILE = "job.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a savepoint or a restored folder holds. `entries` are those of the store, counted when they are loaded."""
+
+    groups: range
+    files_count: int
+    entries: int = 0
+
+
+def is_embedded(checkpoint: Path) -> bool:
+    """Whether a folder is of a process of `cep run`."""
+    return (checkpoint / TARGET).is_dir()
+
+
+def has_savepoint(target: Target) -> bool:
+    """Whether there is a savepoint of `cep run`."""
+    return NAME in target.sizes()
+
+
+def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") -> Saved:
+    """Write the newest checkpoints of a job's stopped processes, which together hold all key groups, as one savepoint.
+
+    Raises: UsageError for folders that do not belong together; StateError, StoreError.
+    """
+    with ExitStack() as opened:
+        work = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoints[0])))
+        parts: list[Part] = []
+        payloads: list[dict[str, Any]] = []
+        for number, folder in enumerate(checkpoints):
+            found = _newest(folder, work / str(number))
+            path = found.path(PART)
+            settings = StoreSettings(folder, "memory" if (path / "entries.cep").exists() else backend)
+            store = opened.enter_context(settings.open(path))
+            (held,) = found.manifest.parts
+            parts.append(Part(f"{PART}-{number}", store, held.first, held.end))
+            payload = read_payload(found.payload)
+            if not _is_delivered(folder, found.manifest.number):
+                raise UsageError(
+                    f"the process of {folder} did not end in order, so that its last alerts may not be out; start it "
+                    "once more and stop it with SIGTERM"
+                )
+            payload |= {"alerts": packed_alerts(ALERT_SCHEMA.empty_table()), "letters": []}
+            payload["base"] += found.manifest.number
+            payloads.append(payload)
+        _check_together(parts, payloads)
+        about = {
+            "job": orjson.loads((checkpoints[0] / _JOB_FILE).read_bytes()),
+            "rules": orjson.loads((checkpoints[0] / _RULES_FILE).read_bytes()),
+            "checkpoint": payloads[0],
+        }
+        manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), int(time.time() * 1_000))
+    return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
+
+
+def load(target: Target, checkpoint: Path, groups: range | None = None, backend: str = "rocksdb") -> Saved:
+    """Make a checkpoint folder from some key groups of a savepoint, all of them if `groups` is None.
+
+    Raises: UsageError if the folder is not empty or the savepoint lacks key groups; StateError, StoreError.
+    """
+    if checkpoint.exists() and any(checkpoint.iterdir()):
+        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="restore-", dir=checkpoint) as scratch:
+            return _load(target, checkpoint, groups, backend, Path(scratch))
+    except BaseException:
+        shutil.rmtree(checkpoint, ignore_errors=True)  # half a folder would be taken for a job's
+        raise
+
+
+def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, scratch: Path) -> Saved:
+    savepoint = open_savepoint(target, scratch / "payload")
+    chosen = savepoint.groups if groups is None else groups
+    if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
+        raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
+    about = orjson.loads(savepoint.payload)
+    payload = about["checkpoint"]
+    if chosen.start != savepoint.groups.start:
+        payload["totals"] = {}  # they go on once: with the process of the first key groups
+    (checkpoint / _RULES_FILE).write_bytes(orjson.dumps(about["rules"]))
+    (checkpoint / _JOB_FILE).write_bytes(orjson.dumps(about["job"]))
+    with MemoryStore() if backend == "memory" else StoreSettings(checkpoint).open(scratch / "store") as store:
+        entries = load_savepoint(savepoint, store, chosen, scratch / "entries")
+        with Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links") as writer:
+            part = Part(PART, store, chosen.start, chosen.stop)
+            copying = writer.begin((part,), orjson.dumps(payload), int(time.time() * 1_000))
+            assert copying is not None, "the only one"
+            published = copying.result()
+    (checkpoint / DELIVERED).write_text(str(published.number))  # it holds no alerts
+    return Saved(chosen, published.files_count, entries)
+
+
+def _newest(folder: Path, into: Path) -> Restored:
+    if read_job(folder) is None or not is_embedded(folder):
+        raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
+    found = restore(Target(str(folder / TARGET)), into)
+    if found is None:
+        raise UsageError(f"{folder} has no checkpoint yet; let the job run until its first commit")
+    return found
+
+
+def _is_delivered(folder: Path, number: int) -> bool:
+    path = folder / DELIVERED
+    return path.exists() and path.read_text() == str(number)
+
+
+def _check_together(parts: Sequence[Part], payloads: Sequence[dict[str, Any]]) -> None:
+    ranges = sorted((part.first, part.end) for part in parts)
+    for (_, end), (first, _) in pairwise(ranges):
+        if end != first:
+            raise UsageError(f"behind key group {end - 1} comes {first}; name the folder of every process, once")
+    for payload in payloads[1:]:
+        if payload["positions"] != payloads[0]["positions"]:
+            raise UsageError(
+                "the processes have read up to different positions, and a savepoint has one; let each come to the "
+                "end with --available-now, then try again"
+            )
+
+
+def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
+    """The pages of a process's newest checkpoint, with a key only those of its key group; and the programs in force.
+
+    Raises: UsageError for a folder that is none of `cep run`, StateError.
+    """
+    with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
+        found = _newest(checkpoint, Path(scratch) / "checkpoint")
+        job = read_job(checkpoint)
+        assert job is not None, "_newest has refused one without"
+        path = found.path(PART)
+        backend = "memory" if (path / "entries.cep").exists() else "rocksdb"
+        (held,) = found.manifest.parts
+        groups = range(held.first, held.end)
+        if key is not None:
+            own = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
+            groups = range(own, own + 1) if own in groups else range(0)
+        with StoreSettings(checkpoint, backend).open(path) as store:
+            pages = [page for group in groups for page in pages_of_group(store, group, job.domains)]
+        rulebook = Rulebook.from_bytes(
+            read_payload(found.payload)["engine"]["rulebook"].encode(), job.schema, job.domains
+        )
+    return pages, Programs().of(rulebook, job.schema)

@@ -1,0 +1,120 @@
+"""Savepoints of `cep run`: to other processes, other stores and back, with every alert once; looks at state."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import UsageError
+from cep.cli.main import USAGE, main
+from cep.runners.embedded import savepoint
+from cep.state.target import Target
+from tests.runners.embedded.cases import day, deployment, expected
+
+RULES = str(Path(__file__).parents[3] / "rules")
+WAIT_S = 60
+
+
+def run(folder: Path, *more: str) -> int:
+    """One process of the job, to the end of what is there."""
+    events, alerts = folder.parent / "events", folder.parent / "alerts" / folder.name
+    fixed = ["--rules", RULES, "--events", str(events), "--alerts", str(alerts)]
+    return main(["run", *fixed, "--checkpoint", str(folder), "--key-groups", "16", "--available-now", *more])
+
+
+def place(folder: Path, number: int, lines: tuple[bytes, ...]) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / f"{number}.jsonl").write_bytes(b"\n".join(lines))
+
+
+def written(folder: Path) -> list[bytes]:
+    return [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
+
+
+def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = day()
+    (tmp_path / "alerts").mkdir()
+    place(tmp_path / "events", 0, lines[:2_500])
+    assert run(tmp_path / "one") == 0
+    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
+    for name, groups, store in (("left", "0-4", "memory"), ("right", "5-15", "rocksdb")):
+        arguments = ["--checkpoint", str(tmp_path / name), "--groups", groups, "--store", store]
+        assert main(["restore", "--from", str(tmp_path / "s1"), *arguments]) == 0
+    place(tmp_path / "events", 1, lines[2_500:4_500])
+    assert run(tmp_path / "left", "--groups", "0-4", "--store", "memory") == 0
+    with pytest.raises(UsageError, match="different positions"):
+        savepoint.save([tmp_path / "left", tmp_path / "right"], Target(str(tmp_path / "s2")))
+    assert run(tmp_path / "right") == USAGE, "its checkpoint has other key groups"
+    assert "start it with --groups 5-15" in capsys.readouterr().err
+    assert run(tmp_path / "right", "--groups", "5-15", "--workers", "3") == 0
+    both = ["--checkpoint", str(tmp_path / "left"), str(tmp_path / "right")]
+    assert main(["savepoint", *both, "--to", str(tmp_path / "s2")]) == 0
+    assert main(["restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "again")]) == 0
+    place(tmp_path / "events", 2, lines[4_500:])
+    assert run(tmp_path / "again") == 0
+    assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(lines), deployment(), tmp_path))
+
+
+def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
+    (tmp_path / "alerts").mkdir()
+    with pytest.raises(UsageError, match="no checkpoint folder"):
+        savepoint.save([tmp_path], Target(str(tmp_path / "s")))
+    place(tmp_path / "events", 0, day()[:500])
+    assert run(tmp_path / "job") == 0
+    target = Target(str(tmp_path / "s"))
+    savepoint.save([tmp_path / "job"], target)
+    with pytest.raises(UsageError, match="is not empty"):
+        savepoint.load(target, tmp_path / "job")
+    with pytest.raises(UsageError, match="key groups 0-15 only"):
+        savepoint.load(target, tmp_path / "new", range(10, 20))
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "job" / "delivered").unlink()
+    with pytest.raises(UsageError, match="did not end in order"):
+        savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
+
+
+def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "alerts").mkdir()
+    place(tmp_path / "events", 0, day()[:3_000])
+    assert run(tmp_path / "job") == 0
+    capsys.readouterr()
+    assert main(["state", "--checkpoint", str(tmp_path / "job"), "--json"]) == 0
+    held = json.loads(capsys.readouterr().out)
+    assert held["runs"] > 100
+    key = json.loads(day()[2_990])["card_id"]
+    assert main(["state", "--checkpoint", str(tmp_path / "job"), "--key", key, "--json"]) == 0
+    stored = json.loads(capsys.readouterr().out)
+    assert stored
+    # The same question to the running job.
+    answers: list[object] = []
+
+    def ask() -> None:
+        deadline_s = time.monotonic() + WAIT_S
+        said = ""
+        while "/key?key=" not in said and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+            said += capsys.readouterr().err
+        address = said.split("/key?key=… at ")[1].split()[0]
+        while time.monotonic() < deadline_s and answers[-1:] != [stored]:
+            try:
+                with urllib.request.urlopen(f"http://{address}/key?key={key}", timeout=10) as found:
+                    answers.append(json.loads(found.read()))
+            except urllib.error.HTTPError as error:
+                answers.append(error.code)
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    arguments = ["run", "--rules", RULES, "--events", str(tmp_path / "events"), "--key-groups", "16", "--listen", "0"]
+    assert main([*arguments, "--alerts", str(tmp_path / "alerts")]) == 0
+    asking.join()
+    assert answers[-1] == stored
