@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
 from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX, PRODUCE_DEPTH_MAX
@@ -165,5 +166,7 @@ def page_deadline_ms(program: Program, share: KeyedState) -> int | None:
 
 def _counted(alerts: pa.Table) -> dict[str, int]:
     """Alerts by rule and version: `alerts[card_testing@3]`."""
-    counted = alerts.group_by(["rule_id", "version"]).aggregate([([], "count_all")]).to_pylist()
-    return {f"alerts[{c['rule_id']}@{c['version']}]": c["count_all"] for c in counted}
+    # A join and a count: Arrow's group_by starts an engine of its own, nine milliseconds for whatever few alerts.
+    versions = alerts.column("version").cast(pa.string())
+    names = pc.binary_join_element_wise(alerts.column("rule_id"), versions, "@")
+    return {f"alerts[{c['values']}]": c["counts"] for c in pc.value_counts(names).to_pylist()}
