@@ -1,18 +1,22 @@
 """Latency from Kafka to Kafka: `cep live` at a steady rate, beside a Spark stream that does nothing.
 
-    python -m tests.bench.latency [--rate 1000] [--keys 50000] [--seconds 60] [-- OPTIONS OF cep live]
+    python -m tests.bench.latency [--rate 1000] [--keys 50000] [--seconds 120] [--mock] [-- OPTIONS OF cep live]
 
 Each event reads and writes the state of its key: the rule has a run open for every card and matches each of its events
 with the one before, so that all but the first event of a card give an alert. Latency is the time from the call that
 sends an event to the receipt of its alert. The stream that does nothing copies the same records from topic to topic
 through the same source; what it takes is Spark's and Kafka's part. Both run in processes of their own, one after the
-other, on librdkafka's mock cluster. The first seconds (`--settle`) are not counted: Python workers and Java start.
+other, each with a broker of its own: an Apache Kafka, or librdkafka's mock cluster with --mock or where there is none.
+The first seconds (`--settle`) are not counted: Python workers start and Java warms up. Without options of its own the
+job has four key groups and takes events in the order in which they arrive; with several partitions, the order of event
+times would add the wait for the slowest of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +43,9 @@ ROOT = Path(__file__).parents[2]
 CORES = 2
 PARTITIONS = 4
 WAIT_S = 120
+OPTIONS = ("--key-groups", "4", "--order", "arrival")
 EVENTS, ALERTS, COPIES = "events", "alerts", "copies"
+ADDRESS = re.compile(r"[\w.]+:\d+")
 PATTERN = """\
 event payment {
   payment_id  id
@@ -92,10 +98,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rate", type=int, default=1_000, help="events a second")
     parser.add_argument("--keys", type=int, default=50_000)
     parser.add_argument("--seconds", type=int, default=120)
-    parser.add_argument("--settle", type=int, default=20, help="seconds at the start that are not counted")
+    parser.add_argument("--settle", type=int, default=45, help="seconds at the start that are not counted")
+    parser.add_argument("--mock", action="store_true", help="the mock cluster, not an Apache Kafka")
     parser.add_argument("--only", choices=("nothing", "live"))
     parser.add_argument("--copy", nargs=2, metavar=("ADDRESS", "FOLDER"), help=argparse.SUPPRESS)
-    parser.add_argument("live", nargs="*", help="options of cep live, after --")
+    parser.add_argument("live", nargs="*", default=list(OPTIONS), help="options of cep live, after --")
     return parser.parse_args()
 
 
@@ -142,15 +149,15 @@ def process(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]
 
 
 @contextmanager
-def kafka(folder: Path) -> Iterator[str]:
-    """A cluster in a process of its own; gives its address."""
+def kafka(folder: Path, is_mock: bool) -> Iterator[str]:
+    """A broker in a process of its own; gives its address."""
     log = folder / "kafka.log"
-    with process(["-m", "tests.mock_kafka"], log):
+    with process(["-m", "tests.mock_kafka" if is_mock else "tests.real_kafka"], log):
         deadline_s = time.monotonic() + WAIT_S
-        while not log.read_text().endswith("\n"):
-            assert time.monotonic() < deadline_s, "Kafka does not start"
+        while not (found := [w for w in log.read_text().split() if ADDRESS.fullmatch(w)]):
+            assert time.monotonic() < deadline_s, f"Kafka does not start: {log.read_text()}"
             time.sleep(0.05)
-        yield log.read_text().split()[0]
+        yield found[0]
 
 
 def measure(address: str, answers: str, options: argparse.Namespace, alive: subprocess.Popen[bytes]) -> Measured:
@@ -200,15 +207,23 @@ def number_of(message: Message) -> int:
     return int(value["events"][-1]["event_id"] if "events" in value else value["payment_id"])
 
 
+def make_topics(address: str) -> None:
+    """Bring the topics into being: they appear when they are first asked for."""
+    first = Producer({"bootstrap.servers": address})
+    deadline_s = time.monotonic() + WAIT_S
+    for topic in (EVENTS, ALERTS, COPIES):
+        while not first.list_topics(topic, timeout=WAIT_S).topics[topic].partitions:
+            assert time.monotonic() < deadline_s, f"no topic {topic}"
+            time.sleep(0.1)
+
+
 def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.float64]:
     """Latencies in milliseconds of one stream."""
     folder.mkdir()
     (folder / "pair.cep").write_text(PATTERN)
     (folder / "pair.toml").write_text(RULE)
-    with kafka(folder) as address:
-        first = Producer({"bootstrap.servers": address})
-        for topic in (EVENTS, ALERTS, COPIES):
-            first.list_topics(topic, timeout=10)
+    with kafka(folder, options.mock) as address:
+        make_topics(address)
         words = ["-m", "tests.bench.latency", "--copy", address, str(folder / "checkpoint")]
         if name == "live":
             command = "import sys; from cep.cli.main import main; sys.exit(main())"
@@ -219,7 +234,7 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.floa
         with process(words, folder / "log") as job:
             measured = measure(address, ALERTS if name == "live" else COPIES, options, job)
         if np.isnan(measured.received_s).all():
-            print((folder / "log").read_text(), file=sys.stderr)
+            print((folder / "log").read_text()[-4_000:], file=sys.stderr)
     return measured.latencies_ms(options.settle)
 
 

@@ -1,0 +1,142 @@
+"""Soak: `cep live` at a steady rate for an hour; state and memory must be flat once the windows are full.
+
+    python -m tests.bench.soak [--minutes 60] [--rate 1000] [--keys 50000] [--window "60 s"] [-- OPTIONS OF cep live]
+
+Ten minutes (`--minutes 10`) are the short form, one (`--minutes 1 --window "10 s"`) shows that it works. Events come
+through Kafka as in the benchmark of latency; runs end with the rule's window. Every few seconds it notes what /metrics
+says of runs and state bytes, the bytes of the checkpoint directory, and the resident memory of the job's processes. At
+the end it compares the medians of the third and of the last quarter of the time; it exits with 1 if one has grown by
+more than a tenth, or if alerts did not come until the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.bench.latency import ALERTS, EVENTS, OPTIONS, PATTERN, RULE, kafka, make_topics, measure, process
+from tests.bench.peer_data import show
+
+GROWTH_MAX = 1.1
+SAMPLES = 240
+PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
+GAUGES = ("cep_runs", "cep_state_bytes")
+ADDRESS = re.compile(r"/metrics and /health at (\S+)")
+
+
+@dataclass
+class Samples:
+    """Values by name, in the order in which they were taken."""
+
+    found: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.found.setdefault(name, []).append(value)
+
+    def quarters(self, name: str) -> tuple[float, float]:
+        """(median of the third quarter, median of the last)."""
+        values = self.found[name]
+        half, three = len(values) // 2, len(values) * 3 // 4
+        return statistics.median(values[half:three] or values), statistics.median(values[three:] or values)
+
+
+def parse() -> argparse.Namespace:
+    """The arguments; what comes after `--` goes to `cep live`."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=int, default=60)
+    parser.add_argument("--rate", type=int, default=1_000, help="events a second")
+    parser.add_argument("--keys", type=int, default=50_000)
+    parser.add_argument("--window", default="60 s", help="of the rule")
+    parser.add_argument("--mock", action="store_true", help="the mock cluster, not an Apache Kafka")
+    parser.add_argument("live", nargs="*", default=list(OPTIONS), help="options of cep live, after --")
+    return parser.parse_args()
+
+
+def resident_bytes(leader: int) -> int:
+    """Resident memory of every process of the session that the job leads: Java, the driver, the Python workers."""
+    total = 0
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if os.getsid(int(folder.name)) == leader:
+                total += int((folder / "statm").read_text().split()[1]) * PAGE_SIZE
+        except (OSError, IndexError):
+            continue  # it has ended meanwhile
+    return total
+
+
+def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
+    """One look at the job. Files of the checkpoint directory may go while they are counted."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name in GAUGES}
+    sizes = []
+    for path in checkpoint.rglob("*"):
+        try:
+            sizes.append(path.stat().st_size)
+        except OSError:
+            continue
+    return {**found, "checkpoint_bytes": float(sum(sizes)), "resident_bytes": float(resident_bytes(leader))}
+
+
+def watch(log: Path, leader: int, checkpoint: Path, every_s: float, samples: Samples, done: threading.Event) -> None:
+    """Sample until told to end; begins when the job has said where it listens."""
+    while not done.wait(every_s):
+        found = ADDRESS.search(log.read_text())
+        if found is not None:
+            samples.add(sample(found[1], leader, checkpoint))
+
+
+def main() -> None:
+    """Run, print, judge."""
+    options = parse()
+    options.seconds = options.minutes * 60
+    samples, done = Samples(), threading.Event()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "pair.cep").write_text(PATTERN.replace("1 h", options.window))
+        (folder / "pair.toml").write_text(RULE)
+        with kafka(folder, options.mock) as address:
+            make_topics(address)
+            command = "import sys; from cep.cli.main import main; sys.exit(main())"
+            words = [
+                "-c", command, "live", "--rules", str(folder), "--bootstrap-servers", address, "--topic", EVENTS,
+                "--alerts", f"kafka:{ALERTS}", "--checkpoint", str(folder / "job"), "--listen", "0", *options.live,
+            ]  # fmt: skip
+            with process(words, folder / "log") as job:
+                every_s = options.seconds / SAMPLES
+                arguments = (folder / "log", job.pid, folder / "job", every_s, samples, done)
+                watcher = threading.Thread(target=watch, args=arguments)
+                watcher.start()
+                started_s = time.perf_counter()
+                measured = measure(address, ALERTS, options, job)
+                done.set()
+                watcher.join()
+        if not samples.found:
+            sys.exit((folder / "log").read_text()[-4_000:])
+    rows, is_flat = [], True
+    for what in samples.found:
+        third, last = samples.quarters(what)
+        is_flat = is_flat and last <= third * GROWTH_MAX
+        rows.append((what, f"{third:,.0f}", f"{last:,.0f}", f"{last / third:.3f}" if third else "-"))
+    show(f"{options.minutes} minutes, {options.rate:,} events/s, {options.keys:,} keys, windows of {options.window}",
+         ("median of", "third quarter", "last quarter", "last ÷ third"), rows)  # fmt: skip
+    late_s = time.perf_counter() - started_s - options.seconds
+    tenth = measured.latencies_ms(options.seconds * 0.9)
+    print(f"{len(tenth):,} alerts in the last tenth; the last of all came {late_s:.1f} s after the end")
+    sys.exit(0 if is_flat and len(tenth) else 1)
+
+
+if __name__ == "__main__":
+    main()
