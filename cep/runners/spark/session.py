@@ -1,14 +1,18 @@
 """Settings → a Spark session that the replay and live runners share: local, quiet, ready for keyed state.
 
 Checks Java first, because without it Spark's own message is a page long and names no cure.
-Tested by: tests/runners/spark/test_kafka_source.py
+Tested by: tests/runners/spark/test_session.py, tests/runners/spark/test_kafka_source.py
 """
 
 import os
+import re
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
@@ -18,6 +22,12 @@ _LOGGING = Path(__file__).with_name("log4j2.properties")
 # The processes that are still started start faster without a helper process in between.
 _FAST_SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 _PACKAGE_ROOT = Path(__file__).parents[3]
+
+# Set by spark-submit in the program that it starts, and the settings that are then its own.
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+_SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions")
+_NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
+_STDERR = 2
 
 _SETTINGS = {
     "spark.ui.enabled": "false",
@@ -37,6 +47,8 @@ _SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    # A snapshot stops its micro-batch for a flush; with few of them a start reads up to as many changelogs instead.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
     # starts some seventy processes (readlink, chmod) a micro-batch, this one a dozen; both end in a rename. A
@@ -54,7 +66,8 @@ _SETTINGS = {
 
 
 def create_session(app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session on this machine's first `cores` cores, with as many shuffle partitions.
+    """A Spark session on this machine's first `cores` cores, with as many shuffle partitions; under spark-submit, where
+    its options say.
 
     `settings` come last and win. Workers import `cep` and the caller's other modules from where the driver does. A
     session that already runs in this process is returned, with the settings that can change at run time.
@@ -74,12 +87,45 @@ def create_session(app_name: str, cores: int = 2, settings: Mapping[str, str] | 
         **_SETTINGS,
         **(settings or {}),
     }
+    if _SUBMITTED in os.environ:
+        # spark-submit has started Java, and its options say where the job runs.
+        for name in _SUBMITS:
+            chosen.pop(name)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with _without_noise() if SparkContext._gateway is None else nullcontext():  # noqa: SLF001 the one way to ask
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Java, if it starts in the block, writes to standard error through a filter that drops what says nothing.
+
+    Spark's worker for keyed state prints what it receives, at every start of a query, past every logger.
+    """
+    reading, writing = os.pipe()
+    kept = os.dup(_STDERR)
+    os.dup2(writing, _STDERR)
+    os.close(writing)
+    threading.Thread(target=_pass_on, args=(reading, kept), name="cep-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+
+
+def _pass_on(reading: int, writing: int) -> None:
+    """Copy lines until the last writer ends; noise goes, and the empty line that comes after it."""
+    is_after_noise = False
+    with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as out:
+        for line in lines:
+            is_noise = _NOISE.match(line) is not None
+            if not is_noise and not (is_after_noise and not line.strip()):
+                out.write(line)
+            is_after_noise = is_noise
 
 
 def _import_path() -> list[str]:
