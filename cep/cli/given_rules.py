@@ -15,6 +15,8 @@ from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_rules
 
+_USUAL = Path("rules")
+
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
@@ -27,9 +29,11 @@ class GivenRules:
 
     @staticmethod
     def read(folder: Path | None, control: Path | None) -> GivenRules:
-        """Raises: UsageError if neither is given, or one cannot be read."""
+        """Without either, the folder `rules` is meant. Raises: UsageError if there is none, or one cannot be read."""
         if folder is None and control is None:
-            raise UsageError("give --rules, --control, or both")
+            if not _USUAL.is_dir():
+                raise UsageError(f"give --rules, --control, or both; there is no folder {_USUAL} here")
+            folder = _USUAL
         records: list[ControlRecord] = []
         problems: list[str] = []
         if folder is not None:

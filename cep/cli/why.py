@@ -40,8 +40,8 @@ Say why a rule gives no alert for a key: the run that came furthest and the cond
 closed it, the window that was over, the event that came too late, or the version that was not in force.
 
 examples:
-  cep why-not --rule card_testing --key card-17 --rules rules --events history/
-  cep why-not --rule card_testing --key card-17 --at 2026-03-01T10:05:00Z --rules rules --events history/
+  cep why-not --rule card_testing --key card-17 --events history/
+  cep why-not --rule card_testing --key card-17 --at 2026-03-01T10:05:00Z --events history/
   cep why-not --rule card_testing --key card-17 --control control.jsonl --events history/ --dead-letters checkpoint/
 """
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -71,7 +71,9 @@ def add_arguments_not(parser: argparse.ArgumentParser) -> None:
 
 
 def _common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force")
+    parser.add_argument(
+        "--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force (default: rules)"
+    )
     parser.add_argument(
         "--control", type=Path, metavar="FILE", help="control records (JSON lines) that came after the rules"
     )

@@ -192,7 +192,8 @@ def compare(
     checker: Checker, op: BinaryOp, pair: tuple[Expr, Expr], spans: tuple[Span, Span], scope: Scope
 ) -> Expr | None:
     """One comparison of two checked values."""
-    if op not in ("==", "!=") and not (is_ordered(pair[0].type) and is_ordered(pair[1].type)):
+    alike = pair[0].type.is_text == pair[1].type.is_text
+    if op not in ("==", "!=") and alike and not (is_ordered(pair[0].type) and is_ordered(pair[1].type)):
         culprit = pair[1] if is_ordered(pair[0].type) else pair[0]
         message = f"values of type {culprit.type} have no order"
         checker.collector.add("CEP306", message, spans[0].to(spans[1]), "use `==`, `!=` or `in`", scope.labels())

@@ -58,18 +58,21 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
     """A whole pattern; the cursor is at the word `pattern`."""
     doc = cursor.take().doc
     name = cursor.name("the name of the pattern")
-    params = _params(cursor) if cursor.at("(") else ()
-    cursor.expect("by", "and the key of the pattern")
-    key = _key(cursor)
+    head = _Head()
+    try:
+        _head(cursor, head)
+    except Panic:
+        head.lost = True
+        _skip_to_body(cursor)
     cursor.expect("{", "at the start of the pattern")
     clauses = _body(cursor)
     timeout = clauses.timeout_measures
     return PatternSyntax(
         name=name.text,
         span=name.span,
-        params=params,
-        key=key,
-        structure=clauses.structure,
+        params=tuple(head.params),
+        key=head.key,
+        structure=None if head.lost else clauses.structure,
         wheres=tuple(clauses.wheres),
         skip=clauses.skip,
         measures=tuple(clauses.measures),
@@ -77,7 +80,7 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
         timeout_measures=None if timeout is None else tuple(timeout),
         timeout_span=clauses.timeout_span,
         produces=clauses.produces,
-        broken=clauses.broken,
+        broken=clauses.broken or head.broken or head.lost,
         doc=doc,
     )
 
@@ -107,30 +110,65 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
 # --------------------------------------------------------------------------------------------------- header
 
 
-def _params(cursor: Cursor) -> tuple[ParamSyntax, ...]:
-    cursor.expect("(")
-    params: list[ParamSyntax] = []
-    while not cursor.at(")"):
-        params.append(_param(cursor))
-        if not cursor.accept(","):
-            break
-    cursor.expect(")", "at the end of the parameters")
-    return tuple(params)
+@dataclass(slots=True)
+class _Head:
+    """Parameters and key. `lost`: names may be missing, so that the body can only be looked at for its syntax."""
+
+    params: list[ParamSyntax] = field(default_factory=list)
+    key: tuple[NameRef, ...] = ()
+    broken: bool = False
+    lost: bool = False
 
 
-def _param(cursor: Cursor) -> ParamSyntax:
+def _head(cursor: Cursor, head: _Head) -> None:
+    if cursor.accept("("):
+        while not cursor.at(")"):
+            _param(cursor, head)
+            if not cursor.accept(","):
+                break
+        cursor.expect(")", "at the end of the parameters")
+    cursor.expect("by", "and the key of the pattern")
+    head.key = _key(cursor)
+    if not cursor.at("{"):
+        cursor.expect("{", "at the start of the pattern")
+
+
+def _skip_to_body(cursor: Cursor) -> None:
+    """Go to the brace that opens the body. Raises: Panic if there is none before the next declaration."""
+    cursor.depth = 0
+    while not cursor.at("{"):
+        if cursor.at_end() or cursor.at_declaration():
+            raise Panic
+        cursor.take()
+
+
+def _param(cursor: Cursor, head: _Head) -> None:
+    """One parameter. After a mistake behind its type it is known without default and bounds."""
     name = cursor.name("the name of a parameter")
     cursor.expect(":", "and the type of the parameter")
     type_syntax = parse_type(cursor)
-    default = _constant(cursor) if cursor.accept("=") else None
-    low = high = None
-    if cursor.at(",") and cursor.ahead().text == "in":
-        cursor.take()
-    if cursor.accept("in"):
-        low = _constant(cursor)
-        cursor.expect("..", "between the bounds")
-        high = _constant(cursor)
-    return ParamSyntax(name.text, name.span, type_syntax, default, low, high)
+    default = low = high = None
+    try:
+        while default is None or low is None:
+            if cursor.at(",") and cursor.ahead().text == "in":
+                cursor.take()
+            if default is None and cursor.accept("="):
+                default = _constant(cursor)
+            elif low is None and cursor.accept("in"):
+                low = _constant(cursor)
+                cursor.expect("..", "between the bounds")
+                high = _constant(cursor)
+            else:
+                break
+        if not cursor.at(",", ")"):
+            help_line = "a parameter is `name: type = default in low..high`"
+            cursor.fail(f"expected `)` at the end of the parameters, found {cursor.shown()}", help_line)
+    except Panic:
+        head.broken = True
+        cursor.depth = 0
+        while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):
+            cursor.take()
+    head.params.append(ParamSyntax(name.text, name.span, type_syntax, default, low, high))
 
 
 def _constant(cursor: Cursor) -> ExprSyntax:
@@ -215,7 +253,10 @@ def _clause(cursor: Cursor, clauses: _Clauses) -> None:
         return
     if not _at_clause(cursor):
         names = (*CLAUSE_WORDS, "over all", "on timeout emit")
-        cursor.fail(f"expected a clause, found {cursor.shown()}", did_you_mean(cursor.token.text, names, "clauses"))
+        help_line = did_you_mean(cursor.token.text, names, "clauses")
+        if cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
+            help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
+        cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)
     word = cursor.take().text
     if word in clauses.seen:
         labels = (Label(clauses.seen[word], "first given here"),)

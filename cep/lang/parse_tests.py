@@ -244,6 +244,8 @@ def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
         count = value
     key = at = None
     measures: tuple[AssignSyntax, ...] = ()
+    if _is_stray(cursor) and not cursor.at("on", "at"):
+        cursor.fail(f"expected `on` before the key, found {cursor.shown()}", f"write `on {cursor.token.text}`")
     if cursor.accept("on"):
         key = _label(cursor)
     if kind in ("match", "timeout") and cursor.accept("at"):

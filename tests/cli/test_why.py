@@ -205,7 +205,9 @@ def test_the_version_was_no_longer_in_force(place: Path) -> None:
         assert answer.reasons[0][0] == line
 
 
-def test_the_history_of_a_control_topic(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_history_of_a_control_topic(
+    place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Versions that come, are refused and go: each question is answered from the interval of its version."""
     (first,) = (r for r in read_rules(place / "rules")[0] if r.id == "testing")
 
@@ -234,8 +236,12 @@ def test_the_history_of_a_control_topic(place: Path, capsys: pytest.CaptureFixtu
     control.write_bytes(RetireRecord(id="testing", version=8).to_json())
     assert cli.main(asked) == 0
     assert "testing version 8 is retired: it is not matched" in capsys.readouterr().out
+    # Without either the folder `rules` is meant.
+    monkeypatch.chdir(place)
+    assert cli.main(["why-not", "--rule", "testing", "--key", "fires", *events]) == 1
+    monkeypatch.chdir(place / "rules")
     assert cli.main(["why-not", "--rule", "testing", "--key", "fires", *events]) == 2
-    assert "give --rules, --control, or both" in capsys.readouterr().err
+    assert "give --rules, --control, or both; there is no folder rules here" in capsys.readouterr().err
 
 
 def test_a_version_that_was_not_yet_effective_by_control(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

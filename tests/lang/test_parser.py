@@ -23,6 +23,7 @@ from cep.lang.syntax import (
     UnarySyntax,
     VariableSyntax,
 )
+from tests.lang.common import checked_pattern
 
 
 def parsed(text: str) -> tuple[list[object], list[str]]:
@@ -186,3 +187,9 @@ def test_the_doc_comment_of_a_pattern() -> None:
     (found,), _ = parsed("## What it is.\n## More.\npattern p by k { seq a }")
     assert isinstance(found, PatternSyntax)
     assert found.doc == "What it is.\nMore."
+
+
+def test_bounds_and_default_of_a_parameter_in_either_order() -> None:
+    orders = ("tries: int = 3 in 1..20", "tries: int in 1..20 = 3", "tries: int = 3, in 1..20")
+    found = [checked_pattern("seq a{tries} within 1 h", f"pattern p({text}) by card_id").params for text in orders]
+    assert [(p.default, p.minimum, p.maximum) for (p,) in found] == [(3, 1, 20)] * 3
