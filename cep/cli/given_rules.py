@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cep.base.errors import UsageError
-from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_rules
@@ -69,7 +69,7 @@ class GivenRules:
         for problem in self.problems:
             if Path(problem.split(": ")[0]).stem == rule_id:
                 return f"{rule_id} cannot be read: {problem}"
-        known = [r for r in self.records if not isinstance(r, HeartbeatRecord)]
+        known = [r for r in self.records if isinstance(r, UpsertRecord | RetireRecord)]
         for record in reversed(known):
             if record.id == rule_id:
                 status = "retired" if isinstance(record, RetireRecord) else record.status

@@ -20,6 +20,7 @@ from cep.cli.given_job import job_of, stop_on_signals, tell_problems
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
+from cep.rulebook.kafka import StatusTopic
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
 from cep.sinks.base import AlertSink, LetterSink
@@ -144,7 +145,18 @@ def _live(
     from cep.runners.spark.live_checkpoint import QUERY_FOLDER  # noqa: PLC0415
 
     query = checkpoint / QUERY_FOLDER
-    return LiveSettings(job, initial, events, control, query, settings.job.trigger, available_now, settings.spark.cores)
+    trigger_ms, cores = settings.job.trigger, settings.spark.cores
+    status = _status_topic(settings)
+    return LiveSettings(job, initial, events, control, query, trigger_ms, available_now, cores, status)
+
+
+def _status_topic(settings: Settings) -> StatusTopic | None:
+    servers, topic = settings.kafka.bootstrap_servers, settings.control.status_topic
+    if topic is None:
+        return None
+    if servers is None:
+        raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
+    return StatusTopic(servers, topic, tuple(settings.kafka.client_settings().items()))
 
 
 def _spark_settings(settings: SparkSettings) -> dict[str, str]:

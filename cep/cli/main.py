@@ -27,12 +27,17 @@ from cep.cli import (
     live,
     lsp,
     new,
+    pause,
     plan,
+    publish,
     replay,
     rescale,
+    rollback,
+    rules,
     run,
     savepoint,
     settings,
+    snooze,
     state,
     test,
     why,
@@ -123,6 +128,18 @@ def _run(options: argparse.Namespace) -> int:
             return settings.run(options)
         case "run":
             return run.run(options)
+        case "rules":
+            return rules.run(options)
+        case "publish":
+            return publish.run(options)
+        case "rollback":
+            return rollback.run(options)
+        case "pause":
+            return pause.run(options)
+        case "resume":
+            return pause.run_resume(options)
+        case "snooze":
+            return snooze.run(options)
         case _:
             return live.run(options)
 
@@ -161,6 +178,12 @@ def _parser() -> argparse.ArgumentParser:
     why.add_arguments_not(_verb(verbs, "why-not", "say what stopped an alert", why.HELP_NOT))
     conformance.add_arguments(_verb(verbs, "conformance", "compare with another matcher's answers", conformance.HELP))
     replay.add_arguments(_verb(verbs, "replay", "match a finite history", _REPLAY_HELP))
+    rules.add_arguments(_verb(verbs, "rules", "list, lock and number the rules of a folder", rules.HELP))
+    publish.add_arguments(_verb(verbs, "publish", "bring rules into a job that runs", publish.HELP))
+    rollback.add_arguments(_verb(verbs, "rollback", "put an earlier version of a rule in force", rollback.HELP))
+    pause.add_arguments(_verb(verbs, "pause", "stop a rule of a job that runs", pause.HELP))
+    pause.add_arguments_resume(_verb(verbs, "resume", "let a paused rule go on", pause.HELP_RESUME))
+    snooze.add_arguments(_verb(verbs, "snooze", "hold back a rule's alerts until a date", snooze.HELP))
     settings.add_arguments(_verb(verbs, "settings", "print a settings file, or check one", settings.HELP))
     run.add_arguments(_verb(verbs, "run", "match a stream in this process, without Java", run.HELP))
     state.add_arguments(_verb(verbs, "state", "show what a live job keeps", state.HELP))

@@ -131,6 +131,28 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     return fitted, len(keyed_state.runs) - len(runs)
 
 
+def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
+    """The same runs, those of one rule as runs of another that has the same automaton. The state fits the program."""
+    given = keyed_state.run_rule == giver
+    if not given.any():
+        return keyed_state
+    old, new = program.rules[giver], program.rules[taker]
+    assert old.states_count == new.states_count, "rules that carry have the same automaton"
+    moved = new.first_state - old.first_state
+    runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
+    runs[given, y.RUN_STATE] += moved
+    is_given = nodes[:, y.NODE_ROW] >= 0
+    is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
+        nodes[:, y.NODE_STATE] < old.first_state + old.states_count
+    )
+    nodes[is_given, y.NODE_STATE] += moved
+    run_rule = np.where(given, np.int32(taker), keyed_state.run_rule)
+    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
+    return replace(
+        keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes
+    )
+
+
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
     """Join states of disjoint keys that belong to the same program; at least one."""
     if len(states) == 1:

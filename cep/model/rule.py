@@ -11,14 +11,13 @@ Tested by: tests/model/test_rule.py
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -29,10 +28,12 @@ from pydantic import (
     TypeAdapter,
     ValidationError,
     WithJsonSchema,
+    model_validator,
 )
 
 from cep.base.limits import (
     CONTROL_RECORD_BYTES_MAX,
+    LIST_ENTRY_CHARS_MAX,
     PARAMS_MAX,
     RULE_FILE_BYTES_MAX,
     RULE_ID_CHARS_MAX,
@@ -47,6 +48,8 @@ _INT64_MAX = 2**63 - 1
 _TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that datetime can write
 _NAME = r"^[a-z][a-z0-9_]*$"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_DURATION = re.compile(r"(\d{1,9}) ?(ms|s|min|h|d)")
+_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def utc_ms(text: str) -> int:
@@ -69,6 +72,19 @@ def utc_text(time_ms: int) -> str:
     """The one spelling of a time: 2026-01-31T00:00:00.000Z. Inverse of `utc_ms`."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _duration(value: object) -> str:
+    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is None or int(found[1]) == 0:
+        raise ValueError("should be a time such as `30 s`, `10 min`, `1 h` or `2 d`, longer than nothing")
+    return f"{int(found[1])} {found[2]}"
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of a checked duration: `10 min` is 600000."""
+    number, unit = text.split(" ")
+    return int(number) * _UNITS_MS[unit]
 
 
 def _time(value: object) -> str:
@@ -107,6 +123,7 @@ def _message(value: str) -> str:
 
 UtcTime = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": "string", "format": "date-time"})]
 Date = Annotated[str, BeforeValidator(_date), WithJsonSchema({"type": "string", "format": "date"})]
+DurationText = Annotated[str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["10 min"]})]
 ParamValue = Annotated[
     bool | int | float | str,
     PlainValidator(_param),
@@ -124,8 +141,10 @@ class _Strict(BaseModel):
 class RuleFields(_Strict):
     """What a rule file and an upsert record have in common.
 
-    `priority` orders the alerts of one event, the smallest first. `on_update` says what becomes of the runs of the
-    version before: `drain` lets them finish, `restart` drops them.
+    `priority` orders the alerts of one event, the smallest first; of the rules of one `exclusive` group only the first
+    fires. `suppress` holds back what the rule finds on a key for so long after an alert. `on_update` says what becomes
+    of the runs of the version before: `drain` lets them finish, `restart` drops them, `carry` hands them over.
+    `author` and `approved_by` are for those who publish; they decide no alert.
     """
 
     id: RuleId
@@ -141,11 +160,19 @@ class RuleFields(_Strict):
     runbook: ShortText | None = None
     review_date: Date | None = None
     effective_at: UtcTime | None = None
-    on_update: Literal["drain", "restart"] = "drain"
+    on_update: Literal["drain", "restart", "carry"] = "drain"
+    exclusive: Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)] | None = None
+    suppress: DurationText | None = None
+    author: ShortText | None = None
+    approved_by: ShortText | None = None
 
     @property
     def effective_ms(self) -> int | None:
         return None if self.effective_at is None else utc_ms(self.effective_at)
+
+    @property
+    def suppress_ms(self) -> int:
+        return 0 if self.suppress is None else duration_ms(self.suppress)
 
     @property
     def placeholders(self) -> tuple[str, ...]:
@@ -165,27 +192,13 @@ class UpsertRecord(RuleFields):
     kind: Literal["upsert"] = "upsert"
     source: Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
 
-    @property
-    def content_hash(self) -> str:
-        """SHA-256 of what decides the alerts: equal for two spellings of one rule, whoever owns it, whenever it starts.
-
-        500 and 500.0 are one meaning; text of the pattern counts as it is.
-        """
-        params = {name: _one_number(value) for name, value in self.params.items()}
-        meaning = {
-            name: getattr(self, name)
-            for name in ("pattern", "source", "status", "severity", "priority", "score", "message")
-        }
-        return hashlib.sha256(_canonical({**meaning, "params": params})).hexdigest()
-
     def to_json(self) -> bytes:
         return record_json(self)
 
 
-class RetireRecord(_Strict):
-    """End a rule. `version` counts on from the versions of the rule, so that an older upsert cannot bring it back."""
+class _Change(_Strict):
+    """What the records that name one thing, a version and a start have in common."""
 
-    kind: Literal["retire"] = "retire"
     id: RuleId
     version: Version
     effective_at: UtcTime | None = None
@@ -195,7 +208,77 @@ class RetireRecord(_Strict):
         return None if self.effective_at is None else utc_ms(self.effective_at)
 
     def to_json(self) -> bytes:
-        return record_json(self)
+        return _canonical(self.model_dump(exclude_none=True))
+
+
+class RetireRecord(_Change):
+    """End a rule. `version` counts on from the versions of the rule, so that an older upsert cannot bring it back."""
+
+    kind: Literal["retire"] = "retire"
+
+
+class RollbackRecord(_Change):
+    """Put an earlier version in force again, as a new one. `rule` is that version whole: a job needs no past."""
+
+    kind: Literal["rollback"] = "rollback"
+    to_version: Version
+    on_update: Literal["drain", "restart", "carry"] = "drain"
+    rule: UpsertRecord
+
+    @model_validator(mode="after")
+    def _is_one_rule(self) -> Self:
+        if (self.rule.id, self.rule.version) != (self.id, self.to_version):
+            raise ValueError(f"`rule` should be version {self.to_version} of {self.id}")
+        if self.to_version >= self.version:
+            raise ValueError(f"`version` should be above {self.to_version}: it counts on")
+        return self
+
+    def as_upsert(self) -> UpsertRecord:
+        """The earlier version under the new number."""
+        changes = {"version": self.version, "effective_at": self.effective_at, "on_update": self.on_update}
+        return self.rule.model_copy(update=changes)
+
+
+class PauseRecord(_Change):
+    """Stop a rule until it is resumed; its runs are dropped. Pauses and resumes have versions of their own."""
+
+    kind: Literal["pause"] = "pause"
+    reason: ShortText | None = None
+
+
+class ResumeRecord(_Change):
+    """Let a paused rule go on, with whatever version is then in force."""
+
+    kind: Literal["resume"] = "resume"
+
+
+class SnoozeRecord(_Change):
+    """Hold back a rule's alerts (of one key, if `key` is there) until a date; a past date ends the snooze.
+
+    Snoozes of a rule and key have versions of their own.
+    """
+
+    kind: Literal["snooze"] = "snooze"
+    until: UtcTime
+    key: ShortText | None = None
+    by: ShortText
+    reason: ShortText | None = None
+
+    @property
+    def until_ms(self) -> int:
+        return utc_ms(self.until)
+
+
+class ListRecord(_Change):
+    """Change a list. `replace` needs no version before it; `add` and `remove` wait for theirs, the one below.
+
+    `part` says which record of its `replace` this is, from 0: a compacted topic keeps one of each.
+    """
+
+    kind: Literal["list"] = "list"
+    op: Literal["replace", "add", "remove"]
+    entries: tuple[Annotated[str, Field(max_length=LIST_ENTRY_CHARS_MAX)], ...]
+    part: Annotated[int, Field(ge=0)] = 0
 
 
 class HeartbeatRecord(_Strict):
@@ -212,11 +295,15 @@ class HeartbeatRecord(_Strict):
         return record_json(self)
 
 
-ControlRecord = UpsertRecord | RetireRecord | HeartbeatRecord
+RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
+ControlRecord = RuleChange | SnoozeRecord | ListRecord | HeartbeatRecord
 
-_KINDS = ("upsert", "retire", "heartbeat")
+_MODELS: tuple[type[BaseModel], ...] = (
+    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, ListRecord, HeartbeatRecord,
+)  # fmt: skip
+_KINDS = tuple(str(model.model_fields["kind"].default) for model in _MODELS)
 _RECORDS: TypeAdapter[ControlRecord] = TypeAdapter(Annotated[ControlRecord, Field(discriminator="kind")])
-_RECORD_NAMES = tuple(sorted({*UpsertRecord.model_fields, *RetireRecord.model_fields, *HeartbeatRecord.model_fields}))
+_RECORD_NAMES = tuple(sorted({name for model in _MODELS for name in model.model_fields}))
 _FILE_NAMES = tuple(RuleFile.model_fields)
 
 
@@ -229,6 +316,27 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
         return _RECORDS.validate_json(data), []
     except ValidationError as error:
         return None, problems_of(error, _RECORD_NAMES, _KINDS)
+
+
+def topic_key(record: ControlRecord) -> str:
+    """The key of a record in the control topic. Compaction keeps the last record of each key, so a job that reads the
+    topic from its start comes to the same rules: a shadow does not take away the live version that it stands beside.
+    """
+    match record:
+        case UpsertRecord(id=name, status="shadow"):
+            return f"{name}/shadow"
+        case UpsertRecord(id=name) | RetireRecord(id=name):
+            return name
+        case RollbackRecord(id=name):
+            return f"{name}/shadow" if record.rule.status == "shadow" else name
+        case PauseRecord(id=name) | ResumeRecord(id=name):
+            return f"{name}/pause"
+        case SnoozeRecord(id=name, key=key):
+            return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
+        case ListRecord(id=name, part=part):
+            return f"list/{name}/{part}"
+        case HeartbeatRecord():
+            return "heartbeat"
 
 
 def parse_rule_file(text: str) -> tuple[RuleFile | None, list[Problem]]:
@@ -267,7 +375,3 @@ def rule_file_json_schema() -> dict[str, Any]:
 
 def _canonical(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-
-
-def _one_number(value: bool | float | str) -> bool | float | str:
-    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,6 +1,6 @@
 """Settings of a job: a TOML file, and flags that win over it → one checked value; and the model → a commented file.
 
-    [job] [events] [control] [kafka] [output] [observe] [spark] [embedded]
+    [job] [events] [control] [publish] [kafka] [output] [observe] [spark] [embedded]
 
 Every runner reads the same model. A setting is declared once, here: its name, type, default, what it means, and the
 flag of the command line that says the same. Unknown names and wrong types are problems, never ignored. A path in a file
@@ -172,6 +172,22 @@ class ControlSettings(_Section):
         None, "Folder in which files of JSON lines appear.", "--control", "FOLDER", '"control"'
     )
     topic: str | None = _setting(None, "Topic of control records.", "--control-topic", "NAME", '"rules"')
+    status_topic: str | None = _setting(
+        None, "Topic on which the job says what its rules are.", "--status-topic", "NAME", '"rules-status"'
+    )
+
+
+class PublishSettings(_Section):
+    """What `cep publish` asks for before it changes the rules of a job."""
+
+    two_person: bool = _setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
+    lead: DurationMs = _setting(
+        10_000,
+        "How far ahead of now a change without `effective_at` starts, in event time.",
+        "--lead",
+        "TIME",
+        '"10 s"',
+    )
 
 
 class KafkaSettings(_Section):
@@ -291,6 +307,7 @@ class Settings(_Section):
     job: JobSettings = JobSettings()
     events: EventsSettings = EventsSettings()
     control: ControlSettings = ControlSettings()
+    publish: PublishSettings = PublishSettings()
     kafka: KafkaSettings = KafkaSettings()
     output: OutputSettings = OutputSettings()
     observe: ObserveSettings = ObserveSettings()

@@ -84,6 +84,7 @@ def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[D
         machine_size=scalar.machine_size,
         measures_max=max((len(c.measures) for c in compiled), default=0),
         fingerprint=_fingerprint(schema, rules),
+        handovers=_handovers(rules),
     )
 
 
@@ -99,8 +100,19 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_mea
     )
 
 
-def _fingerprint(schema: Schema, rules: Sequence[DeployedRule]) -> str:
-    text = repr(
-        (schema, [(r.rule_id, r.version, r.content_hash, r.from_ms, r.starts_until_ms, r.until_ms) for r in rules])
+def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
+    """A version that carries takes over from all parts of the one before: only the last one has runs left."""
+    return tuple(
+        sorted(
+            (rule.from_ms, giver, taker)
+            for taker, rule in enumerate(rules)
+            if rule.carries
+            for giver, other in enumerate(rules)
+            if (other.rule_id, other.version, other.status) == (rule.rule_id, rule.carries, rule.status)
+        )
     )
+
+
+def _fingerprint(schema: Schema, rules: Sequence[DeployedRule]) -> str:
+    text = repr((schema, [(*r.identity, r.from_ms, r.starts_until_ms, r.until_ms, r.carries) for r in rules]))
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -17,6 +17,8 @@ class DeployedRule:
 
     Interval, in event time (ms, UTC): a match may start on events in [from_ms, starts_until_ms) and goes on with
     events before `until_ms`. `drain` leaves until_ms open, `restart` and retire set it to the change.
+    `resumed_ms` tells the part of a version that follows a pause, which goes on with no run of the part before.
+    `carries` is the version whose runs become this one's at `from_ms`, 0 for none.
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
     """
 
@@ -33,3 +35,11 @@ class DeployedRule:
     from_ms: int = TIME_MS_MIN
     starts_until_ms: int = TIME_MS_MAX
     until_ms: int = TIME_MS_MAX
+    resumed_ms: int | None = None
+    carries: int = 0
+
+    @property
+    def identity(self) -> tuple[str, int, str]:
+        """What stored runs are tied to: another version, content or part of a version is another automaton."""
+        part = self.content_hash if self.resumed_ms is None else f"{self.content_hash}@{self.resumed_ms}"
+        return self.rule_id, self.version, part

@@ -39,8 +39,7 @@ class RuleProgram:
 
     @property
     def identity(self) -> tuple[str, int, str]:
-        """What stored runs are tied to: another version or another content is another automaton."""
-        return self.deployed.rule_id, self.deployed.version, self.deployed.content_hash
+        return self.deployed.identity
 
     @property
     def first_state(self) -> int:
@@ -55,7 +54,8 @@ class RuleProgram:
 class Program:
     """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row. The
     first columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
-    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events.
+    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events. `handovers` are
+    (event time, rule, rule that its runs belong to from then on), by time.
     """
 
     schema: Schema
@@ -76,6 +76,7 @@ class Program:
     machine_size: int
     measures_max: int
     fingerprint: str
+    handovers: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def columns_read(self) -> tuple[str, ...]:

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 
 from cep.base.schema import EventType, Schema
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
-from cep.lang.load import load_text
+from cep.lang.load import Checked, load_text
 from cep.lang.walk import histories
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 
+_TEXTS_KEPT = 256  # the trees of one text are a few hundred kB
 KeyDomains = tuple[tuple[str, ...], ...]
 
 
@@ -33,7 +35,7 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
 
     `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
     """
-    checked = load_text(record.source, record.id)
+    checked = _checked(record.source, record.id)
     if not checked.ok:
         return Refused("the pattern text has mistakes", tuple(checked.diagnostics))
     pattern = checked.patterns.get(record.pattern)
@@ -50,6 +52,12 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         or "; ".join(problems(bound, schema))
     )
     return Refused(reason) if reason else bound
+
+
+@lru_cache(_TEXTS_KEPT)
+def _checked(source: str, name: str) -> Checked:
+    """A change of parameters, or a restart, brings a text that has been read before: reading it is most of the work."""
+    return load_text(source, name)
 
 
 def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import RULE_FILE_BYTES_MAX
 from cep.lang.load import bundle_source
-from cep.model.rule import ControlRecord, UpsertRecord, parse_control, parse_rule_file, upsert_of
+from cep.model.rule import ControlRecord, RuleFile, UpsertRecord, parse_control, parse_rule_file, upsert_of
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
@@ -31,6 +31,14 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
         else:
             problems.extend(f"{path}: {problem}" for problem in result)
     return records, problems
+
+
+def read_rule_file(path: Path) -> RuleFile | None:
+    """One rule file as it is written, None if it is not one; `read_rules` says why."""
+    try:
+        return parse_rule_file(path.read_text(encoding="utf-8"))[0]
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:

@@ -5,7 +5,7 @@ Tested by: tests/rulebook/test_rulebook.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from cep.lang.diagnostics import Diagnostic
@@ -17,13 +17,20 @@ class Outcome:
 
     applied: the epoch went up by one. ignored: the record is older than what is known, or no change at all.
     refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
-    `late_ms` is by how much the change came too late: events of this span were matched without it.
+    waiting: a change of a list that comes before the one below it. `from_ms` is the event time that the change holds
+    from, `late_ms` by how much it came too late: events of this span were matched without it.
     """
 
-    kind: Literal["applied", "ignored", "refused"]
+    kind: Literal["applied", "ignored", "refused", "waiting"]
     reason: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     late_ms: int = 0
+    from_ms: int = 0
+
+    @property
+    def full_reason(self) -> str:
+        """The reason and what is wrong with the pattern, as one line."""
+        return "; ".join([self.reason, *(f"{d.code} {d.message}" for d in self.diagnostics)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +42,15 @@ class Refusal:
     reason: str
 
     def to_json(self) -> dict[str, Any]:
-        return {"rule_id": self.rule_id, "version": self.version, "reason": self.reason}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """One version in force, waiting for its start, or draining. Times are event time, ms UTC."""
+    """One version in force, waiting for its start, or draining. Times are event time, ms UTC.
+
+    A version that a pause cuts has several: one for each part.
+    """
 
     rule_id: str
     version: int
@@ -53,13 +63,42 @@ class RuleReport:
 
 
 @dataclass(frozen=True, slots=True)
+class SnoozeReport:
+    """Alerts of a rule (on `key`, if there is one) are held back in [from_ms, until_ms)."""
+
+    rule_id: str
+    key: str | None
+    from_ms: int
+    until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ListReport:
+    """One version of a list in force or waiting for its start."""
+
+    name: str
+    version: int
+    from_ms: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class RulebookReport:
-    """What `cep` and the runners print of a rulebook. Counters start at 0 in every process."""
+    """What `cep` and the runners print of a rulebook. Counters start at 0 in every process.
+
+    `last_versions` are those of all rules that are known, the retired ones too; `paused` those that are paused now or
+    will be.
+    """
 
     epoch: int
     rules: tuple[RuleReport, ...]
+    last_versions: dict[str, int]
+    paused: tuple[str, ...]
+    snoozes: tuple[SnoozeReport, ...]
+    snooze_versions: tuple[tuple[str, str | None, int], ...]
     refused: tuple[Refusal, ...]
     applied_count: int
     ignored_count: int
     refused_count: int
     rule_late_ms: int
+    lists: tuple[ListReport, ...] = ()

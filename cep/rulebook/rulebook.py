@@ -7,67 +7,104 @@ that is waiting for its start, in force, or draining, each with its interval res
     starts_until_ms  the first that no longer starts a match: its successor's from_ms
     until_ms         the first that it no longer sees: open after `drain`, its successor's from_ms after `restart`
 
-The resolved interval is kept, not worked out again: it depends on what the job had seen when the record came, and a
-restored rulebook has to say the same as the one that was saved.
+The start of a change is kept, not worked out again: it depends on what the job had seen when the record came, and a
+restored rulebook has to say the same as the one that was saved (intervals.py). A shadow version stands beside the live
+one and ends only an earlier shadow; a live version ends both.
+Whatever the order in which records come and however often: of each thing the highest version is the last word.
 Knows nothing of Spark or Kafka. Every key group applies the same records in the same order and holds an equal rulebook.
-Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_pause.py
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from cep.base.errors import StateCorruptError, StateFormatError
-from cep.base.limits import RULES_MAX, TIME_MS_MAX, TIME_MS_MIN, VERSIONS_PER_RULE_MAX
+from cep.base.limits import PAUSES_PER_RULE_MAX, RULES_MAX, TIME_MS_MAX, VERSIONS_PER_RULE_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
-from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord, parse_control
+from cep.model.rule import (
+    ControlRecord,
+    HeartbeatRecord,
+    ListRecord,
+    PauseRecord,
+    ResumeRecord,
+    RetireRecord,
+    RollbackRecord,
+    RuleChange,
+    SnoozeRecord,
+    UpsertRecord,
+)
 from cep.nfa.deployed import DeployedRule
+from cep.rulebook.carry import same_automaton
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
+from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled, start_of, with_turns
+from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
+from cep.rulebook.snoozes import Snoozes
 
-FORMAT = 1
 # Versions with one of these are matched; the others only end their predecessor.
 _MATCHING = ("shadow", "live")
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One version: the record it came from (to save it) and the rule (to run it). `rule` holds the interval."""
+@dataclass(slots=True)
+class Known:
+    """All that is known of one rule: its changes in the order of versions, those of shadows apart, and its pauses.
 
-    record: UpsertRecord
-    rule: DeployedRule
+    The last versions stay when all else is forgotten, or an old record would bring a retired rule back.
+    """
+
+    version: int = 0
+    shadow_version: int = 0
+    live: tuple[Change, ...] = ()
+    shadow: tuple[Change, ...] = ()
+    switch: Switch = field(default_factory=Switch)
+
+    def whole(self) -> Iterator[DeployedRule]:
+        """Every version that matches, pauses not counted."""
+        return (rule for _, rule in (*rules_of(self.live), *rules_of(self.shadow, self.live)))
+
+    def rules(self) -> Iterator[DeployedRule]:
+        """Every part of a version that matches."""
+        return (part for rule in self.whole() for part in parts(rule, self.switch.spans))
+
+    def entries(self) -> Iterator[Entry]:
+        return (change.entry for change in (*self.live, *self.shadow) if change.entry is not None)
 
 
 class Rulebook:
     """The rules of one job. `key_domains` are the keys that it routes events by; None routes by any key."""
 
     def __init__(self, schema: Schema, key_domains: KeyDomains | None) -> None:
-        self._schema = schema
-        self._key_domains = key_domains
-        self._epoch = 0
-        # Rule id → last applied version; a retired rule stays, or an old record would bring it back.
-        self._last_versions: dict[str, int] = {}
-        self._entries: dict[tuple[str, int], _Entry] = {}
-        self._refusals: dict[str, Refusal] = {}
+        self.schema = schema
+        self.key_domains = key_domains
+        self.epoch = 0
+        self.known: dict[str, Known] = {}
+        self.snoozes = Snoozes()
+        self.refusals: dict[str, Refusal] = {}
         self._counts: Counter[str] = Counter()
+        self._deployed: tuple[DeployedRule, ...] | None = None
 
-    @property
-    def epoch(self) -> int:
-        return self._epoch
+    def copy(self) -> Rulebook:
+        """A rulebook of its own that says the same; patterns and records are shared, they never change."""
+        other = copy.copy(self)
+        vars(other)["_counts"] = Counter(self._counts)
+        other.known = {name: replace(known) for name, known in self.known.items()}
+        other.snoozes = self.snoozes.copy()
+        other.refusals = dict(self.refusals)
+        return other
 
     @property
     def fingerprint(self) -> str:
         """Equal for rulebooks that match alike: what a compiled program is cached by. Refused records do not count."""
-        rules = [
-            [r.rule_id, r.version, r.epoch, r.content_hash, r.from_ms, r.starts_until_ms, r.until_ms]
-            for r in self.deployed()
-        ]
-        return hashlib.sha256(_json({"rules": rules, "schema": self._schema.to_json()})).hexdigest()
+        rules = [[*r.identity, r.epoch, r.from_ms, r.starts_until_ms, r.until_ms, r.carries] for r in self.deployed()]
+        text = json.dumps({"rules": rules, "schema": self.schema.to_json()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
 
     # -------------------------------------------------------------------------------------------- changes
 
@@ -83,77 +120,114 @@ class Rulebook:
         outcome = self._outcome(record, seen_ms)
         self._counts[outcome.kind] += 1
         self._counts["late_ms"] += outcome.late_ms
-        if outcome.kind == "refused":
-            self._set_aside(Refusal(record.id, record.version, _full_reason(outcome)))
+        if outcome.kind == "applied":
+            self.epoch += 1
+            self._deployed = None
+        elif outcome.kind == "refused":
+            self.set_aside(Refusal(record.id, record.version, outcome.full_reason))
         return outcome
 
     def forget(self, watermark_ms: int) -> int:
-        """Drop every version that can neither start a match nor have a run alive at the watermark.
+        """Drop every version that can neither start a match nor have a run alive at the watermark, and what is over of
+        pauses and snoozes.
 
         A drained version without a `within` has no such time and stays until it is restarted or retired.
         Returns: how many versions were dropped; the epoch stays.
         """
-        done = [at for at, entry in self._entries.items() if _is_done(entry.rule, watermark_ms)]
-        for at in done:
-            del self._entries[at]
-        return len(done)
+        before_count = sum(1 for known in self.known.values() for _ in known.entries())
+        for known in self.known.values():
+            spans = known.switch.spans
+            over = tuple(span for span in spans if span[1] <= watermark_ms)
+            known.live, known.shadow = (
+                settled(known.live, (), over, watermark_ms),
+                settled(known.shadow, known.live, over, watermark_ms),
+            )
+            known.switch = replace(known.switch, spans=spans[len(over) :])
+        self.snoozes.forget(watermark_ms)
+        self._deployed = None
+        return before_count - sum(1 for known in self.known.values() for _ in known.entries())
 
-    def _outcome(self, record: UpsertRecord | RetireRecord, seen_ms: int | None) -> Outcome:
-        last_version = self._last_versions.get(record.id)
-        if last_version is not None and record.version <= last_version:
-            return Outcome("ignored", f"version {record.version} is not newer than {last_version}")
-        if last_version is None and len(self._last_versions) >= RULES_MAX:
+    def _outcome(self, record: Any, seen_ms: int | None) -> Outcome:
+        from_ms, late_ms = start_of(record.effective_ms, seen_ms)
+        if isinstance(record, SnoozeRecord):
+            outcome = self.snoozes.apply(record, from_ms)
+        elif isinstance(record, ListRecord):
+            outcome = Outcome("refused", "lists are not known here")
+        else:
+            outcome = self._change_rule(record, from_ms)
+        return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
+
+    def _change_rule(self, record: RuleChange, from_ms: int) -> Outcome:
+        if record.id not in self.known and len(self.known) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
-        from_ms, late_ms = _start(record.effective_ms, seen_ms)
-        entry = None
+        known = self.known.get(record.id, Known())
+        if isinstance(record, PauseRecord | ResumeRecord):
+            outcome = _turn(known, record, from_ms)
+        elif isinstance(record, RollbackRecord):
+            outcome = self._change_version(known, record.as_upsert(), from_ms)
+        elif isinstance(record, UpsertRecord | RetireRecord):
+            outcome = self._change_version(known, record, from_ms)
+        if outcome.kind == "applied":
+            self.known[record.id] = known
+        return outcome
+
+    def _change_version(self, known: Known, record: UpsertRecord | RetireRecord, from_ms: int) -> Outcome:
+        is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
+        last_version = max(known.version, known.shadow_version if is_shadow else 0)
+        if record.version <= last_version:
+            return Outcome("ignored", f"version {record.version} is not newer than {last_version}")
+        changes_count = len(known.live) + len(known.shadow)
+        if changes_count >= VERSIONS_PER_RULE_MAX and not isinstance(record, RetireRecord):
+            return Outcome("refused", f"{changes_count} older versions still wait or drain; retire the rule first")
+        entry, note = None, ""
         if isinstance(record, UpsertRecord):
-            versions_count = sum(rule_id == record.id for rule_id, _ in self._entries)
-            if versions_count >= VERSIONS_PER_RULE_MAX:
-                return Outcome("refused", f"{versions_count} older versions still wait or drain; retire the rule first")
-            compiled = compile_rule(record, self._schema, self._key_domains)
+            compiled = compile_rule(record, self.schema, self.key_domains)
             if isinstance(compiled, Refused):
                 return Outcome("refused", compiled.reason, compiled.diagnostics)
             if record.status in _MATCHING:
-                rule = _deployed_rule(record, compiled, self._epoch + 1)
-                entry = _Entry(record, replace(rule, from_ms=from_ms))
-        self._end_predecessors(record, from_ms)
-        if entry is not None:
-            self._entries[record.id, record.version] = entry
-        self._epoch += 1
-        self._last_versions[record.id] = record.version
-        refusal = self._refusals.get(record.id)
+                entry = entry_of(record, deployed_rule(record, compiled, self.epoch + 1))
+        drops = entry is None or entry.record.on_update == "restart"
+        changes = with_turns(
+            (*(known.shadow if is_shadow else known.live), Change(record.version, from_ms, drops, entry))
+        )
+        if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:
+            entry, note = self._carrying(changes[-2].entry, entry)
+            changes = (*changes[:-1], replace(changes[-1], entry=entry))
+        if is_shadow:
+            known.shadow, known.shadow_version = changes, record.version
+        else:
+            known.live, known.version = changes, record.version
+        refusal = self.refusals.get(record.id)
         if refusal is not None and refusal.version <= record.version:
-            del self._refusals[record.id]
-        return Outcome("applied", late_ms=late_ms)
+            del self.refusals[record.id]
+        return Outcome("applied", note)
 
-    def _set_aside(self, refusal: Refusal) -> None:
-        known = self._refusals.get(refusal.rule_id)
+    def _carrying(self, before: Entry | None, entry: Entry) -> tuple[Entry, str]:
+        """The version with those whose runs it may take over, and what there is to say if it may not."""
+        if before is None:
+            return entry, ""
+        version = before.rule.version
+        if same_automaton(before.rule.pattern, entry.rule.pattern, self.schema):
+            return replace(entry, carries=version), ""
+        return entry, f"version {version} has another automaton or other windows: its runs drain"
+
+    def set_aside(self, refusal: Refusal) -> None:
+        """Remember the newest refusal of each rule."""
+        known = self.refusals.get(refusal.rule_id)
         if known is not None and known.version > refusal.version:
             return  # the newest counts, or a repeated record would change what is reported
-        self._refusals[refusal.rule_id] = refusal
-        while len(self._refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
-            del self._refusals[next(iter(self._refusals))]
-
-    def _end_predecessors(self, record: UpsertRecord | RetireRecord, change_ms: int) -> None:
-        """No older version starts a match at or after the change; unless it may drain, it sees nothing either."""
-        drains = isinstance(record, UpsertRecord) and record.status in _MATCHING and record.on_update == "drain"
-        for at, entry in list(self._entries.items()):
-            if at[0] != record.id:
-                continue
-            rule = replace(entry.rule, starts_until_ms=min(entry.rule.starts_until_ms, change_ms))
-            if not drains:
-                rule = replace(rule, until_ms=min(rule.until_ms, change_ms))
-            if rule.starts_until_ms <= rule.from_ms:  # its successor starts first: it never had its turn
-                del self._entries[at]
-            else:
-                self._entries[at] = _Entry(entry.record, rule)
+        self.refusals[refusal.rule_id] = refusal
+        while len(self.refusals) > RULES_MAX:  # ids that were only ever refused: forget the oldest
+            del self.refusals[next(iter(self.refusals))]
 
     # ------------------------------------------------------------------------------------------ questions
 
     def deployed(self) -> tuple[DeployedRule, ...]:
-        """Every version in force, waiting or draining, in the order in which alerts of one event come out."""
-        rules = (entry.rule for entry in self._entries.values())
-        return tuple(sorted(rules, key=lambda r: (r.priority, r.rule_id, r.version)))
+        """Every part of a version in force, waiting or draining, in the order in which alerts of one event come out."""
+        if self._deployed is None:
+            rules = [rule for known in self.known.values() for rule in known.rules()]
+            self._deployed = tuple(sorted(rules, key=lambda r: (r.priority, r.rule_id, r.version, r.from_ms)))
+        return self._deployed
 
     def domains(self) -> dict[tuple[str, ...], tuple[DeployedRule, ...]]:
         """The deployed rules by the key they match on, keys in order, rules in the order of `deployed`."""
@@ -162,10 +236,22 @@ class Rulebook:
             found.setdefault(rule.pattern.key, []).append(rule)
         return {key: tuple(found[key]) for key in sorted(found)}
 
+    def record_of(self, rule_id: str, version: int) -> UpsertRecord | None:
+        """The record of a version that is waiting, in force or draining."""
+        entries = self.known[rule_id].entries() if rule_id in self.known else iter(())
+        return next((entry.record for entry in entries if entry.rule.version == version), None)
+
+    @property
+    def forget_ms(self) -> int:
+        """The watermark at which there is something to forget; TIME_MS_MAX if nothing ends."""
+        times = [end_of(rule) for known in self.known.values() for rule in known.whole()]
+        times += [end for known in self.known.values() for _, end in known.switch.spans]
+        return min([*times, self.snoozes.forget_ms], default=TIME_MS_MAX)
+
     def report(self) -> RulebookReport:
         """What is in force, what was refused and why, and how many records came to which end."""
         return RulebookReport(
-            epoch=self._epoch,
+            epoch=self.epoch,
             rules=tuple(
                 RuleReport(
                     rule_id=rule.rule_id,
@@ -179,108 +265,42 @@ class Rulebook:
                 )
                 for rule in self.deployed()
             ),
-            refused=tuple(self._refusals[rule_id] for rule_id in sorted(self._refusals)),
+            last_versions={
+                name: max(known.version, known.shadow_version) for name, known in sorted(self.known.items())
+            },
+            paused=tuple(name for name, known in sorted(self.known.items()) if known.switch.is_open),
+            snoozes=self.snoozes.report(),
+            snooze_versions=self.snoozes.versions(),
+            refused=tuple(self.refusals[rule_id] for rule_id in sorted(self.refusals)),
             applied_count=self._counts["applied"],
             ignored_count=self._counts["ignored"],
             refused_count=self._counts["refused"],
             rule_late_ms=self._counts["late_ms"],
         )
 
-    # ---------------------------------------------------------------------------------------- save, restore
 
-    def to_bytes(self) -> bytes:
-        """The applied facts as JSON: equal rulebooks have equal bytes. Counters are not saved."""
-        versions = [
-            {
-                "record": entry.record.to_json().decode(),
-                "epoch": entry.rule.epoch,
-                "from_ms": entry.rule.from_ms,
-                "starts_until_ms": entry.rule.starts_until_ms,
-                "until_ms": entry.rule.until_ms,
-            }
-            for _, entry in sorted(self._entries.items())
-        ]
-        return _json(
-            {
-                "format": FORMAT,
-                "epoch": self._epoch,
-                "last_versions": self._last_versions,
-                "versions": versions,
-                "refused": [self._refusals[rule_id].to_json() for rule_id in sorted(self._refusals)],
-            }
-        )
-
-    @staticmethod
-    def from_bytes(data: bytes, schema: Schema, key_domains: KeyDomains | None) -> Rulebook:
-        """The rulebook that `to_bytes` wrote.
-
-        A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival.
-        Raises: StateFormatError for an unknown format, StateCorruptError for bytes that are not a rulebook.
-        """
-        book = Rulebook(schema, key_domains)
-        try:
-            saved = json.loads(data)
-            if saved["format"] != FORMAT:
-                raise StateFormatError(
-                    f"the rulebook was saved in format {saved['format']}, this build reads {FORMAT}; "
-                    "start with the build that wrote it, or from a new checkpoint directory"
-                )
-            book._epoch = saved["epoch"]
-            book._last_versions = dict(saved["last_versions"])
-            book._refusals = {r["rule_id"]: Refusal(**r) for r in saved["refused"]}
-            for version in saved["versions"]:
-                book._restore(version)
-        except (ValueError, KeyError, TypeError) as error:
-            raise StateCorruptError(
-                f"{len(data)} bytes are not a saved rulebook ({error!r}); restore an older checkpoint"
-            ) from error
-        return book
-
-    def _restore(self, saved: dict[str, Any]) -> None:
-        record, problems = parse_control(saved["record"])
-        if not isinstance(record, UpsertRecord):
-            raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
-        compiled = compile_rule(record, self._schema, self._key_domains)
-        if isinstance(compiled, Refused):
-            reason = _full_reason(Outcome("refused", compiled.reason, compiled.diagnostics))
-            self._set_aside(Refusal(record.id, record.version, reason))
-            return
-        rule = replace(
-            _deployed_rule(record, compiled, saved["epoch"]),
-            from_ms=saved["from_ms"],
-            starts_until_ms=saved["starts_until_ms"],
-            until_ms=saved["until_ms"],
-        )
-        self._entries[record.id, record.version] = _Entry(record, rule)
+def _turn(known: Known, record: PauseRecord | ResumeRecord, from_ms: int) -> Outcome:
+    if record.version <= known.switch.version:
+        return Outcome("ignored", f"version {record.version} is not newer than {known.switch.version}")
+    if len(known.switch.spans) >= PAUSES_PER_RULE_MAX:
+        return Outcome("refused", f"{PAUSES_PER_RULE_MAX} pauses of the rule are still to come, which is the limit")
+    known.switch = known.switch.turned(record.version, isinstance(record, PauseRecord), from_ms)
+    return Outcome("applied")
 
 
-def _start(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
-    """(from_ms, late_ms) of a change. Without a time it means as early as can be: since ever, if nothing was seen."""
-    if seen_ms is None:
-        return (TIME_MS_MIN if effective_ms is None else effective_ms), 0
-    first_ms = seen_ms + 1
-    if effective_ms is None:
-        return first_ms, 0
-    return max(effective_ms, first_ms), max(0, first_ms - effective_ms)
+def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:
+    """A version with its bytes."""
+    data = record.to_json()
+    return Entry(record, rule, data, hashlib.sha256(data).hexdigest(), carries)
 
 
-def _is_done(rule: DeployedRule, watermark_ms: int) -> bool:
-    if rule.until_ms <= watermark_ms:
-        return True
-    within_ms = rule.pattern.within_ms
-    if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:
-        return False
-    assert isinstance(within_ms, int)  # `bind` has left no open parameter
-    # The last start is before starts_until_ms, and a run lives while last − first < within.
-    return rule.starts_until_ms + within_ms <= watermark_ms
-
-
-def _deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:
+def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:
+    """What a record deploys, for all time."""
     return DeployedRule(
         rule_id=record.id,
         version=record.version,
         epoch=epoch,
-        content_hash=record.content_hash,
+        content_hash=content_hash(record),
         pattern=pattern,
         status=record.status,
         severity=record.severity,
@@ -288,11 +308,3 @@ def _deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Depl
         score=record.score,
         message=record.message,
     )
-
-
-def _full_reason(outcome: Outcome) -> str:
-    return "; ".join([outcome.reason, *(f"{d.code} {d.message}" for d in outcome.diagnostics)])
-
-
-def _json(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()

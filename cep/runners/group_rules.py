@@ -1,22 +1,24 @@
 """The rulebook of a key group: control records → the rules in force, once a process however many key groups ask.
 
-Every key group sees the same control records in the same micro-batch and holds an equal rulebook in its state. A worker
-serves many key groups, so it keeps each rulebook, and what a list of records made of it, in memory.
+Every key group sees the same control records in the same micro-batch and holds an equal rulebook: its state has the
+digest of it, and the job's folder what stands behind the digest (rulebook/store.py). A worker serves many key groups,
+so it keeps each rulebook, and what a list of records made of it, in memory.
 Tested by: tests/runners/spark/test_live_rules.py
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
 from cep.model.rule import HeartbeatRecord, parse_control
-from cep.nfa.deployed import DeployedRule
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_from_bytes, save
+from cep.rulebook.store import RulebookStore
 from cep.runners.job import Job
 from cep.runners.letters import dead_letter
 
@@ -30,7 +32,7 @@ class KnownRulebook:
     """A rulebook and the digest of all that it remembers.
 
     Its fingerprint is not enough to know it by: two rulebooks that match alike may differ in the versions of retired
-    rules, and judge the next control record differently. `forget_ms` is the watermark at which some version is over.
+    rules, and judge the next control record differently. `forget_ms` is the watermark at which something is over.
     """
 
     digest: str
@@ -48,49 +50,98 @@ class Change:
     heartbeat_ms: int
 
 
-_RULEBOOKS: OrderedDict[str, KnownRulebook] = OrderedDict()
-_INITIAL: OrderedDict[tuple[Job, tuple[bytes, ...]], KnownRulebook] = OrderedDict()
-_FORGOTTEN: OrderedDict[tuple[str, int], KnownRulebook] = OrderedDict()
-_CHANGES: OrderedDict[tuple[str, tuple[bytes, ...], int | None], Change] = OrderedDict()
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """Whose rules: the job, the records that it begins with, and the folder of its rulebooks, if there is one."""
+
+    job: Job
+    initial: tuple[bytes, ...]
+    store: RulebookStore | None = None
 
 
-def known(digest: str) -> KnownRulebook | None:
-    """The rulebook of this digest, if the process has it."""
-    return _RULEBOOKS.get(digest)
+_RULEBOOKS: OrderedDict[tuple[JobRules, str], KnownRulebook] = OrderedDict()
+_KEPT_IN_FOLDER: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
+_INITIAL: OrderedDict[JobRules, KnownRulebook] = OrderedDict()
+_FORGOTTEN: OrderedDict[tuple[JobRules, str, int], KnownRulebook] = OrderedDict()
+_TOLD: OrderedDict[tuple[JobRules, tuple[str, ...]], tuple[bytes, ...]] = OrderedDict()
+_CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None], Change] = OrderedDict()
 
 
-def restored(job: Job, data: bytes) -> KnownRulebook:
-    """The rulebook that a key group has kept as bytes. Raises: as Rulebook.from_bytes."""
-    return _remember(job, Rulebook.from_bytes(data, job.schema, job.domains))
+def known(rules: JobRules, digest: str) -> KnownRulebook:
+    """The rulebook of this digest; without one, what a key group begins with that has never seen a record.
+
+    Raises: as RulebookStore.get.
+    """
+    if not digest:
+        return _initial(rules)
+    at = (rules, digest)
+    if at not in _RULEBOOKS:
+        assert rules.store is not None, "a digest is known by a folder"
+        rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
+        _keep(_RULEBOOKS, at, KnownRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[at]
 
 
-def initial_rulebook(job: Job, records: tuple[bytes, ...]) -> KnownRulebook:
-    """What a key group begins with that has never seen an event or a control record."""
-    at = (job, records)
-    if at not in _INITIAL:
-        rulebook = Rulebook(job.schema, job.domains)
-        apply_records(rulebook, records, None)
-        _keep(_INITIAL, at, _remember(job, rulebook))
-    return _INITIAL[at]
+def restored(rules: JobRules, data: bytes) -> KnownRulebook:
+    """The rulebook of a job that keeps it as bytes. Raises: as rulebook_from_bytes."""
+    return _remember(rules, rulebook_from_bytes(data, rules.job.schema, rules.job.domains))
 
 
-def changed(job: Job, before: KnownRulebook, records: tuple[bytes, ...], seen_ms: int | None) -> Change:
+def keep(rules: JobRules, rulebook: KnownRulebook) -> None:
+    """Put a rulebook into the job's folder, once a process. Raises: as RulebookStore.put."""
+    at = (rules, rulebook.digest)
+    if at not in _KEPT_IN_FOLDER:
+        assert rules.store is not None, "rulebooks are kept in a folder"
+        rules.store.put(save(rulebook.rulebook))
+        _keep(_KEPT_IN_FOLDER, at, None)
+
+
+def bundle(store: RulebookStore, records: Sequence[tuple[int, str, bytes]]) -> str:
+    """Keep the control records that one task has read, at least one, and say where: what key groups are told instead.
+
+    A record is (its place in the order of all, the name of its file or nothing, bytes). Of two files of one time the
+    name decides; a file has a record a line. Raises: SinkError.
+    """
+    held: list[bytes] = []
+    for _, name, data in sorted(records):
+        held += [line for line in data.split(b"\n") if line.strip()] if name else [data]
+    frames = b"".join(len(data).to_bytes(4, "little") + data for data in held)
+    return f"{min(records)[0]:020} {store.put_control(frames)}"
+
+
+def told(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
+    """The control records of a micro-batch in their order; `places` are what `bundle` gave. Raises: as the store."""
+    at = (rules, places)
+    if at not in _TOLD:
+        assert rules.store is not None, "control records are told through a folder"
+        records: list[bytes] = []
+        for place in sorted(places):
+            frames, start = rules.store.get_control(place.split(" ")[1]), 0
+            while start < len(frames):
+                end = start + 4 + int.from_bytes(frames[start : start + 4], "little")
+                records.append(frames[start + 4 : end])
+                start = end
+        _keep(_TOLD, at, tuple(records))
+    return _TOLD[at]
+
+
+def changed(rules: JobRules, before: KnownRulebook, records: tuple[bytes, ...], seen_ms: int | None) -> Change:
     """Apply control records in their order. `seen_ms`: no later event has been matched, in any key group."""
-    at = (before.digest, records, seen_ms)
+    at = (rules, before.digest, records, seen_ms)
     if at not in _CHANGES:
-        rulebook = Rulebook.from_bytes(before.rulebook.to_bytes(), job.schema, job.domains)
+        rulebook = before.rulebook.copy()
         letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms)
-        _keep(_CHANGES, at, Change(_remember(job, rulebook), tuple(letters), counters, heartbeat_ms))
+        _keep(_CHANGES, at, Change(_remember(rules, rulebook), tuple(letters), counters, heartbeat_ms))
     return _CHANGES[at]
 
 
-def forgotten(job: Job, before: KnownRulebook, watermark_ms: int) -> KnownRulebook:
-    """The rulebook without the versions that are over; for a key group in which all is matched up to the watermark."""
-    at = (before.digest, watermark_ms)
+def forgotten(rules: JobRules, before: KnownRulebook, watermark_ms: int) -> KnownRulebook:
+    """The rulebook without what is over; for a key group in which all is matched up to the watermark."""
+    at = (rules, before.digest, watermark_ms)
     if at not in _FORGOTTEN:
-        rulebook = Rulebook.from_bytes(before.rulebook.to_bytes(), job.schema, job.domains)
+        rulebook = before.rulebook.copy()
         rulebook.forget(watermark_ms)
-        _keep(_FORGOTTEN, at, _remember(job, rulebook))
+        _keep(_FORGOTTEN, at, _remember(rules, rulebook))
     return _FORGOTTEN[at]
 
 
@@ -118,28 +169,24 @@ def apply_records(
         if outcome.late_ms:
             counters["rule_late_ms"] += outcome.late_ms
         if outcome.kind == "refused":
-            reason = "; ".join([outcome.reason, *(f"{d.code} {d.message}" for d in outcome.diagnostics)])
-            letters.append(dead_letter(Poison("control_refused", reason, text)))
+            letters.append(dead_letter(Poison("control_refused", outcome.full_reason, text)))
     return letters, counters, heartbeat_ms
 
 
-def _remember(job: Job, rulebook: Rulebook) -> KnownRulebook:
-    digest = hashlib.sha256(repr((job.schema, job.domains)).encode() + rulebook.to_bytes()).hexdigest()
-    found = _RULEBOOKS.get(digest)
-    if found is None:
-        found = KnownRulebook(
-            digest, rulebook, min((_end_ms(rule) for rule in rulebook.deployed()), default=TIME_MS_MAX)
-        )
-        _keep(_RULEBOOKS, digest, found)
-    return found
+def _initial(rules: JobRules) -> KnownRulebook:
+    if rules not in _INITIAL:
+        rulebook = Rulebook(rules.job.schema, rules.job.domains)
+        apply_records(rulebook, rules.initial, None)
+        _keep(_INITIAL, rules, _remember(rules, rulebook))
+    return _INITIAL[rules]
 
 
-def _end_ms(rule: DeployedRule) -> int:
-    """The watermark from which on a version can neither start a match nor have a run alive."""
-    within_ms = rule.pattern.within_ms
-    if rule.starts_until_ms == TIME_MS_MAX or not isinstance(within_ms, int):
-        return rule.until_ms
-    return min(rule.until_ms, rule.starts_until_ms + within_ms)
+def _remember(rules: JobRules, rulebook: Rulebook) -> KnownRulebook:
+    digest = save(rulebook).digest
+    at = (rules, digest)
+    if at not in _RULEBOOKS:
+        _keep(_RULEBOOKS, at, KnownRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[at]
 
 
 def _keep(cache: OrderedDict[K, V], at: K, value: V) -> None:

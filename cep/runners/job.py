@@ -22,7 +22,7 @@ from cep.columnar.route import KeyDomain
 from cep.engine.advance import advance
 from cep.engine.alerts import ALERT_SCHEMA, alert_table
 from cep.engine.histories import until_ms
-from cep.engine.keyed_state import KeyedState
+from cep.engine.keyed_state import KeyedState, hand_over
 from cep.engine.produced import produced_events
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
@@ -139,7 +139,26 @@ class StepOutput:
 def match_step(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: StepOutput
 ) -> KeyedState:
-    """Advance one key domain and add its alerts and counters to `output`; returns the new keyed state."""
+    """Advance one key domain and add its alerts and counters to `output`; returns the new keyed state.
+
+    Where a version takes over the runs of the one before, the events before and after that time are matched one after
+    the other. Once an event at or after it is here, no earlier one will come.
+    """
+    for change_ms, giver, taker in program.handovers:
+        if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
+            break
+        is_before = batch.time_ms < change_ms
+        if not is_before.any() and (keyed_state is None or not (keyed_state.run_rule == giver).any()):
+            continue
+        keyed_state = _advanced(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
+        keyed_state = hand_over(keyed_state, program, giver, taker)
+        batch = batch.take(~is_before)
+    return _advanced(program, keyed_state, batch, watermark_ms, output)
+
+
+def _advanced(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: StepOutput
+) -> KeyedState:
     advanced = advance(program, keyed_state, batch, watermark_ms)
     output.counters.update(advanced.counters)
     if len(advanced.matches):

@@ -7,7 +7,7 @@ import pytest
 from cep.base.errors import UsageError
 from cep.base.schema import Kind
 from cep.rulebook.deploy import deploy, schema_of
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.job import Job, Programs, StepOutput, match_step
 from tests.engine.rules import batch, program, rule
 from tests.rulebook.records import SCHEMA, SOURCE, new_book, retire, upsert
@@ -32,7 +32,7 @@ def test_a_rulebook_is_compiled_once() -> None:
     programs, book = Programs(), new_book()
     book.apply(upsert(1), None)
     first = programs.of(book, SCHEMA)
-    again = programs.of(Rulebook.from_bytes(book.to_bytes(), SCHEMA, (DOMAIN,)), SCHEMA)
+    again = programs.of(rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,)), SCHEMA)
     assert again is first
     book.apply(upsert(2), None)
     assert programs.of(book, SCHEMA) is not first

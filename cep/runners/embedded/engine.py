@@ -28,10 +28,11 @@ from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, key_groups, key_hashes
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.nfa.program import Program
+from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.pages import Pages
 from cep.runners.embedded.share import Done, Share, Work
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
-from cep.runners.group_rules import changed, forgotten, initial_rulebook, restored
+from cep.runners.group_rules import JobRules, changed, forgotten, known, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.state.pages import StoredPage
@@ -75,7 +76,8 @@ class Engine:
         self._bounds = np.array(bounds[1:], np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._programs = Programs()
-        self._rulebook = initial_rulebook(job, initial)
+        self._rules = JobRules(job, initial)
+        self._rulebook = known(self._rules, "")
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
 
@@ -108,7 +110,7 @@ class Engine:
             letters += [orjson.dumps({"code": "late", **event}) for event in done.late]
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
-            self._rulebook = forgotten(job, self._rulebook, self.watermark_ms)
+            self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
         alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
         return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
 
@@ -137,7 +139,7 @@ class Engine:
         seen_ms = before_ms
         if self.job.order == ARRIVAL:  # then events are matched before the watermark has passed them
             seen_ms = max([before_ms, *(ms for ms, _ in self.times.values())])
-        change = changed(self.job, self._rulebook, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
+        change = changed(self._rules, self._rulebook, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
         self._rulebook = change.after
         self.watermark_ms = max(self.watermark_ms, change.heartbeat_ms)
         return list(change.dead_letters), Counter(change.counters)
@@ -181,7 +183,7 @@ class Engine:
         for batch in batches:
             self.store.write(batch)
         payload = {
-            "rulebook": self._rulebook.rulebook.to_bytes().decode(),
+            "rulebook": rulebook_bytes(self._rulebook.rulebook).decode(),
             "watermark_ms": self.watermark_ms,
             "times": {name: list(at) for name, at in self.times.items()},
         }
@@ -190,7 +192,7 @@ class Engine:
     def restore(self, payload: Mapping[str, Any]) -> None:
         """Go on from what `save` gave, with the store as it was then. Raises: StateError."""
         try:
-            self._rulebook = restored(self.job, payload["rulebook"].encode())
+            self._rulebook = restored(self._rules, payload["rulebook"].encode())
             self.watermark_ms = int(payload["watermark_ms"])
             self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in payload["times"].items()}
         except (KeyError, TypeError, ValueError) as error:

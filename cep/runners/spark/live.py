@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,19 +26,24 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cep.base.errors import SourceError, UsageError
+from cep.rulebook.kafka import StatusTopic
+from cep.rulebook.store import RulebookStore
+from cep.runners.group_rules import JobRules, bundle, known
 from cep.runners.job import Job
 from cep.runners.observe import Observed
+from cep.runners.rule_output import RuleOutput
+from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
+from cep.runners.spark.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
-from cep.runners.spark.packed import CONTROL, CONTROL_FILE, PACKED_SCHEMA, packer
+from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {"spark.python.daemon.module": daemon.MODULE, "spark.sql.execution.arrow.maxRecordsPerBatch": "131072"}
-_CONTROL_SCHEMA = "kind string, order bigint, payload binary"
-_CONTROL_ARROW = pa.schema([("kind", pa.string()), ("order", pa.int64()), ("payload", pa.binary())])
+_PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
@@ -71,7 +76,10 @@ Source = FolderSource | TopicSource
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """What a live job reads and where it keeps its progress. `initial` are the control records that it begins with."""
+    """What a live job reads and where it keeps its progress. `initial` are the control records that it begins with.
+
+    `status` is where it says what becomes of its rules.
+    """
 
     job: Job
     initial: tuple[bytes, ...]
@@ -81,6 +89,7 @@ class LiveSettings:
     trigger_ms: int = 0
     available_now: bool = False
     tasks: int = 2
+    status: StatusTopic | None = None
 
 
 def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
@@ -92,12 +101,17 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaEventsSource)
     packed = _packed_stream(spark, settings.events, job, settings.tasks)
+    store = RulebookStore((settings.checkpoint.parent / RULEBOOKS_FOLDER).resolve())
+    rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
-        packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count))
+        packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count, store))
+    publish = None if settings.status is None else settings.status.publish
+    output.rules = RuleOutput(settings.checkpoint.parent, rule_status(known(rules, "").rulebook), publish)
+    output.rules.announce()
     matched = packed
     for level in range(job.levels_count):
         matched = matched.groupBy("key_group").transformWithState(
-            MatchProcessor(job, settings.initial, level), PACKED_SCHEMA, "Append", "None"
+            MatchProcessor(rules, level), PACKED_SCHEMA, "Append", "None"
         )
     writer = (
         matched.select("kind", "payload")
@@ -165,15 +179,15 @@ def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame
     return reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory)), None
 
 
-def _control_stream(spark: SparkSession, source: Source, groups_count: int) -> DataFrame:
-    """Each control record once for every key group, with its place in the order of control records."""
+def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
+    """The control records of a micro-batch into the job's folder, and where they are to every key group."""
     if isinstance(source, TopicSource):
         place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
         records = (
             _topic_stream(spark, source, 1, FORMAT)
             .load()
             .where(F.col("value").isNotNull())  # a tombstone of a compacted topic
-            .select(F.lit(CONTROL).alias("kind"), place.alias("order"), F.col("value").alias("payload"))
+            .select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
         )
     else:
         records = (
@@ -181,23 +195,30 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int) -> D
             .option("pathGlobFilter", _JSON_FILES)
             .text(str(_existing(source.directory)))
             .select(
-                "value",
                 F.unix_micros("_metadata.file_modification_time").alias("order"),
                 F.col("_metadata.file_name").alias("name"),
+                F.col("value").cast("binary").alias("payload"),
             )
-            .mapInArrow(_control_files, _CONTROL_SCHEMA)
         )
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    return records.select(groups, "kind", F.lit(0).alias("domain"), "order", "payload")
+    bundles = records.mapInArrow(_bundler(store), "place binary")
+    return bundles.select(
+        groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit(0).cast("bigint").alias("order"),
+        F.col("place").alias("payload"),
+    )  # fmt: skip
 
 
-def _control_files(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Whole files with their names on the first line: what orders two files of one time."""
-    for batch in batches:
-        texts, orders, names = (batch.column(name).to_pylist() for name in ("value", "order", "name"))
-        payloads = [f"{name}\n{text}".encode() for name, text in zip(names, texts, strict=True)]
-        kinds = [CONTROL_FILE] * len(payloads)
-        yield pa.RecordBatch.from_pydict({"kind": kinds, "order": orders, "payload": payloads}, schema=_CONTROL_ARROW)
+def _bundler(store: RulebookStore) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
+
+    def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found: list[tuple[int, str, bytes]] = []
+        for batch in batches:
+            found += zip(*(batch.column(name).to_pylist() for name in ("order", "name", "payload")), strict=True)
+        if found:
+            yield pa.RecordBatch.from_pydict({"place": [bundle(store, found).encode()]}, schema=_PLACE_ARROW)
+
+    return gather
 
 
 def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: str) -> DataStreamReader:

@@ -2,6 +2,7 @@
 
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, times …
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
+    CHECKPOINT/rulebooks/          what key groups know their rules by (rulebook/store.py)
     CHECKPOINT/progress.json       totals (live_output.py)
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
     CHECKPOINT/lock                held by the process that works on the folder
@@ -25,6 +26,7 @@ from cep.runners.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
+RULEBOOKS_FOLDER = "rulebooks"
 LOCK_FILE = "lock"
 _JOB_FILE = "job.json"
 _RULES_FILE = "initial_rules.json"

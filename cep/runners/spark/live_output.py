@@ -31,7 +31,8 @@ from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, WATERMARK, decode_alerts
+from cep.runners.rule_output import RuleOutput
+from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, STATUS, WATERMARK, decode_alerts
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.durable import write_durably
 
@@ -66,6 +67,7 @@ class LiveOutput:
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
         self.failure: CepError | None = None
+        self.rules: RuleOutput | None = None
         self._stopping = threading.Event()
         self.refused_batch_id: int | None = None
 
@@ -91,6 +93,7 @@ class LiveOutput:
         letters: list[bytes] = []
         counters: Counter[str] = Counter()
         watermark_ms: int | None = None
+        status: bytes | None = None
         payloads = rows.column("payload")
         for number, kind in enumerate(rows.column("kind").to_pylist()):
             payload = payloads[number].as_py()
@@ -98,6 +101,8 @@ class LiveOutput:
                 tables.append(decode_alerts(payload))
             elif kind == COUNTERS:
                 counters.update(json.loads(payload))
+            elif kind == STATUS:
+                status = payload
             elif kind == WATERMARK:
                 watermark_ms = json.loads(payload)["ms"]
             elif kind == LATE:
@@ -105,6 +110,10 @@ class LiveOutput:
             else:
                 letters.append(payload)
         alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
+        if self.rules is not None:
+            alerts, held = self.rules.take(alerts, status, batch_id)
+            counters.update(held)
         # 3. and 4. A sink that has no transactions has done both when it returns.
         for sink in self._sinks:
             sink.write(alerts, batch_id)

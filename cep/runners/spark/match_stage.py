@@ -1,7 +1,6 @@
 """Second stage of the live job: packed rows of one key group → alerts, with keyed state in Spark's state store.
 
     state variable        holds                                             touched
-    rulebook  ValueState  the key group's rulebook                          read once a process, written on a change
     progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
     pages     MapState    (domain << 16 | page) → keyed state of many keys  each touched page, once a micro-batch
     waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
@@ -32,20 +31,22 @@ from cep.columnar.decode import Poison
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
+from cep.rulebook.held import Policies
 from cep.rulebook.levels import by_level
 from cep.runners import duplicates
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
-from cep.runners.group_rules import KnownRulebook, changed, forgotten, initial_rulebook, known, restored
-from cep.runners.job import ARRIVAL, Job, Programs, StepOutput, match_step, page_deadline_ms
+from cep.runners.group_rules import JobRules, KnownRulebook, changed, forgotten, keep, known, told
+from cep.runners.job import ARRIVAL, Programs, StepOutput, match_step, page_deadline_ms
 from cep.runners.letters import dead_letter, first_seen, on_time
+from cep.runners.rule_status import rule_status
 from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
-    CONTROL_FILE,
     COUNTERS,
     DEAD,
     EVENTS,
     LATE,
+    STATUS,
     TIMES,
     WATERMARK,
     PackedRow,
@@ -54,7 +55,7 @@ from cep.runners.spark.packed import (
 )
 from cep.state.pages import decode_page, encode_page
 
-_TAKEN = (EVENTS, TIMES, CONTROL, CONTROL_FILE)  # the kinds of rows that a stage works on
+_TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
 PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 
 # Shared by all key groups that a worker process serves.
@@ -62,7 +63,7 @@ _PROGRAMS = Programs()
 
 
 @dataclass(slots=True)
-class _Progress:
+class Progress:
     """What a key group remembers of itself from one micro-batch to the next."""
 
     rulebook: str = ""
@@ -77,9 +78,9 @@ class _Progress:
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
-    def from_bytes(data: bytes) -> _Progress:
+    def from_bytes(data: bytes) -> Progress:
         rulebook, watermark_ms, times, pages, waiting_ms, seen = orjson.loads(data)
-        return _Progress(
+        return Progress(
             rulebook,
             watermark_ms,
             {name: (ms, behind) for name, (ms, behind) in times.items()},
@@ -90,20 +91,19 @@ class _Progress:
 
 
 class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor for one job. `initial` are the rules that a new key group begins with.
+    """transformWithState's processor for one job.
 
     `level`: which of the rules (rulebook/levels.py). The first stage tells what became of records, each hands on all
     that the next one needs.
     """
 
-    def __init__(self, job: Job, initial: tuple[bytes, ...], level: int) -> None:
-        self._job = job
+    def __init__(self, rules: JobRules, level: int) -> None:
+        self._job = rules.job
         self._level = level
-        self._initial = initial
+        self._rules_of_job = rules
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._rulebook_state = handle.getValueState("rulebook", "content binary")
         self._progress_state = handle.getValueState("progress", "content binary")
         self._pages = handle.getMapState("pages", "page int", "content binary")
         self._waiting = handle.getMapState("waiting", "domain int", "content binary")
@@ -112,7 +112,7 @@ class MatchProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Called once a micro-batch for each key group that has rows."""
         batches: dict[int, list[EventBatch]] = {}
-        controls: list[tuple[int, bytes, bool]] = []
+        controls: list[str] = []
         times: PartitionTimes = {}
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
@@ -122,10 +122,10 @@ class MatchProcessor(StatefulProcessor):
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
             elif row.kind == TIMES:
                 times = merged(times, orjson.loads(bytes(row.payload)))
-            elif row.kind in (CONTROL, CONTROL_FILE):
-                controls.append((row.order, bytes(row.payload), row.kind == CONTROL_FILE))
+            elif row.kind == CONTROL:
+                controls.append(bytes(row.payload).decode())
         if batches or controls or times:
-            for found in self._step(key[0], batches, _in_order(controls), times):
+            for found in self._step(key[0], batches, told(self._rules_of_job, tuple(sorted(controls))), times):
                 yield _row(found)
 
     def close(self) -> None:
@@ -141,7 +141,7 @@ class MatchProcessor(StatefulProcessor):
         output = StepOutput()
         # The watermark that this micro-batch begins with, the same in every key group: what was matched before lies
         # below or at it, and what comes now is late by it. What came now moves it only after that.
-        before_ms = progress.watermark_ms
+        before_ms, digest = progress.watermark_ms, progress.rulebook
         rulebook, letters = self._rules(progress, controls, before_ms, group, output)
         for letter in letters if is_first else ():
             yield group, DEAD, 0, 0, letter
@@ -164,8 +164,14 @@ class MatchProcessor(StatefulProcessor):
                     output.counters["events_without_rule"] += len(batch)
                 self._drop_pages(progress, number, output)
         # Not before: events that waited may belong to a version that is over by now.
+        after = rulebook
         if rulebook.forget_ms <= watermark_ms:
-            self._keep_rulebook(progress, forgotten(job, rulebook, watermark_ms))
+            after = forgotten(self._rules_of_job, rulebook, watermark_ms)
+            self._keep_rulebook(progress, after)
+        if is_first and group == 0 and progress.rulebook != digest:
+            # What this micro-batch has matched may be held back by what is forgotten at its end.
+            status = {**rule_status(after.rulebook), "policies": Policies.of(rulebook.rulebook).to_json()}
+            yield group, STATUS, 0, 0, orjson.dumps(status)
         self._progress_state.update((progress.to_bytes(),))
         alerts = output.alert_table()
         if alerts.num_rows:
@@ -180,30 +186,23 @@ class MatchProcessor(StatefulProcessor):
             told = json.dumps({"ms": watermark_ms, "partitions": progress.times}).encode()
             yield group, WATERMARK, 0, 0, told
 
-    def _load_progress(self) -> _Progress:
+    def _load_progress(self) -> Progress:
         stored = self._progress_state.get()
-        return _Progress() if stored is None else _Progress.from_bytes(bytes(stored[0]))
+        return Progress() if stored is None else Progress.from_bytes(bytes(stored[0]))
 
     # ------------------------------------------------------------------------------------------------ rulebook
 
     def _rules(
-        self, progress: _Progress, controls: tuple[bytes, ...], before_ms: int, group: int, output: StepOutput
+        self, progress: Progress, controls: tuple[bytes, ...], before_ms: int, group: int, output: StepOutput
     ) -> tuple[KnownRulebook, tuple[bytes, ...]]:
         """The rules after these control records, and dead letters of those that were refused."""
-        before = known(progress.rulebook)
-        if before is None:
-            stored = self._rulebook_state.get() if progress.rulebook else None
-            if stored is not None:
-                before = restored(self._job, bytes(stored[0]))
-            else:
-                before = initial_rulebook(self._job, self._initial)
-        after = before
+        after = before = known(self._rules_of_job, progress.rulebook)
         letters: tuple[bytes, ...] = ()
         if controls:
             seen_ms = before_ms
             if self._job.order == ARRIVAL:  # then events are matched before the watermark has passed them
                 seen_ms = max([before_ms, *(ms for ms, _ in progress.times.values())])
-            change = changed(self._job, before, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
+            change = changed(self._rules_of_job, before, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
             after = change.after
             progress.watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
             if group == 0:  # every key group sees the same records; one of them reports
@@ -223,15 +222,15 @@ class MatchProcessor(StatefulProcessor):
                 )
                 yield dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
 
-    def _keep_rulebook(self, progress: _Progress, rulebook: KnownRulebook) -> None:
+    def _keep_rulebook(self, progress: Progress, rulebook: KnownRulebook) -> None:
         if rulebook.digest != progress.rulebook:
-            self._rulebook_state.update((rulebook.rulebook.to_bytes(),))
+            keep(self._rules_of_job, rulebook)
             progress.rulebook = rulebook.digest
 
     # -------------------------------------------------------------------------------------------------- events
 
     def _without_duplicates(
-        self, progress: _Progress, batches: dict[int, list[EventBatch]], output: StepOutput
+        self, progress: Progress, batches: dict[int, list[EventBatch]], output: StepOutput
     ) -> dict[int, list[EventBatch]]:
         """The events whose ids have not been seen, if the job looks for duplicates; it forgets ids that are too old."""
         window_ms = self._job.dedup_ms
@@ -264,7 +263,7 @@ class MatchProcessor(StatefulProcessor):
             fresh[number] = [batch]
         return fresh
 
-    def _reorder(self, progress: _Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
+    def _reorder(self, progress: Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
         # What a pattern produces may have the time of an event that is still to come, and stands behind it.
         at_once = self._job.lateness_ms == 0 and len(progress.times) == 1 and self._level == 0
@@ -297,7 +296,7 @@ class MatchProcessor(StatefulProcessor):
         return released
 
     def _match_domain(
-        self, progress: _Progress, number: int, program: Program, batch: EventBatch | None, watermark_ms: int,
+        self, progress: Progress, number: int, program: Program, batch: EventBatch | None, watermark_ms: int,
         output: StepOutput,
     ) -> None:  # fmt: skip
         """Read the touched and the due pages of a domain, advance them together, write them back."""
@@ -321,7 +320,7 @@ class MatchProcessor(StatefulProcessor):
         self._write_pages(progress, base, touched, after, program)
 
     def _write_pages(
-        self, progress: _Progress, base: int, touched: set[int], after: KeyedState, program: Program
+        self, progress: Progress, base: int, touched: set[int], after: KeyedState, program: Program
     ) -> None:
         job = self._job
         page_of_key = key_pages(after.keys, job.groups_count, job.pages_count)
@@ -336,7 +335,7 @@ class MatchProcessor(StatefulProcessor):
                 self._pages.removeKey((base + page,))
                 del progress.deadlines[base + page]
 
-    def _drop_pages(self, progress: _Progress, number: int, output: StepOutput) -> None:
+    def _drop_pages(self, progress: Progress, number: int, output: StepOutput) -> None:
         """Nothing is matched by this key any more: its runs belong to no rule."""
         for page in [page for page in progress.deadlines if page >> PAGE_BITS == number]:
             stored = self._pages.getValue((page,))
@@ -349,11 +348,3 @@ class MatchProcessor(StatefulProcessor):
 def _row(packed: PackedRow) -> Row:
     group, kind, domain, order, payload = packed
     return Row(key_group=group, kind=kind, domain=domain, order=order, payload=payload)
-
-
-def _in_order(controls: list[tuple[int, bytes, bool]]) -> tuple[bytes, ...]:
-    """Control records in their order. A file comes as a whole, its name on the first line, and has one a line."""
-    records: list[bytes] = []
-    for _, payload, is_file in sorted(controls):
-        records += [line for line in payload.split(b"\n")[1:] if line.strip()] if is_file else [payload]
-    return tuple(records)

@@ -28,8 +28,8 @@ from cep.runners.event_time import PartitionTimes, merged
 from cep.runners.intake import take_in
 from cep.runners.job import Job
 
-EVENTS, CONTROL, CONTROL_FILE, DEAD, COUNTERS = "events", "control", "control_file", "dead", "counters"
-ALERTS, LATE, TIMES, WATERMARK = "alerts", "late", "times", "watermark"
+EVENTS, CONTROL, DEAD, COUNTERS = "events", "control", "dead", "counters"
+ALERTS, LATE, TIMES, WATERMARK, STATUS = "alerts", "late", "times", "watermark", "status"
 PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
 _PACKED_ARROW = pa.schema(
     [

@@ -31,6 +31,7 @@ from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.duplicates import without_repeats
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.letters import first_seen
@@ -96,7 +97,7 @@ def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str |
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     packed = events.mapInArrow(packer(job, values_column, tells_times=False), PACKED_SCHEMA)
-    saved = rulebook.to_bytes()
+    saved = rulebook_bytes(rulebook)
     levels = len(by_level(rulebook.deployed()))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
@@ -144,7 +145,7 @@ def _matcher(job: Job, saved: bytes, level: int) -> Callable[[Iterator[pa.Record
             for (number, _), held in shares.items():
                 held[:], repeated = _first_ones(held)
                 output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
-        rulebook = Rulebook.from_bytes(saved, job.schema, job.domains)
+        rulebook = rulebook_from_bytes(saved, job.schema, job.domains)
         programs = programs_by_level(rulebook, job.schema)[level]
         for number, events in _bunches(shares):
             domain = job.domains[number]

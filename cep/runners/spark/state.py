@@ -19,10 +19,10 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.store import RulebookStore
 from cep.runners.job import Job, Programs
-from cep.runners.spark.live_checkpoint import QUERY_FOLDER, read_job
-from cep.runners.spark.match_stage import PAGE_BITS
+from cep.runners.spark.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
+from cep.runners.spark.match_stage import PAGE_BITS, Progress
 from cep.state.pages import StoredPage
 
 
@@ -63,12 +63,14 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> Mapping[KeyDomain, Program]:
     """The programs of the rules in force, by key domain."""
     try:
-        found = _variable(spark, checkpoint, "rulebook").selectExpr("value.content").limit(1).collect()
+        found = _variable(spark, checkpoint, "progress").selectExpr("value.content").limit(1).collect()
     except PySparkException as error:
         raise _unreadable(checkpoint, error) from error
-    if not found:
+    digest = Progress.from_bytes(bytes(found[0].content)).rulebook if found else ""
+    if not digest:
         return {}
-    return Programs().of(Rulebook.from_bytes(bytes(found[0].content), job.schema, job.domains), job.schema)
+    store = RulebookStore(checkpoint / RULEBOOKS_FOLDER)
+    return Programs().of(store.get(digest, job.schema, job.domains), job.schema)
 
 
 def _variable(spark: SparkSession, checkpoint: Path, name: str) -> DataFrame:

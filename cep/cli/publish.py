@@ -1,0 +1,165 @@
+"""`cep publish`: rule files → the control topic of a job that runs, checked, compared, and acknowledged.
+
+Tested by: tests/cli/test_publish.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.base.errors import UsageError
+from cep.cli.paths import printed
+from cep.cli.topics import Topics, add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.lang.lint import lint
+from cep.lang.load import Checked, file_name, load_files
+from cep.lang.render import render_text
+from cep.model.rule import RetireRecord, UpsertRecord
+from cep.nfa.diagnose import compilable
+from cep.report import budget
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rule_file, read_rules
+from cep.rulebook.lock import problems_of_lock, read_lock
+from cep.rulebook.publish import Step, acknowledged, approval_problem, plan
+from cep.testing.harness import Outcome
+from cep.testing.suite import run_checked
+
+HELP = """\
+Bring the rules of a folder into a job that runs. What is published is first checked like this:
+
+  the files are sound, and agree with rules.lock   cep rules lock, cep rules bump
+  their patterns have no mistakes and no findings  cep check, cep lint
+  the patterns' tests pass                         cep test
+  two people stand for each change                 where [publish] two_person = true is set
+
+Then it is compared with what runs, sent to the control topic, and acknowledged by the job on its status topic.
+
+examples:
+  cep publish --dry-run --conf cep.toml
+  cep publish --bootstrap-servers kafka:9092 --control-topic rules --status-topic rules-status
+  cep publish --conf cep.toml --effective-at 2026-06-01T00:00:00Z
+"""
+_STYLES = {"new": "green", "changed": "yellow", "retired": "magenta", "refused": "bold red", "missing": "dim"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    parser.add_argument("--only", action="append", metavar="RULE", help="this rule and no other; may be given again")
+    parser.add_argument("--dry-run", action="store_true", help="check, compare, and send nothing")
+    parser.add_argument("--retire-missing", action="store_true", help="end rules that run and have no file")
+    add_topic_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
+    console = Console(highlight=False, soft_wrap=True)
+    topics = topics_of(options)
+    records = _records(options, console)
+    if records is None:
+        return 1
+    known, source = running(topics, published(topics))
+    starts = effective_at(options, topics.settings)
+    steps = plan(records, known, starts, retire_missing=options.retire_missing and not options.only)
+    _print_plan(steps, source, console)
+    changes = [step.record for step in steps if step.record is not None]
+    refused = [step for step in steps if step.kind == "refused"]
+    refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
+    if refused_count:
+        console.print("nothing is sent", markup=False)
+        return 1
+    if options.dry_run or not changes:
+        console.print("a dry run: nothing is sent" if changes else "nothing to send", markup=False)
+        return 0
+    send(topics, changes, console)
+
+    def is_done(status: dict[str, Any]) -> bool:
+        return not acknowledged(status, changes)[0]
+
+    status = await_status(options, topics, is_done, console)
+    return 0 if status is None else _print_answer(status, changes, console)
+
+
+# ------------------------------------------------------------------------------------------------------- checks
+
+
+def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord] | None:
+    """The rules of the folder, None after a report of what is wrong with them."""
+    if not options.rules.is_dir():
+        raise UsageError(f"--rules {options.rules} is not a folder")
+    records, problems = read_rules(options.rules)
+    for name in options.only or ():
+        if name not in {record.id for record in records} and not problems:
+            raise UsageError(f"{options.rules} has no rule {name}")
+    chosen = [record for record in records if not options.only or record.id in options.only]
+    problems += [str(problem) for problem in problems_of_lock(chosen, read_lock(options.rules))]
+    deployment = deploy(chosen)
+    problems += [
+        f"{rule.rule_id}: {rule.reason}" + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
+        for rule in deployment.set_aside
+    ]
+    for problem in problems:
+        console.print(problem, markup=False, style="red")
+    return None if problems else chosen
+
+
+def _check_changes(
+    changes: Sequence[UpsertRecord | RetireRecord], directory: Path, topics: Topics, console: Console
+) -> int:
+    """How many reasons there are against the changes; each is printed."""
+    upserts = [record for record in changes if isinstance(record, UpsertRecord)]
+    count = 0
+    if topics.settings.publish.two_person:
+        for record in upserts:
+            problem = approval_problem(record)
+            if problem is not None:
+                console.print(f"{record.id}: {problem}", markup=False, style="red")
+                count += 1
+    files = {_pattern_file(directory, record.id) for record in upserts}
+    return count + (_check_patterns(sorted(files), console) if files else 0)
+
+
+def _pattern_file(directory: Path, rule_id: str) -> Path:
+    path = directory / f"{rule_id}.toml"
+    rule = read_rule_file(path)
+    assert rule is not None, "it has been read before"
+    return path.parent / rule.file
+
+
+def _check_patterns(files: Sequence[Path], console: Console) -> int:
+    checked: Checked = compilable(load_files(files))
+    found = [d for d in checked.diagnostics if d.is_error]
+    found += lint(checked, [file_name(path) for path in files], budget.find(checked))
+    if found:
+        printed(render_text(found, checked.sources, color=not console.no_color))
+        return len(found)
+    suite = run_checked(checked)
+    failed = [verdict for verdict in suite.tested if verdict.outcome in (Outcome.FAILED, Outcome.BROKEN)]
+    for verdict in failed:
+        console.print(f"test fails: {verdict.test.name}; run `cep test {verdict.test.span.file}`", style="red")
+    return len(failed) + len(suite.refused)
+
+
+# ----------------------------------------------------------------------------------------------------- printing
+
+
+def _print_plan(steps: Sequence[Step], source: str, console: Console) -> None:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for step in steps:
+        table.add_row(step.rule_id, Text(step.kind, style=_STYLES.get(step.kind, "")), step.what)
+    console.print(f"compared with {source}:", markup=False)
+    console.print(table)
+
+
+def _print_answer(status: dict[str, Any], changes: Sequence[UpsertRecord | RetireRecord], console: Console) -> int:
+    _, reasons = acknowledged(status, changes)
+    for name, reason in reasons.items():
+        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+    console.print(f"the job is at epoch {status['epoch']}", markup=False)
+    return 1 if reasons else 0

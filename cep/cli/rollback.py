@@ -1,0 +1,99 @@
+"""`cep rollback`: a rule of a job that runs → an earlier version of it, under a new number.
+
+Tested by: tests/cli/test_publish.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from cep.base.errors import UsageError
+from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.model.rule import RollbackRecord, UpsertRecord
+from cep.rulebook.history import at_commit, history
+from cep.rulebook.publish import acknowledged
+
+HELP = """\
+Put an earlier version of a rule in force again. It gets a new number, because versions never go back; the number of the
+file in rules/ must then be above it: `cep rules bump` does that with the next change.
+
+The earlier version is taken from the control topic, or, where compaction has removed it, from the history of the rules
+folder in git.
+
+examples:
+  cep rollback card_testing --to 3 --conf cep.toml
+  cep rollback card_testing --to 3 --at-once --on-update restart --conf cep.toml
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.add_argument("--to", type=int, required=True, metavar="VERSION", help="the version to go back to")
+    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files in git (rules)")
+    parser.add_argument(
+        "--on-update",
+        choices=("drain", "restart", "carry"),
+        default="drain",
+        help="what becomes of the runs of the version that goes (drain)",
+    )
+    add_topic_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
+    console = Console(highlight=False, soft_wrap=True)
+    topics = topics_of(options)
+    records = published(topics)
+    known, _ = running(topics, records)
+    if options.rule not in known:
+        raise UsageError(f"no job and no record on {topics.control.name} knows a rule {options.rule}")
+    version = known[options.rule].version
+    upserts = [r.rule if isinstance(r, RollbackRecord) else r for r in records]
+    earlier = next(
+        (
+            r
+            for r in reversed(upserts)
+            if isinstance(r, UpsertRecord) and (r.id, r.version) == (options.rule, options.to)
+        ),
+        None,
+    ) or _from_git(options.rules, options.rule, options.to)
+    record = RollbackRecord(
+        id=options.rule,
+        version=version + 1,
+        to_version=options.to,
+        rule=earlier,
+        effective_at=effective_at(options, topics.settings),
+        on_update=options.on_update,
+    )
+    send(topics, [record], console)
+
+    def is_done(status: dict[str, Any]) -> bool:
+        return not acknowledged(status, [record])[0]
+
+    status = await_status(options, topics, is_done, console)
+    reasons = {} if status is None else acknowledged(status, [record])[1]
+    for reason in reasons.values():
+        console.print(f"the job refuses it: {reason}", markup=False, style="red")
+    if not reasons:
+        again = f"cep rules bump {options.rule} --above {record.version}"
+        console.print(
+            f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
+        )
+    return 1 if reasons else 0
+
+
+def _from_git(directory: Path, rule_id: str, version: int) -> UpsertRecord:
+    """The version as it was in some commit. Raises: UsageError if there is none."""
+    for commit in history(directory, rule_id):
+        record = at_commit(directory, commit.split(" ", 1)[0], rule_id)
+        if record is not None and record.version == version:
+            return record
+    raise UsageError(
+        f"version {version} of {rule_id} is neither on the control topic nor in the history of {directory} in git; "
+        "write it again under a new version and run `cep publish`"
+    )

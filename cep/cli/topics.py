@@ -1,0 +1,122 @@
+"""What the verbs share that write to the control topic: where it is, what is there, sending, and the job's answer.
+
+Tested by: tests/cli/test_publish.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from cep.base.errors import SourceError, UsageError
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.model.rule import ControlRecord, topic_key, utc_ms, utc_text
+from cep.model.settings import Settings
+from cep.rulebook.kafka import Topic
+from cep.rulebook.publish import Running, running_of_records, running_of_status
+from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics of one job; `status` is None where it does not say what its rules are."""
+
+    control: Topic
+    status: Topic | None
+    settings: Settings
+
+
+def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare where the topics are, when a change starts, and how long its acknowledgement is waited for."""
+    add_setting_arguments(parser, "control", "publish", "kafka")
+    starts = parser.add_mutually_exclusive_group()
+    starts.add_argument(
+        "--effective-at", metavar="TIME", help="event time from which the change holds, as 2026-01-31T00:00:00Z"
+    )
+    starts.add_argument("--at-once", action="store_true", help="right after the last event that the job has seen")
+    parser.add_argument(
+        "--wait", type=float, default=60.0, metavar="SECONDS", help="for the job's acknowledgement (60); 0: do not wait"
+    )
+
+
+def topics_of(options: argparse.Namespace) -> Topics:
+    """The topics that flags and settings name. Raises: UsageError if they name none."""
+    settings = settings_of(options)
+    servers, control, status = (
+        settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic,
+    )  # fmt: skip
+    if servers is None or control is None:
+        raise UsageError("name --bootstrap-servers and --control-topic, or the same in a settings file (--conf)")
+    client = tuple(settings.kafka.client_settings().items())
+    return Topics(Topic(servers, control, client), None if status is None else Topic(servers, status, client), settings)
+
+
+def effective_at(options: argparse.Namespace, settings: Settings) -> str | None:
+    """When changes start: what is asked for, or soon after now. Raises: UsageError for what is no time."""
+    if options.at_once:
+        return None
+    if options.effective_at is None:
+        return utc_text(int(time.time() * 1_000) + settings.publish.lead)
+    try:
+        return utc_text(utc_ms(options.effective_at))
+    except ValueError as error:
+        raise UsageError(f"--effective-at: {error}") from error
+
+
+def published(topics: Topics) -> list[ControlRecord]:
+    """The control records that are there; none if the topic is not there yet. Raises: SourceError."""
+    if topics.control.create():
+        return []
+    return [place.record for place in read_control_topic(topics.control)[0]]
+
+
+def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:
+    """What runs of each rule, and who says so: the job, and what has been published since it spoke."""
+    found = running_of_records(records)
+    status = _last_status(topics)
+    if status is None:
+        return found, f"the control topic {topics.control.name}; no job has spoken"
+    said = running_of_status(status)
+    for rule_id, known in said.items():
+        if rule_id not in found or found[rule_id].version <= known.version:
+            found[rule_id] = known
+    return found, f"the job at epoch {status['epoch']}"
+
+
+def _last_status(topics: Topics) -> dict[str, Any] | None:
+    if topics.status is None or topics.status.create():
+        return None
+    return read_status(topics.status)
+
+
+def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> None:
+    """Send records to the control topic. Raises: SinkError."""
+    topics.control.send((topic_key(record).encode(), record.to_json()) for record in records)
+    noun = "record" if len(records) == 1 else "records"
+    console.print(f"sent {len(records)} {noun} to {topics.control.name}", markup=False)
+
+
+def await_status(
+    options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
+) -> dict[str, Any] | None:
+    """Wait until the job has said what is waited for; None without a status topic or if nobody waits.
+
+    Raises: SourceError if it does not come.
+    """
+    if topics.status is None or options.wait <= 0:
+        why = "no --status-topic is named" if topics.status is None else "--wait is 0"
+        console.print(f"not waiting for the job: {why}", markup=False)
+        return None
+    with console.status("waiting for the job"):
+        status = wait_for_status(topics.status, is_done, options.wait)
+    if status is None:
+        raise SourceError(
+            f"the job has not acknowledged within {options.wait:.0f} s on {topics.status.name}; the records are sent "
+            "and count once it reads them: see that it runs with this control topic and this status topic"
+        )
+    return status

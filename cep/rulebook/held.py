@@ -1,0 +1,153 @@
+"""Matches of rules in force → the alerts that go out, and what is held back, each with the reason.
+
+    shadow      the version is in shadow: recorded, alerts nobody
+    snoozed     a person does not want the rule's alerts until a date, on all keys or on one
+    excluded    another rule of the same exclusive group fired on the same event
+    suppressed  the rule has fired on this key less than its `suppress` before
+
+In this order: what is snoozed takes no other rule's place, and only what goes out begins a time of suppression. Nothing
+is lost: what is held back is recorded and counted. Times are event time, so that replay and live hold back the same.
+Cost: columns, and a loop over the alerts of rules that suppress or exclude.
+Tested by: tests/rulebook/test_held.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.rulebook.outcome import SnoozeReport
+from cep.rulebook.rulebook import Rulebook
+
+SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppressed"
+# (rule, key) → event time of the last alert that went out, kept as long as it may suppress another.
+Memory = dict[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """What is held back: per version its exclusive group and its time of suppression, and the snoozes."""
+
+    versions: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
+    snoozes: tuple[SnoozeReport, ...] = ()
+
+    @staticmethod
+    def of(book: Rulebook) -> Policies:
+        versions: dict[tuple[str, int], tuple[str | None, int]] = {}
+        for known in book.known.values():
+            for entry in known.entries():
+                record = entry.record
+                if record.exclusive is not None or record.suppress is not None:
+                    versions[record.id, record.version] = record.exclusive, record.suppress_ms
+        return Policies(versions, book.snoozes.report())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "versions": [[*at, *policy] for at, policy in sorted(self.versions.items())],
+            "snoozes": [[s.rule_id, s.key, s.from_ms, s.until_ms] for s in self.snoozes],
+        }
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> Policies:
+        """What `to_json` gave."""
+        versions = {(rule, version): (group, ms) for rule, version, group, ms in saved["versions"]}
+        return Policies(versions, tuple(SnoozeReport(*snooze) for snooze in saved["snoozes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """`alerts` go out; `held` do not, and `reasons` says of each why. `memory` is for the alerts that come next."""
+
+    alerts: pa.Table
+    held: pa.Table
+    reasons: tuple[str, ...]
+    memory: Memory
+
+
+def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
+    """Divide alerts that are sorted as sort_alerts does; those of one rule and key must come in their order.
+
+    `memory` is what the alerts before have left; it is not changed.
+    """
+    reasons = np.where(np.asarray(pc.equal(alerts["status"], "shadow")), SHADOW, "").astype(object)
+    detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
+    for snooze in policies.snoozes:
+        mask = np.asarray(pc.equal(alerts["rule_id"], snooze.rule_id))
+        if snooze.key is not None:
+            mask = mask & np.asarray(pc.equal(alerts["key"], snooze.key))
+        reasons[mask & (snooze.from_ms <= detected_ms) & (detected_ms < snooze.until_ms) & (reasons == "")] = SNOOZED
+    after = dict(memory)
+    _exclude_and_suppress(alerts, detected_ms, reasons, policies, after)
+    goes_out = reasons == ""
+    return HeldBack(
+        alerts.filter(pa.array(goes_out)),
+        alerts.filter(pa.array(~goes_out)),
+        tuple(reasons[~goes_out].tolist()),
+        after,
+    )
+
+
+def forgotten(memory: Memory, policies: Policies, before_ms: int) -> Memory:
+    """The memory without what cannot suppress an alert at or after `before_ms`."""
+    longest: dict[str, int] = {}
+    for (rule_id, _), (_, suppress_ms) in policies.versions.items():
+        longest[rule_id] = max(longest.get(rule_id, 0), suppress_ms)
+    return {at: ms for at, ms in memory.items() if ms + longest.get(at[0], 0) > before_ms}
+
+
+def _exclude_and_suppress(
+    alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies, memory: Memory
+) -> None:
+    rules = alerts["rule_id"].to_pylist() if policies.versions else []
+    versions = alerts["version"].to_pylist() if policies.versions else []
+    rows = [n for n, at in enumerate(zip(rules, versions, strict=True)) if at in policies.versions and not reasons[n]]
+    if not rows:
+        return
+    chosen = alerts.select(["alert_id", "priority", "key", "events"]).take(pa.array(rows)).to_pylist()
+    ordered = sorted(
+        zip(rows, chosen, strict=True),
+        key=lambda item: (
+            detected_ms[item[0]],
+            item[1]["priority"],
+            rules[item[0]],
+            versions[item[0]],
+            item[1]["alert_id"],
+        ),
+    )
+    taken: set[tuple[str, int, str]] = set()
+    for row, alert in ordered:
+        group, suppress_ms = policies.versions[rules[row], versions[row]]
+        time_ms, at = int(detected_ms[row]), (rules[row], alert["key"])
+        slot = (group or "", time_ms, alert["events"][-1]["event_id"])
+        if group is not None and slot in taken:
+            reasons[row] = EXCLUDED
+            continue
+        taken.add(slot)
+        if suppress_ms and at in memory and time_ms < memory[at] + suppress_ms:
+            reasons[row] = SUPPRESSED
+        elif suppress_ms:
+            memory[at] = time_ms
+
+
+def counted(held: HeldBack) -> dict[str, int]:
+    """What was held back, by reason and rule: `held[suppressed][card_testing]`."""
+    found: dict[str, int] = {}
+    for reason, rule_id in zip(held.reasons, held.held["rule_id"].to_pylist(), strict=True):
+        name = f"held[{reason}][{rule_id}]"
+        found[name] = found.get(name, 0) + 1
+    return found
+
+
+def memory_json(memory: Memory) -> list[list[Any]]:
+    """The memory in an order of its own."""
+    return [[*at, ms] for at, ms in sorted(memory.items())]
+
+
+def memory_from_json(saved: Iterable[list[Any]]) -> Memory:
+    """What `memory_json` gave."""
+    return {(rule_id, key): ms for rule_id, key, ms in saved}

@@ -1,0 +1,50 @@
+"""A folder of rules under git → the commits of a rule, and the rule as it was in one.
+
+Tested by: tests/rulebook/test_history.py
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from cep.model.rule import UpsertRecord
+from cep.rulebook.files import read_rules
+
+_GIT_S = 60
+_COMMITS_MAX = 1_000
+
+
+def history(directory: Path, rule_id: str) -> list[str]:
+    """`HASH date author: subject` of the commits that touched a rule's file, the newest first; none without git."""
+    found = _git(directory, "log", f"-{_COMMITS_MAX}", "--format=%H %as %an: %s", "--", f"{rule_id}.toml")
+    return found.decode(errors="replace").splitlines()
+
+
+def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None:
+    """A rule as it was in a commit, with its pattern; None if it was not there or was wrong.
+
+    Cost: the files of that commit are unpacked, because a pattern may import any of them.
+    """
+    top = _git(directory, "rev-parse", "--show-toplevel").decode().strip()
+    archive = _git(Path(top), "archive", "--format=tar", commit) if top else b""
+    if not archive:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        records, _ = read_rules(Path(folder) / directory.resolve().relative_to(Path(top).resolve()))
+    return next((record for record in records if record.id == rule_id), None)
+
+
+def _git(directory: Path, *arguments: str) -> bytes:
+    git = shutil.which("git")
+    if git is None:
+        return b""
+    command = [git, "-C", str(directory), *arguments]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=_GIT_S)  # noqa: S603 no shell, our arguments
+    return done.stdout if done.returncode == 0 else b""

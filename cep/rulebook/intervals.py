@@ -1,0 +1,168 @@
+"""When, in event time, a version of a rule holds: from the change that brings it to the one that ends it, less pauses.
+
+    version 1   ├───────────┤            starts matches until version 2 does
+    version 2               ├──────────▶
+    paused            ├────────┤
+    in force    ├─────┤        ├───────▶ version 1, then version 2 as its part after the pause
+
+Changes are kept as they came and intervals are derived from all of them, because a change that has not started yet can
+still be overtaken: a higher version that starts before it takes its whole turn, and what it would have ended goes on.
+What has started stays; `settled` writes it down, so that changes can be forgotten.
+Pure functions and frozen values; the rulebook holds them.
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.model.rule import UpsertRecord
+from cep.nfa.deployed import DeployedRule
+
+Spans = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A version that matches: the record it came from (to save it) and the rule (to run it), without its interval.
+
+    `data` is the record as JSON and `digest` its SHA-256. `carries` says whether its automaton is that of the version
+    that it names, so that it may take over the runs of that one.
+    """
+
+    record: UpsertRecord
+    rule: DeployedRule
+    data: bytes
+    digest: str
+    carries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A version that starts at `from_ms`. Without an entry it only ends the one before: retired, a draft, forgotten.
+
+    `drops` says that the versions before see nothing from then on; else they finish what they have begun. The others
+    are what has been settled: the end of its own starts, of all that it sees, and the pause that it came back from.
+    """
+
+    version: int
+    from_ms: int
+    drops: bool
+    entry: Entry | None
+    closed_ms: int = TIME_MS_MAX
+    ended_ms: int = TIME_MS_MAX
+    resumed_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """The pauses of a rule. `spans` are [from_ms, until_ms) in order; the last one may be open (TIME_MS_MAX)."""
+
+    version: int = 0
+    spans: Spans = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last pause has no end yet."""
+        return bool(self.spans) and self.spans[-1][1] == TIME_MS_MAX
+
+    def turned(self, version: int, is_paused: bool, change_ms: int) -> Switch:
+        """From `change_ms` on paused or not, whatever was planned for then."""
+        spans = [(start, min(end, change_ms)) for start, end in self.spans if start < change_ms]
+        if is_paused and spans and spans[-1][1] == change_ms:
+            spans[-1] = (spans[-1][0], TIME_MS_MAX)
+        elif is_paused:
+            spans.append((change_ms, TIME_MS_MAX))
+        return Switch(version, tuple(spans))
+
+
+def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
+    """(from_ms, late_ms) of a change. Without a time it means as early as can be: since ever, if nothing was seen."""
+    if seen_ms is None:
+        return (TIME_MS_MIN if effective_ms is None else effective_ms), 0
+    first_ms = seen_ms + 1
+    if effective_ms is None:
+        return first_ms, 0
+    return max(effective_ms, first_ms), max(0, first_ms - effective_ms)
+
+
+def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
+    """The changes in the order of their versions, without those whose turn a higher version takes."""
+    kept: list[Change] = []
+    for change in sorted(changes, key=lambda c: c.version, reverse=True):
+        if not kept or change.from_ms < kept[-1].from_ms:
+            kept.append(change)
+    return tuple(reversed(kept))
+
+
+def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
+    """The interval of every version that matches, pauses not counted.
+
+    `changes` have their turns; `enders` are changes of higher versions that end these too, and all that they see.
+    """
+    for number, change in enumerate(changes):
+        if change.entry is None:
+            continue
+        later = changes[number + 1 :]
+        above = [ender.from_ms for ender in enders if ender.version > change.version]
+        closed_ms = min([change.closed_ms, *(c.from_ms for c in later[:1]), *above])
+        ended_ms = min([change.ended_ms, *(c.from_ms for c in later if c.drops), *above])
+        from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
+        if from_ms >= closed_ms:
+            continue
+        before = changes[number - 1].version if number else 0
+        carries = change.entry.carries if change.entry.carries == before and change.resumed_ms is None else 0
+        yield change, replace(
+            change.entry.rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms,
+            resumed_ms=change.resumed_ms, carries=carries,
+        )  # fmt: skip
+
+
+def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
+    """The parts of a version that no pause covers; each ends, runs and all, where the next pause begins."""
+    for start_ms, end_ms in spans:
+        if start_ms > rule.from_ms:
+            yield replace(
+                rule, starts_until_ms=min(rule.starts_until_ms, start_ms), until_ms=min(rule.until_ms, start_ms)
+            )
+        if end_ms > rule.from_ms:
+            rule = replace(rule, from_ms=end_ms, resumed_ms=end_ms, carries=0)
+        if rule.from_ms >= rule.starts_until_ms:
+            return
+    yield rule
+
+
+def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, watermark_ms: int) -> tuple[Change, ...]:
+    """The changes with what the watermark has made final written down, less those that are done with.
+
+    A change is done with when its version can neither start a match nor have a run alive, and what it did to those
+    before has happened. `over` are the pauses that are.
+    """
+    rules = {change.version: rule for change, rule in rules_of(changes, enders)}
+    kept: list[Change] = []
+    for change in changes:
+        rule = rules.get(change.version)
+        if rule is None or end_of(rule) <= watermark_ms:
+            if change.from_ms > watermark_ms:
+                kept.append(change)
+            continue
+        resumed_ms = max((end for _, end in over if end > rule.from_ms), default=change.resumed_ms)
+        if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
+            continue  # what a pause has cut off drained nothing, and its successor has taken over
+        closed_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.closed_ms
+        ended_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.ended_ms
+        kept.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
+    return tuple(kept)
+
+
+def end_of(rule: DeployedRule) -> int:
+    """The watermark from which on a version can neither start a match nor have a run alive; TIME_MS_MAX for one that
+    goes on, and for one without a `within` that drains."""
+    within_ms = rule.pattern.within_ms
+    if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:
+        return rule.until_ms
+    assert isinstance(within_ms, int), "`bind` has left no open parameter"
+    # The last start is before starts_until_ms, and a run lives while last − first < within.
+    return min(rule.until_ms, rule.starts_until_ms + within_ms)

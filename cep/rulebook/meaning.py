@@ -1,0 +1,87 @@
+"""What a version of a rule means → a hash that formatting, comments and the rest of the pattern's file do not change.
+
+The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn, with the
+parameters and all else that decides the alerts. It is on every alert, and `rules.lock` ties a version to it.
+Tested by: tests/rulebook/test_meaning.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+
+from cep.lang.diagnostics import Collector
+from cep.lang.lexer import Token, TokenKind, lex
+from cep.model.rule import UpsertRecord
+
+_NAMED = ("event", "list", "define", "pattern")
+_STARTS = (*_NAMED, "test", "import")
+_OPENING, _CLOSING = "([{", ")]}"
+_DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
+_OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
+_TEXTS_KEPT = 4_096
+
+
+def content_hash(record: UpsertRecord) -> str:
+    """SHA-256 of what decides the alerts of a version, whoever owns it, whenever it starts, however it is laid out.
+
+    500 and 500.0 are one parameter. A text that has no such pattern counts as it is.
+    """
+    meaning = {name: getattr(record, name) for name in _DECIDING}
+    meaning |= {name: value for name in _OPTIONAL if (value := getattr(record, name)) is not None}
+    meaning["params"] = {name: _one_number(value) for name, value in record.params.items()}
+    meaning["source"] = pattern_hash(record.source, record.pattern)
+    text = json.dumps(meaning, sort_keys=True, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(_TEXTS_KEPT)
+def pattern_hash(source: str, pattern: str) -> str:
+    """SHA-256 of a pattern of this text and of what it names."""
+    declared = {name: tokens for kind, name, tokens in _declarations(source) if kind != "pattern" or name == pattern}
+    wanted, found = [pattern], dict[str, list[str]]()
+    while wanted:
+        name = wanted.pop()
+        if name in declared and name not in found:
+            found[name] = [_spelled(token) for token in declared[name]]
+            wanted += [token.text for token in declared[name] if token.kind is TokenKind.NAME]
+    meaning = json.dumps(sorted(found.items())) if found else source
+    return hashlib.sha256(meaning.encode()).hexdigest()
+
+
+def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
+    """(kind, name, tokens) of each declaration that has a name, in the order of the text."""
+    tokens = lex(source, "", Collector()).tokens
+    depth, starts = 0, []
+    for number, token in enumerate(tokens):
+        if token.kind is TokenKind.SYMBOL:
+            depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        follows = tokens[number + 1].kind if number + 1 < len(tokens) else TokenKind.END
+        if depth == 0 and token.text in _STARTS and follows in (TokenKind.NAME, TokenKind.STRING):
+            starts.append(number)
+    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        if tokens[start].text in _NAMED:
+            yield tokens[start].text, tokens[start + 1].text, _without_last_commas(tokens[start:end])
+
+
+def _without_last_commas(tokens: tuple[Token, ...]) -> list[Token]:
+    """The tokens without the commas that a list over several lines may end with."""
+    following = [*(token.text for token in tokens[1:]), ""]
+    return [
+        token
+        for token, after in zip(tokens, following, strict=True)
+        if token.kind is not TokenKind.END and not (token.text == "," and after and after in _CLOSING)
+    ]
+
+
+def _spelled(token: Token) -> str:
+    """One spelling for a number or a duration however it is written; a text is told from a name."""
+    if token.kind in (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING):
+        return f"{token.kind} {token.value}"
+    return token.text
+
+
+def _one_number(value: bool | float | str) -> bool | float | str:
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,121 @@
+"""Rule files, and what a job says it runs → the records that make the job run the files, and why not.
+
+Tested by: tests/rulebook/test_publish.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cep.model.rule import ControlRecord, RetireRecord, RollbackRecord, UpsertRecord
+from cep.rulebook.meaning import content_hash
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What runs of one rule: the last version, and the hash of its meaning where that is known."""
+
+    version: int
+    status: str
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a plan. `record` is None where nothing is to be done, or nothing may be."""
+
+    rule_id: str
+    kind: Literal["new", "changed", "unchanged", "retired", "missing", "refused"]
+    what: str
+    record: UpsertRecord | RetireRecord | None = None
+
+
+def running_of_status(status: Mapping[str, Any]) -> dict[str, Running]:
+    """What a status says. A rule that is known and has no version in force is retired, a draft, or paused."""
+    found = {name: Running(version, "not matched", None) for name, version in status["last_versions"].items()}
+    for rule in status["rules"]:
+        if rule["version"] == found[rule["rule_id"]].version:
+            found[rule["rule_id"]] = Running(rule["version"], rule["status"], rule["content_hash"])
+    return found
+
+
+def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
+    """What a job comes to that reads these records of a control topic, where none has spoken yet."""
+    found: dict[str, Running] = {}
+    for given in records:
+        record = given.as_upsert() if isinstance(given, RollbackRecord) else given
+        if not isinstance(record, UpsertRecord | RetireRecord):
+            continue
+        if record.id in found and record.version <= found[record.id].version:
+            continue
+        if isinstance(record, RetireRecord):
+            found[record.id] = Running(record.version, "retired", None)
+        else:
+            found[record.id] = Running(record.version, record.status, content_hash(record))
+    return found
+
+
+def plan(
+    records: Sequence[UpsertRecord], running: Mapping[str, Running], effective_at: str | None, *, retire_missing: bool
+) -> list[Step]:
+    """What to do with each rule, files first. `effective_at` is stamped on what has no start of its own."""
+    steps = [_step(record, running.get(record.id), effective_at) for record in records]
+    named = {record.id for record in records}
+    for rule_id, known in sorted(running.items()):
+        if rule_id in named or known.status in ("retired", "not matched"):
+            continue
+        if retire_missing:
+            retire = RetireRecord(id=rule_id, version=known.version + 1, effective_at=effective_at)
+            steps.append(Step(rule_id, "retired", f"version {known.version} {known.status} → retired", retire))
+        else:
+            what = f"version {known.version} {known.status} runs and has no file; --retire-missing ends it"
+            steps.append(Step(rule_id, "missing", what))
+    return steps
+
+
+def _step(record: UpsertRecord, running: Running | None, effective_at: str | None) -> Step:
+    stamped = record
+    if record.effective_at is None and effective_at is not None:
+        stamped = record.model_copy(update={"effective_at": effective_at})
+    if running is None:
+        return Step(record.id, "new", f"version {record.version} {record.status}", stamped)
+    if record.version > running.version:
+        what = f"version {running.version} {running.status} → {record.version} {record.status}"
+        return Step(record.id, "changed", what, stamped)
+    if record.version < running.version:
+        what = (
+            f"version {record.version} is behind {running.version}, which runs; a version never goes back: run "
+            f"`cep rules bump {record.id} --above {running.version}`"
+        )
+        return Step(record.id, "refused", what)
+    if running.digest is not None and running.digest != content_hash(record):
+        what = f"version {record.version} runs with another meaning; run `cep rules bump {record.id}`"
+        return Step(record.id, "refused", what)
+    return Step(record.id, "unchanged", f"version {record.version} {record.status}")
+
+
+def approval_problem(record: UpsertRecord) -> str | None:
+    """Why a change is not approved by a second person."""
+    if record.author is None or record.approved_by is None:
+        return "two people must stand for a change: name `author` and `approved_by` in its file"
+    if record.author.strip().casefold() == record.approved_by.strip().casefold():
+        return f"`author` and `approved_by` are both {record.author}: another person must approve"
+    return None
+
+
+def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
+    """(what the job has not spoken of yet, what it has refused and why) of records that were published."""
+    refused = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
+    open_: list[str] = []
+    reasons: dict[str, str] = {}
+    for record in records:
+        if not isinstance(record, UpsertRecord | RetireRecord | RollbackRecord):
+            continue
+        name = f"{record.id} version {record.version}"
+        if (record.id, record.version) in refused:
+            reasons[name] = refused[record.id, record.version]
+        elif status["last_versions"].get(record.id, 0) < record.version:
+            open_.append(name)
+    return open_, reasons

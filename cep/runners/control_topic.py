@@ -1,0 +1,90 @@
+"""The control topic and the status topic of a job, as those see them who publish rules: what is there, and what comes.
+
+Tested by: tests/runners/test_control_topic.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from cep.base.errors import SourceError
+from cep.model.rule import ControlRecord, parse_control
+from cep.rulebook.kafka import Topic
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
+from cep.sources.offsets import OffsetRange
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A record of the topic and where it stands."""
+
+    partition: int
+    offset: int
+    record: ControlRecord
+
+
+def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
+    """All records that are still there, in their order, and how many cannot be read. Raises: SourceError."""
+    found: list[Place] = []
+    unreadable_count = 0
+    for partition, offset, value in _values(topic):
+        record, _ = parse_control(value)
+        if record is None:
+            unreadable_count += 1
+        else:
+            found.append(Place(partition, offset, record))
+    return found, unreadable_count
+
+
+def read_status(topic: Topic) -> dict[str, Any] | None:
+    """The last word of the job, None if it has not spoken. Raises: SourceError."""
+    last = None
+    for _, _, value in _values(topic):
+        last = value
+    return None if last is None else _status(topic, last)
+
+
+def wait_for_status(topic: Topic, wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:
+    """The first last word of the job that is wanted, None if none comes in time. Raises: SourceError."""
+    give_up_s = time.monotonic() + wait_s
+    while True:
+        status = read_status(topic)
+        if status is not None and wanted(status):
+            return status
+        if time.monotonic() >= give_up_s:
+            return None
+        time.sleep(_POLL_S)
+
+
+def _status(topic: Topic, value: bytes) -> dict[str, Any]:
+    try:
+        found = orjson.loads(value)
+    except orjson.JSONDecodeError as error:
+        raise SourceError(
+            f"topic {topic.name} holds no status of rules: {error}; name the job's status topic"
+        ) from error
+    if not isinstance(found, dict) or not {"epoch", "rules", "last_versions", "refused"} <= found.keys():
+        raise SourceError(f"topic {topic.name} holds no status of rules; name the job's status topic")
+    return found
+
+
+def _values(topic: Topic) -> Iterator[tuple[int, int, bytes]]:
+    """(partition, offset, value) of what is there now, tombstones left out."""
+    settings = KafkaSettings(topic.servers, topic.client_options)
+    starts, ends = (offsets(settings, [topic.name]) for offsets in (earliest_offsets, latest_offsets))
+    for partition, end in sorted(ends[topic.name].items()):
+        start = starts[topic.name][partition]
+        if start >= end:
+            continue
+        for batch in read_range(settings, OffsetRange(topic.name, partition, start, end)):
+            offsets = batch.column("offset").to_pylist()
+            for offset, value in zip(offsets, batch.column("value").to_pylist(), strict=True):
+                if value is not None:
+                    yield partition, offset, value

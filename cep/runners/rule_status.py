@@ -1,0 +1,28 @@
+"""What a job says of its rules: rulebook → one JSON value, for the status topic, the status file, and those who hold
+alerts back.
+
+    {"digest": …, "epoch": 7, "rules": [{"rule_id": …, "version": …, "status": …, "content_hash": …, "from_ms": …}],
+     "last_versions": {…}, "paused": […], "snoozes": […], "lists": […], "refused": [{"rule_id", "version", "reason"}],
+     "policies": {…}}
+
+Tested by: tests/runners/test_rule_output.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cep.rulebook.held import Policies
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import save
+
+_COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  # of one process: no fact about the job
+
+
+def rule_status(rulebook: Rulebook) -> dict[str, Any]:
+    """The rules in force, what was refused and why, and what is held back. Equal rulebooks give equal values."""
+    report = asdict(rulebook.report())
+    facts = {name: value for name, value in report.items() if name not in _COUNTS}
+    facts["rules"] = list(facts["rules"])
+    return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}

@@ -1,0 +1,110 @@
+"""What goes out and what is held back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.rulebook.held import Memory, Policies, counted, forgotten, hold_back, memory_from_json, memory_json
+from cep.rulebook.outcome import SnoozeReport
+from tests.rulebook.records import new_book, upsert
+
+
+def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "alert_id": f"{number:04}", "rule_id": "a", "version": 1, "epoch": 1, "status": "live", "severity": "low",
+        "priority": 100, "score": 0, "key": "c", "message": "", "measures": "{}", "content_hash": "f",
+        "match_start": time_ms, "match_end": time_ms, "detected_at": time_ms, "last": f"t{time_ms}", **changes,
+    }  # fmt: skip
+    fields["events"] = [{"variable": "v", "event_id": fields.pop("last"), "event_time": time_ms}]
+    return {**{name: "" for name in ALERT_SCHEMA.names if name not in fields}, **fields}
+
+
+def table(*alerts: dict[str, Any]) -> pa.Table:
+    return sort_alerts(pa.Table.from_pylist(list(alerts), schema=ALERT_SCHEMA))
+
+
+def divided(alerts: pa.Table, policies: Policies, memory: Memory | None = None) -> tuple[list[str], dict[str, str]]:
+    found = hold_back(alerts, policies, memory or {})
+    return found.alerts["alert_id"].to_pylist(), dict(
+        zip(found.held["alert_id"].to_pylist(), found.reasons, strict=True)
+    )
+
+
+def test_a_rule_fires_again_on_a_key_when_its_time_is_over() -> None:
+    policies = Policies({("a", 1): (None, 1_000)})
+    alerts = table(
+        alert(1, 5_000), alert(2, 5_999), alert(3, 6_000), alert(4, 6_500), alert(5, 5_500, key="d"),
+        alert(6, 5_500, rule_id="b"),
+    )  # fmt: skip
+    assert divided(alerts, policies) == (["0001", "0005", "0006", "0003"], {"0002": "suppressed", "0004": "suppressed"})
+
+
+def test_only_the_first_of_a_group_fires_on_an_event() -> None:
+    policies = Policies({("a", 1): ("cards", 0), ("b", 1): ("cards", 0), ("c", 1): ("others", 0)})
+    alerts = table(
+        alert(1, 5_000, priority=9), alert(2, 5_000, rule_id="b", priority=5), alert(3, 5_000, rule_id="c"),
+        alert(4, 6_000, priority=9), alert(5, 6_000, rule_id="b", priority=5, last="another"),
+    )  # fmt: skip
+    assert divided(alerts, policies) == (["0002", "0003", "0004", "0005"], {"0001": "excluded"})
+
+
+def test_a_snooze_holds_back_a_rule_or_a_key_until_its_date() -> None:
+    policies = Policies({}, (SnoozeReport("a", None, 5_000, 6_000), SnoozeReport("b", "c", 0, 9_000)))
+    alerts = table(
+        alert(1, 4_999), alert(2, 5_000), alert(3, 6_000), alert(4, 5_000, rule_id="b"),
+        alert(5, 5_000, rule_id="b", key="d"),
+    )  # fmt: skip
+    assert divided(alerts, policies) == (["0001", "0005", "0003"], {"0002": "snoozed", "0004": "snoozed"})
+
+
+def test_what_is_snoozed_or_in_shadow_takes_no_place_and_begins_no_time() -> None:
+    versions: dict[tuple[str, int], tuple[str | None, int]] = {("a", 1): ("g", 1_000), ("b", 1): ("g", 0)}
+    policies = Policies(versions, (SnoozeReport("a", None, 0, 5_500),))
+    alerts = table(
+        alert(1, 5_000), alert(2, 5_000, rule_id="b"), alert(3, 5_600, status="shadow"), alert(4, 5_700),
+        alert(5, 5_800),
+    )  # fmt: skip
+    expected = {"0001": "snoozed", "0003": "shadow", "0005": "suppressed"}
+    assert divided(alerts, policies) == (["0002", "0004"], expected)
+    assert counted(hold_back(alerts, policies, {})) == {
+        "held[shadow][a]": 1, "held[snoozed][a]": 1, "held[suppressed][a]": 1,
+    }  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 30), st.sampled_from("ab"), st.sampled_from("cd"), st.sampled_from(["live", "shadow"])
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 30),
+    st.integers(0, 12),
+)
+def test_alerts_in_two_portions_are_divided_like_all_at_once(
+    found: list[tuple[int, str, str, str]], cut_ms: int, suppress_ms: int
+) -> None:
+    policies = Policies({("a", 1): ("g", suppress_ms), ("b", 1): ("g", 5)}, (SnoozeReport("b", "c", 3, 9),))
+    alerts = [alert(n, ms, rule_id=r, key=k, status=s) for n, (ms, r, k, s) in enumerate(found)]
+    whole = hold_back(table(*alerts), policies, {})
+    first = hold_back(table(*(a for a in alerts if a["match_end"] < cut_ms)), policies, {})
+    memory = memory_from_json(memory_json(forgotten(first.memory, policies, cut_ms)))
+    second = hold_back(table(*(a for a in alerts if a["match_end"] >= cut_ms)), policies, memory)
+    assert pa.concat_tables([first.alerts, second.alerts]).equals(whole.alerts)
+    assert (*first.reasons, *second.reasons) == whole.reasons
+    assert whole.alerts.num_rows + whole.held.num_rows == len(alerts)
+    assert forgotten(whole.memory, policies, 10**6) == {}
+
+
+def test_policies_are_those_of_the_rulebook() -> None:
+    book = new_book()
+    book.apply(upsert(1, suppress="2 min", exclusive="g"), None)
+    book.apply(upsert(1, "plain"), None)
+    policies = Policies.of(book)
+    assert policies == Policies({("r", 1): ("g", 120_000)})
+    assert Policies.from_json(policies.to_json()) == policies

@@ -1,0 +1,66 @@
+"""The hash of what a version means: what may change it, and what may not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cep.lang.format import format_text
+from cep.lang.load import bundle_source, load_text
+from cep.rulebook.meaning import content_hash, pattern_hash
+from tests.rulebook.records import SOURCE, upsert
+
+ROOT = Path(__file__).parents[2]
+PATTERNS = [
+    pytest.param(path, name, id=name)
+    for path in sorted((ROOT / "patterns").rglob("*.cep"))
+    for name in load_text(bundle_source(path), "t").patterns
+]
+
+
+@pytest.mark.parametrize(("path", "name"), PATTERNS)
+def test_formatting_comments_and_tests_do_not_change_it(path: Path, name: str) -> None:
+    source = bundle_source(path)
+    wide = "# a comment\n" + source.replace("\n", "\n\n  ").replace("{", "{ # more\n")
+    assert pattern_hash(wide, name) == pattern_hash(source, name)
+    formatted, _ = format_text(wide, "t")
+    assert formatted is not None
+    assert pattern_hash(formatted, name) == pattern_hash(source, name)
+
+
+def test_other_patterns_of_the_file_do_not_change_it() -> None:
+    other = SOURCE + SOURCE[SOURCE.index("pattern") :].replace("large_after_small", "another")
+    assert pattern_hash(other, "large_after_small") == pattern_hash(SOURCE, "large_after_small")
+    assert pattern_hash(other, "another") != pattern_hash(SOURCE, "large_after_small")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"source": SOURCE.replace("1.00", "1.01")},
+        {"source": SOURCE.replace("card_id     string", "card_id     string?")},
+        {"params": {"large": 501}},
+        {"severity": "high"},
+        {"message": "n"},
+        {"priority": 1},
+        {"status": "shadow"},
+        {"suppress": "1 h"},
+        {"exclusive": "cards"},
+    ],
+)
+def test_what_decides_the_alerts_changes_it(change: dict[str, Any]) -> None:
+    assert content_hash(upsert(1, **change)) != content_hash(upsert(1))
+
+
+def test_who_owns_it_and_when_it_starts_do_not() -> None:
+    base = upsert(1, params={"large": 500, "window": "10 min"})
+    same = upsert(9, "r", 1_000, owner="else", runbook="r", params={"window": "10 min", "large": 500.0}, author="a")
+    assert content_hash(base) == content_hash(same)
+
+
+def test_what_a_definition_says_counts_where_it_is_used() -> None:
+    text = "define tiny(x) = x < 1.00\ndefine other(x) = x < 2.00\n" + SOURCE.replace("amount < 1.00", "tiny(amount)")
+    assert pattern_hash(text, "large_after_small") != pattern_hash(text.replace("1.00", "3.00", 1), "large_after_small")
+    assert pattern_hash(text, "large_after_small") == pattern_hash(text.replace("2.00", "3.00"), "large_after_small")

@@ -1,0 +1,183 @@
+"""Any order, repetition, late arrival and restart of control records, any cut into micro-batches: the same rules, and
+the same alerts as a plain reference that looks up the version of each event."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cep.base.limits import TIME_MS_MAX
+from cep.model.rule import (
+    ControlRecord,
+    PauseRecord,
+    ResumeRecord,
+    RetireRecord,
+    RollbackRecord,
+    SnoozeRecord,
+    UpsertRecord,
+    utc_text,
+)
+from cep.rulebook.rulebook import Rulebook
+from tests.rulebook.records import SCHEMA
+from tests.rulebook.timeline import DOMAIN, Arrival, Payment, engine, reference, upsert
+
+IDS = ("a", "b")
+EVENTS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from([50, 50, 650, 900])), min_size=4, max_size=24).map(
+    lambda steps: [Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), minor) for n, (_, minor) in enumerate(steps)]
+)
+END_MS = 1_160  # after every event
+
+
+@st.composite
+def change(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> ControlRecord:
+    """One version of a rule: mostly one that matches."""
+    effective = None if effective_ms is None else utc_text(effective_ms)
+    kind = draw(st.sampled_from(["live", "live", "live", "shadow", "draft", "retire", "rollback"]))
+    on_update = draw(st.sampled_from(["drain", "restart", "carry"]))
+    if kind == "retire":
+        return RetireRecord(id=rule_id, version=version, effective_at=effective)
+    large = draw(st.sampled_from([5, 8]))
+    if kind == "rollback" and version > 1:
+        earlier = upsert(rule_id, version - 1, None, large)
+        fields = {"id": rule_id, "version": version, "to_version": version - 1, "rule": earlier.model_dump()}
+        return RollbackRecord.model_validate({**fields, "effective_at": effective, "on_update": on_update})
+    status = "live" if kind == "rollback" else kind
+    return upsert(rule_id, version, effective, large, status=status, on_update=on_update)
+
+
+@st.composite
+def turn(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> ControlRecord:
+    """A pause or a resume."""
+    effective = None if effective_ms is None else utc_text(effective_ms)
+    if draw(st.booleans()):
+        return PauseRecord(id=rule_id, version=version, effective_at=effective)
+    return ResumeRecord(id=rule_id, version=version, effective_at=effective)
+
+
+TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[ControlRecord]:
+    """Records of two rules in any order, repetitions among them."""
+    found: list[ControlRecord] = []
+    for rule_id in IDS:
+        versions = draw(st.lists(st.integers(1, 6), max_size=5))
+        found += [draw(change(rule_id, version, draw(TIMES))) for version in versions]
+        turns = draw(st.lists(st.integers(1, 4), max_size=3))
+        found += [draw(turn(rule_id, version, draw(TIMES))) for version in turns]
+    ordered = draw(st.permutations(found))
+    again = draw(st.lists(st.sampled_from(ordered), max_size=4)) if ordered else []
+    return [*ordered, *again]
+
+
+def in_force(book: Rulebook) -> object:
+    """What holds from the last change on: the rulebook without what is only on its way out."""
+    report = book.report()
+    rules = [
+        (rule.rule_id, rule.version, rule.status, rule.content_hash)
+        for rule in report.rules
+        if rule.starts_until_ms == TIME_MS_MAX
+    ]
+    return rules, report.last_versions, report.paused
+
+
+@given(st.data())
+def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
+    """Where one number has one meaning, as it has when versions are published."""
+    found: list[ControlRecord] = []
+    for rule_id in IDS:
+        times = data.draw(st.lists(st.integers(1_000, END_MS), min_size=5, max_size=5).map(sorted))
+        found += [data.draw(change(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 5)))]
+        found += [data.draw(turn(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 4)))]
+    found.append(SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
+    books = []
+    for order in (found, data.draw(st.permutations(found + data.draw(st.lists(st.sampled_from(found), max_size=5))))):
+        book = Rulebook(SCHEMA, (DOMAIN,))
+        seen_ms = 0
+        for record in order:
+            seen_ms += data.draw(st.integers(0, 20))
+            book.apply(record, seen_ms or None)
+        books.append(book)
+    assert in_force(books[0]) == in_force(books[1])
+
+
+def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st.DataObject) -> list[Arrival]:
+    """The records at places among the events, in their order."""
+    places = data.draw(st.lists(st.integers(0, len(events)), min_size=len(given_records), max_size=len(given_records)))
+    return [Arrival(record, after) for record, after in zip(given_records, sorted(places), strict=True)]
+
+
+@given(EVENTS, records(), st.data())
+@settings(max_examples=150)
+def test_records_in_any_order_and_at_any_time(
+    events: list[Payment], given_records: list[ControlRecord], data: st.DataObject
+) -> None:
+    arrivals = lined_up(events, given_records, data)
+    places = st.lists(st.integers(0, len(events)), max_size=6)
+    found = engine(events, arrivals, data.draw(places), data.draw(places))
+    assert found == reference(events, arrivals)
+
+
+@given(EVENTS, st.data())
+@settings(max_examples=100)
+def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:
+    """Each record before its effective_at: the alerts are those of a job that knew all of them from the start."""
+    history: list[Arrival] = []
+    for rule_id in IDS:
+        times = sorted(data.draw(st.lists(st.integers(1_000, END_MS), max_size=5, unique=True)))
+        after = 0
+        for version, time_ms in enumerate(times, start=1):
+            record = data.draw(change(rule_id, version, time_ms))
+            in_time = sum(event.time_ms < time_ms for event in events)
+            after = data.draw(st.integers(min(after, in_time), in_time))
+            history.append(Arrival(record, after))
+    history.sort(key=lambda a: a.after)
+    places = st.lists(st.integers(0, len(events)), max_size=6)
+    found = engine(events, history, data.draw(places), data.draw(places))
+    at_start = [Arrival(arrival.record, 0) for arrival in history]
+    assert found == engine(events, at_start, [], []) == reference(events, at_start)
+
+
+@pytest.mark.slow
+@pytest.mark.random
+@pytest.mark.parametrize("seed", range(4))
+def test_long_histories(seed: int) -> None:
+    """Many versions over many events, which hypothesis keeps too small."""
+    rng = random.Random(seed)
+    times = sorted(rng.sample(range(1_000, 60_000), 1_500))
+    events = [Payment(time_ms, rng.choice([50, 650, 900])) for time_ms in times]
+    arrivals = []
+    for rule_id in IDS:
+        for version in range(1, 40):
+            effective = utc_text(rng.randrange(1_000, 60_000))
+            status = rng.choice(["live", "live", "shadow", "draft"])
+            on_update = rng.choice(["drain", "restart", "carry"])
+            record = upsert(rule_id, version, effective, rng.choice([5, 8]), status=status, on_update=on_update)
+            arrivals.append(Arrival(record, rng.randrange(len(events))))
+    arrivals.sort(key=lambda a: a.after)
+    cuts = [rng.randrange(len(events)) for _ in range(60)]
+    found = engine(events, arrivals, cuts, cuts[:20])
+    assert found == reference(events, arrivals)
+    assert len(found) > 100
+    assert all(first.time_ms < second.time_ms for first, second in pairwise(events))
+
+
+def test_the_reference_sees_versions() -> None:
+    """The three ways of an update, by hand."""
+    events = [Payment(1_000, 50), Payment(1_005, 650), Payment(1_006, 50), Payment(1_012, 650), Payment(1_013, 900)]
+    first = upsert("a", 1, None, 5)
+    expected = {
+        "drain": {("a", 1, 1_000, 1_005), ("a", 1, 1_006, 1_012)},
+        "restart": {("a", 1, 1_000, 1_005)},
+        "carry": {("a", 1, 1_000, 1_005), ("a", 2, 1_006, 1_013)},
+    }
+    for on_update, found in expected.items():
+        second: UpsertRecord = upsert("a", 2, utc_text(1_010), 8, on_update=on_update)
+        arrivals = [Arrival(first, 0), Arrival(second, 2)]
+        assert reference(events, arrivals) == found
+        assert engine(events, arrivals, [1, 3], [3]) == found

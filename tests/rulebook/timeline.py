@@ -1,0 +1,244 @@
+"""A plain reference for the life of a rule, and an engine run in micro-batches to hold against it.
+
+The reference knows records, events and times; it has no rulebook. It walks the events in their order, looks up which
+version each one belongs to by its event time, and keeps a list of who waits for what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.columnar.batch import TEXT, EventBatch
+from cep.engine.keyed_state import KeyedState, fit
+from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.runners.job import Programs, StepOutput, match_step
+from tests.rulebook.records import SCHEMA
+
+DOMAIN = ("card_id",)
+WITHIN_MS = 20
+# One small payment, then one that is large enough, within 20 ms; every small one waits for itself.
+SOURCE = """
+event payment { tx_id id  event_time time  card_id string  amount decimal(2) }
+pattern pair(large: decimal = 5.00) by card_id {
+  seq    small -> large_one  within 20 ms
+  where  small:     payment  amount < 1.00
+         large_one: payment  amount > large
+  skip   none
+  emit   amount = large_one.amount
+}
+"""
+
+
+@dataclass(frozen=True)
+class Payment:
+    """One event; `minor` is the amount in cents."""
+
+    time_ms: int
+    minor: int
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A control record, and after how many events it came."""
+
+    record: ControlRecord
+    after: int
+
+
+Found = set[tuple[str, int, int, int]]  # rule, version, times of the two events
+
+
+def upsert(rule_id: str, version: int, effective: str | None, large: int, **changes: object) -> UpsertRecord:
+    fields = {
+        "id": rule_id, "version": version, "pattern": "pair", "status": "live", "severity": "low", "owner": "o",
+        "message": "m", "source": SOURCE, "effective_at": effective, "params": {"large": large}, **changes,
+    }  # fmt: skip
+    return UpsertRecord.model_validate(fields)
+
+
+# -------------------------------------------------------------------------------------------------- the reference
+
+
+@dataclass(frozen=True)
+class _Change:
+    start_ms: int
+    version: int
+    status: str
+    large: int
+    on_update: str
+
+
+def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> Found:
+    """What should be found: each rule by itself, live and shadow beside each other."""
+    found: Found = set()
+    for rule_id in sorted({a.record.id for a in arrivals if hasattr(a.record, "id")}):
+        own = [a for a in arrivals if getattr(a.record, "id", None) == rule_id]
+        pauses = _pauses(events, own)
+        for is_shadow in (False, True):
+            found |= _walk(rule_id, events, _changes(events, own, is_shadow), pauses)
+    return found
+
+
+def _start_ms(events: Sequence[Payment], arrival: Arrival) -> int:
+    """A record that comes after events which it should have seen starts right after them."""
+    effective_ms = arrival.record.effective_ms  # type: ignore[union-attr]
+    if arrival.after == 0:
+        return TIME_MS_MIN if effective_ms is None else effective_ms
+    first_ms = events[arrival.after - 1].time_ms + 1
+    return first_ms if effective_ms is None else max(effective_ms, first_ms)
+
+
+def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: bool) -> list[_Change]:
+    """The changes of one track in the order of versions; older and repeated ones have been ignored."""
+    live = shadow = 0
+    changes: list[_Change] = []
+    for arrival in arrivals:
+        record = arrival.record
+        if isinstance(record, RollbackRecord):
+            record = record.as_upsert()
+        start_ms = _start_ms(events, arrival)
+        if isinstance(record, RetireRecord):
+            change = _Change(start_ms, record.version, "retired", 0, "restart")
+        elif isinstance(record, UpsertRecord):
+            large = record.params["large"]
+            assert isinstance(large, int)
+            change = _Change(start_ms, record.version, record.status, large * 100, record.on_update)
+        else:
+            continue
+        of_shadow = change.status == "shadow"
+        if change.version <= (max(live, shadow) if of_shadow else live):
+            continue
+        live, shadow = (live, change.version) if of_shadow else (change.version, shadow)
+        if of_shadow == is_shadow:
+            changes.append(change)
+        elif is_shadow:  # what is live, or retired, ends the shadows before it
+            changes.append(replace(change, status="retired"))
+    return sorted(changes, key=lambda c: c.version)
+
+
+def _pauses(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> list[tuple[int, int, bool]]:
+    """(start, version, paused) in the order of versions."""
+    last = 0
+    turns: list[tuple[int, int, bool]] = []
+    for arrival in arrivals:
+        record = arrival.record
+        if isinstance(record, PauseRecord | ResumeRecord) and record.version > last:
+            last = record.version
+            turns.append((_start_ms(events, arrival), last, isinstance(record, PauseRecord)))
+    return turns
+
+
+def _in_force(changes: Sequence[_Change], time_ms: int) -> _Change | None:
+    """The version that an event of this time belongs to: the highest that has started."""
+    return max((c for c in changes if c.start_ms <= time_ms), key=lambda c: c.version, default=None)
+
+
+def _is_paused(turns: Sequence[tuple[int, int, bool]], time_ms: int) -> bool:
+    last = max((t for t in turns if t[0] <= time_ms), key=lambda t: t[1], default=None)
+    return last is not None and last[2]
+
+
+def _walk(
+    rule_id: str, events: Sequence[Payment], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]]
+) -> Found:
+    found: Found = set()
+    waiting: list[tuple[int, _Change]] = []  # start of the match, the version that judges it
+    now_ms = TIME_MS_MIN
+    bounds = sorted({c.start_ms for c in changes} | {t[0] for t in turns})
+    for event in events:
+        for bound in bounds:  # what happens between two events, at the changes
+            if now_ms < bound <= event.time_ms:
+                waiting = _turned(waiting, changes, turns, bound)
+        now_ms = event.time_ms
+        if _is_paused(turns, now_ms):
+            continue
+        waiting = [(start, by) for start, by in waiting if now_ms - start < WITHIN_MS]
+        for start, by in [w for w in waiting if event.minor > w[1].large]:
+            found.add((rule_id, by.version, start, now_ms))
+            waiting.remove((start, by))
+        current = _in_force(changes, now_ms)
+        if event.minor < 100 and current is not None and current.status in ("live", "shadow"):
+            waiting.append((now_ms, current))
+    return found
+
+
+def _turned(
+    waiting: list[tuple[int, _Change]], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]], at_ms: int
+) -> list[tuple[int, _Change]]:
+    """What a change that starts now makes of those who wait."""
+    if _is_paused(turns, at_ms):
+        return []
+    now, before = _in_force(changes, at_ms), _in_force(changes, at_ms - 1)
+    if now is None or now == before:
+        return waiting
+    if now.status in ("retired", "draft") or now.on_update == "restart":
+        return []
+    if now.on_update == "carry":
+        return [(start, now if by == before else by) for start, by in waiting]
+    return waiting
+
+
+# ---------------------------------------------------------------------------------------------------- the engine
+
+
+def engine(
+    events: Sequence[Payment], arrivals: Sequence[Arrival], cuts: Sequence[int], restarts: Sequence[int]
+) -> Found:
+    """What the rulebook and the matcher find. `cuts` are where micro-batches end, `restarts` those after which the
+    rulebook comes back from its bytes and forgets what is over."""
+    book, programs = Rulebook(SCHEMA, (DOMAIN,)), Programs()
+    keyed_state: KeyedState | None = None
+    output = StepOutput()
+    seen_ms: int | None = None
+    bounds = sorted({0, len(events), *cuts, *(a.after for a in arrivals)})
+    for first, end in zip([0, *bounds], bounds, strict=False):
+        batch = as_batch(events[first:end])
+        watermark_ms = events[end - 1].time_ms if end else TIME_MS_MIN
+        keyed_state = _step(programs, book, keyed_state, batch, watermark_ms, output)
+        seen_ms = watermark_ms if end else None
+        if end in restarts:
+            book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,))
+            book.forget(watermark_ms)
+        for arrival in arrivals:
+            if arrival.after == end:
+                book.apply(arrival.record, seen_ms)
+    _step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
+    table = output.alert_table()
+    starts, ends = (table[name].cast(pa.int64()).to_pylist() for name in ("match_start", "match_end"))
+    rules = zip(table["rule_id"].to_pylist(), table["version"].to_pylist(), strict=True)
+    alerts = [(*rule, start, end) for rule, start, end in zip(rules, starts, ends, strict=True)]
+    assert len(alerts) == len(set(alerts)), "an alert came twice"
+    return set(alerts)
+
+
+def _step(
+    programs: Programs, book: Rulebook, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int,
+    output: StepOutput,
+) -> KeyedState | None:  # fmt: skip
+    program = programs.of(book, SCHEMA).get(DOMAIN)
+    if program is None:
+        return None
+    fitted = None if keyed_state is None else fit(keyed_state, program)[0]
+    return match_step(program, fitted, batch, watermark_ms, output)
+
+
+def as_batch(events: Sequence[Payment]) -> EventBatch:
+    """All on one card; the id of an event is its time."""
+    count = len(events)
+    return EventBatch(
+        key=pa.array(["c"] * count, TEXT),
+        event_id=pa.array([f"{e.time_ms:09}" for e in events], TEXT),
+        event_type=np.zeros(count, np.int16),
+        time_ms=np.array([e.time_ms for e in events], np.int64),
+        columns={
+            "card_id": pa.array(["c"] * count, TEXT),
+            "amount": pa.array([e.minor for e in events], pa.int64()),
+        },
+    )
