@@ -26,7 +26,7 @@ from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.nfa.program import Program
-from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
 from cep.runners.embedded.pages import pages_of_group
 from cep.runners.job import Programs
@@ -178,7 +178,7 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredP
             groups = range(own, own + 1) if own in groups else range(0)
         with StoreSettings(checkpoint, backend).open(path) as store:
             pages = [page for group in groups for page in pages_of_group(store, group, job.domains)]
-        rulebook = Rulebook.from_bytes(
+        rulebook = rulebook_from_bytes(
             read_payload(found.payload)["engine"]["rulebook"].encode(), job.schema, job.domains
         )
     return pages, Programs().of(rulebook, job.schema)
