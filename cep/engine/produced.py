@@ -1,8 +1,9 @@
 """Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
 
-    id = the id that the alert would have (alerts.py), time = when the match was detected, fields = its measures
+    id = "<id of the last event>~<id that the alert would have>", time = when it was detected, fields = its measures
 
-The same match gives the same event, whichever runner finds it and however often.
+The same match gives the same event, whichever runner finds it and however often. Events of one time are matched in the
+order of their ids (shorter first): so what events of one time become stands in their order, and behind them all.
 Tested by: tests/runners/test_produced.py
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
@@ -37,7 +39,8 @@ def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndar
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
     alerts = rule_alerts(rule, matches, rows)
-    ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
+    last = matches.event_id.take(pa.array(matches.offsets[rows + 1] - 1))
+    ids = pc.binary_join_element_wise(last, alerts.column("alert_id").combine_chunks().cast(TEXT), pa.scalar("~", TEXT))
     times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
     numbers = {measure: (at, type_) for at, (measure, type_) in enumerate(rule.measures)}
     columns: dict[str, pa.Array] = {}

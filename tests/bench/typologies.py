@@ -1,0 +1,140 @@
+"""Laundering over several accounts, found by patterns that feed patterns: precision and recall for each typology.
+
+    python -m tests.bench.typologies
+
+On transfers of a public generator with labelled instances. An alert is right if the transfer that completed it belongs
+to an instance of its typology; an instance is found if some right alert is about it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded.replay import replay
+from cep.runners.job import Job
+from cep.runners.output import Replayed
+from cep.sources.pieces import read_pieces
+from tests.bench.peer_data import SHARED, show, stop, upsert
+
+DATA = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
+LINKS_MAX = 8  # transfers of the longest circle that is looked for
+WINDOW = "20 d"
+
+_EVENTS = """
+event transfer {
+  tx_id            id
+  event_time       time
+  orig_account_id  int
+  dest_account_id  int
+  amount           decimal(2)
+}
+event credit { credit_id id  event_time time  account int  other int  amount decimal(2) }
+event debit { debit_id id  event_time time  account int  other int  amount decimal(2) }
+event hop { hop_id id  event_time time  origin int  via int  target int }
+
+pattern incoming by dest_account_id {
+  seq      t
+  where    t: transfer
+  skip     none
+  emit     account = t.dest_account_id, other = t.orig_account_id, amount = t.amount
+  produce  credit
+}
+pattern outgoing by orig_account_id {
+  seq      t
+  where    t: transfer
+  skip     none
+  emit     account = t.orig_account_id, other = t.dest_account_id, amount = t.amount
+  produce  debit
+}
+
+## The same amount goes in and out again.
+pattern passed_on by account {
+  seq      c -> d  within WINDOW
+  where    c: credit
+           d: debit  amount == c.amount and other != c.other
+  skip     none
+  emit     origin = c.other, via = d.account, target = d.other
+  produce  hop
+}
+## One account reaches another one over several that only pass on.
+pattern scatter_gather by (origin, target) {
+  seq      h{3}  within WINDOW
+  where    h: hop
+}
+## Several pay into an account that had no business before, and it pays out to several.
+pattern gather_scatter by account {
+  seq      c{3,} -> d{3}  within WINDOW
+  where    c: credit  count(credit over previous 60 d) < 8 and count(debit over previous 60 d) == 0
+           d: debit  count(debit over 60 d) < 8
+}
+"""
+_LINK = """
+event linkN { linkN_id id  event_time time  account int  origin int }
+pattern chainN by account {
+  seq      before -> d  within 6 d
+  where    before: BEFORE
+           d: debit  other != before.ORIGIN
+  skip     none
+  emit     account = d.other, origin = before.ORIGIN
+  produce  linkN
+}
+## Money comes back to where it started, over N accounts.
+pattern circleN by account {
+  seq      before -> d  within 6 d
+  where    before: linkN
+           d: debit  other == before.origin
+  skip     none
+}
+"""
+
+
+def source() -> str:
+    """The patterns: a chain grows by one transfer at each level, as long as the next payment comes soon."""
+    text = _EVENTS.replace("WINDOW", WINDOW)
+    for number in range(2, LINKS_MAX):
+        before, origin = ("credit", "other") if number == 2 else (f"link{number - 1}", "origin")  # noqa: PLR2004
+        text += _LINK.replace("BEFORE", before).replace("ORIGIN", origin).replace("N", str(number))
+    return text
+
+
+def run(table: pa.Table, text: str, names: list[str]) -> Replayed:
+    """One replay of the transfers with these patterns."""
+    deployment = deploy([upsert(text, name) for name in names])
+    if deployment.set_aside:
+        stop(f"a pattern is refused: {deployment.set_aside[0].reason} {deployment.set_aside[0].diagnostics}")
+    job = Job(deployment.schema, deployment.key_domains)
+    with tempfile.TemporaryDirectory() as folder:
+        pq.write_table(table, Path(folder) / "transfers.parquet")
+        return replay(job, deployment.rulebook, read_pieces(Path(folder) / "transfers.parquet", job.schema), 2)
+
+
+def main() -> None:
+    """Replay and print."""
+    if not DATA.exists():
+        stop(f"the labelled transfers are not at {DATA}; nothing to find")
+    table, text = pq.read_table(DATA), source()
+    names = [line.split()[1] for line in text.splitlines() if line.startswith("pattern ")]
+    replayed = run(table.select(["tx_id", "event_time", "orig_account_id", "dest_account_id", "amount"]), text, names)
+    label = {
+        str(tx): (typology, alert)
+        for tx, typology, alert in zip(*(table[c].to_pylist() for c in ("tx_id", "typology", "alert_id")), strict=True)
+    }
+    rows = []
+    for typology, rules in (("scatter_gather",) * 2, ("gather_scatter",) * 2, ("cycle", "circle")):
+        total = len({alert for kind, alert in label.values() if kind == typology})
+        ours = [a for a in replayed.alerts.to_pylist() if a["rule_id"].startswith(rules)]
+        ended = [label[a["events"][-1]["event_id"].split("~")[0]] for a in ours]
+        right = [alert for kind, alert in ended if kind == typology]
+        precision = f"{len(right) / len(ours):.2f}" if ours else "-"
+        rows.append((typology, str(total), str(len(ours)), precision, f"{len(set(right)) / total:.2f}"))
+    head = ("typology", "instances", "alerts", "precision", "recall")
+    show(f"{len(table):,} transfers, {len(names)} patterns in {replayed.seconds:.1f} s", head, rows)
+
+
+if __name__ == "__main__":
+    main()
