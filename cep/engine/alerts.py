@@ -54,6 +54,7 @@ ALERT_SCHEMA = pa.schema(
     ]
 )
 _MATCH, _TIMEOUT = "match", "timeout"
+ALERT_ID_CHARS = 32
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -145,7 +146,9 @@ def _alert_ids(before: str, deployed: DeployedRule, key: pa.Array, event_id: pa.
     measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
     head = pa.scalar(f"{before}{deployed.rule_id} {deployed.version} ")
     texts = pc.binary_join_element_wise(head, _with_length(key), pc.binary_join(measured, ""), "")
-    return pa.array([hashlib.sha256(t).hexdigest()[:32] for t in texts.cast(pa.binary()).to_pylist()], pa.string())
+    return pa.array(
+        [hashlib.sha256(t).hexdigest()[:ALERT_ID_CHARS] for t in texts.cast(pa.binary()).to_pylist()], pa.string()
+    )
 
 
 def _with_length(texts: pa.Array) -> pa.Array:

@@ -1,9 +1,10 @@
 """Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
 
-    id = "<id of the last event>~<id that the alert would have>", time = when it was detected, fields = its measures
+    id = "<id of the source's event that completed it>~<id that the alert would have>"
+    time = when the match was detected, fields = its measures
 
 The same match gives the same event, whichever runner finds it and however often. Events of one time are matched in the
-order of their ids (shorter first): so what events of one time become stands in their order, and behind them all.
+order of their ids (shorter first): so what events of one time become, at any level, stands in their order behind them.
 Tested by: tests/runners/test_produced.py
 """
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.engine.advance import Matches
-from cep.engine.alerts import measure_values, of_rule, rule_alerts
+from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_alerts
 from cep.nfa.program import Program, RuleProgram
 
 
@@ -39,8 +40,8 @@ def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndar
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
     alerts = rule_alerts(rule, matches, rows)
-    last = matches.event_id.take(pa.array(matches.offsets[rows + 1] - 1))
-    ids = pc.binary_join_element_wise(last, alerts.column("alert_id").combine_chunks().cast(TEXT), pa.scalar("~", TEXT))
+    alert_ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
+    ids = pc.binary_join_element_wise(_sources(program, rule, matches, rows), alert_ids, pa.scalar("~", TEXT))
     times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
     numbers = {measure: (at, type_) for at, (measure, type_) in enumerate(rule.measures)}
     columns: dict[str, pa.Array] = {}
@@ -53,3 +54,14 @@ def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndar
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, ())
+
+
+def _sources(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> pa.Array:
+    """The id of the source's event behind each match: its last event, or the one that this was made from."""
+    last = matches.offsets[rows + 1] - 1
+    ids = matches.event_id.take(pa.array(last))
+    schema, pattern = program.schema, rule.deployed.pattern
+    of_variable = [schema.event_type(pattern.variable(name).event_type) for name in rule.variables]
+    derived = np.array([e is not None and e.derived for e in of_variable])[matches.variable[last]]
+    made_from = pc.utf8_slice_codeunits(ids, 0, -(1 + ALERT_ID_CHARS))
+    return pc.if_else(pa.array(derived), made_from, ids)

@@ -22,7 +22,7 @@ from cep.sources.pieces import read_pieces
 from tests.bench.peer_data import SHARED, show, stop, upsert
 
 DATA = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"
-LINKS_MAX = 8  # transfers of the longest circle that is looked for
+LINKS_MAX = 9  # transfers of the longest circle that is looked for
 WINDOW = "20 d"
 
 _EVENTS = """
@@ -76,18 +76,18 @@ pattern gather_scatter by account {
 _LINK = """
 event linkN { linkN_id id  event_time time  account int  origin int }
 pattern chainN by account {
-  seq      before -> d  within 6 d
+  seq      before -> d  within 12 d
   where    before: BEFORE
-           d: debit  other != before.ORIGIN
+           d: debit  other != before.ORIGIN and count(debit over 20 d) == 1
   skip     none
   emit     account = d.other, origin = before.ORIGIN
   produce  linkN
 }
 ## Money comes back to where it started, over N accounts.
 pattern circleN by account {
-  seq      before -> d  within 6 d
+  seq      before -> d  within 12 d
   where    before: linkN
-           d: debit  other == before.origin
+           d: debit  other == before.origin and count(debit over 20 d) == 1
   skip     none
 }
 """
@@ -97,7 +97,7 @@ def source() -> str:
     """The patterns: a chain grows by one transfer at each level, as long as the next payment comes soon."""
     text = _EVENTS.replace("WINDOW", WINDOW)
     for number in range(2, LINKS_MAX):
-        before, origin = ("credit", "other") if number == 2 else (f"link{number - 1}", "origin")  # noqa: PLR2004
+        before, origin = ("credit", "other") if number == 2 else (f"link{number - 1}", "origin")
         text += _LINK.replace("BEFORE", before).replace("ORIGIN", origin).replace("N", str(number))
     return text
 

@@ -88,3 +88,15 @@ def test_levels_follow_what_is_read() -> None:
     by_level = [sorted(r.deployed.rule_id for p in programs.values() for r in p.rules) for programs in levels]
     assert by_level == [["closing", "incoming", "outgoing"], ["passed_on"], ["circle"]]
     assert sorted(name for names in by_level for name in names) == sorted(NAMES)
+
+
+@pytest.mark.parametrize(("order", "found"), [("abc", 1), ("acb", 0), ("cba", 0)])
+def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int, tmp_path: Path) -> None:
+    """A circle within one millisecond: it is one in the order of the transfers' ids, and in no other."""
+    accounts = {"a": ("x", "y"), "b": ("y", "z"), "c": ("z", "x")}
+    rows = [(f"t{number}", *accounts[step], 5.0) for number, step in enumerate(order)]
+    names = ("tx_id", "payer", "payee", "amount")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    times = pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))
+    replayed = run(saved(tmp_path, pa.table({**columns, "event_time": times})))
+    assert replayed.alerts.num_rows == found
