@@ -309,14 +309,17 @@ class MatchProcessor(StatefulProcessor):
         if not touched:
             return
         states: list[KeyedState] = []
+        runs_before = 0
         for page in sorted(touched):
             stored = self._pages.getValue((base + page,)) if base + page in progress.deadlines else None
             if stored is not None:
                 fitted, orphans = fit(decode_page(bytes(stored[0])), program)
                 output.counters["runs_orphaned"] += orphans
+                runs_before += len(fitted) + orphans
                 states.append(fitted)
         before = concat_states(states, program.row_registers) if states else None
         after = match_step(program, before, empty_batch(job.schema) if batch is None else batch, watermark_ms, output)
+        output.counters["runs"] += len(after) - runs_before  # so the job's total is the number of runs alive
         self._write_pages(progress, base, touched, after, program)
 
     def _write_pages(
@@ -340,7 +343,9 @@ class MatchProcessor(StatefulProcessor):
         for page in [page for page in progress.deadlines if page >> PAGE_BITS == number]:
             stored = self._pages.getValue((page,))
             assert stored is not None, "a page with a deadline is stored"
-            output.counters["runs_orphaned"] += len(decode_page(bytes(stored[0])))
+            orphans = len(decode_page(bytes(stored[0])))
+            output.counters["runs_orphaned"] += orphans
+            output.counters["runs"] -= orphans
             self._pages.removeKey((page,))
             del progress.deadlines[page]
 
