@@ -122,7 +122,7 @@ def test_one_blank_line_between_declarations_and_none_at_the_ends() -> None:
 
 
 def test_mistakes_of_syntax_stand_in_the_way() -> None:
-    found, mistakes = format_text("pattern p by {")
+    found, mistakes = format_text("pattern p by { seq a }")
     assert found is None
     assert [d.code for d in mistakes] == ["CEP105"]
 

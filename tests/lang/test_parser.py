@@ -190,6 +190,6 @@ def test_the_doc_comment_of_a_pattern() -> None:
 
 
 def test_bounds_and_default_of_a_parameter_in_either_order() -> None:
-    orders = ("tries: int = 3 in 1..20", "tries: int in 1..20 = 3", "tries: int = 3, in 1..20")
-    found = [checked_pattern("seq a{tries} within 1 h", f"pattern p({text}) by card_id").params for text in orders]
+    orders = ("n: int = 3 in 1..20", "n: int in 1..20 = 3", "n: int = 3, in 1..20")
+    found = [checked_pattern("seq a{n} within 1 h", f"pattern p({text}) by card_id").params for text in orders]
     assert [(p.default, p.minimum, p.maximum) for (p,) in found] == [(3, 1, 20)] * 3
