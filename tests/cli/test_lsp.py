@@ -68,13 +68,24 @@ class Session:
         return [item["label"] for item in self.ask("completion", part, len(part))["items"]]
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """One server for all sessions: it takes a second to start."""
+    with Client(tmp_path_factory.mktemp("workspace")) as client:
+        yield client
+
+
 @pytest.fixture
-def session(tmp_path: Path) -> Iterator[Session]:
-    (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
-    path = tmp_path / "p.cep"
+def session(client: Client) -> Iterator[Session]:
+    """A session that finds the workspace with two files, and leaves it empty."""
+    events, path = client.root / "events.cep", client.root / "p.cep"
+    events.write_text(EVENTS, encoding="utf-8")
     path.write_text(PATTERN, encoding="utf-8")
-    with Client(tmp_path) as client:
-        yield Session(client, path)
+    client.notes.clear()
+    yield Session(client, path)
+    client.tell("textDocument/didClose", {"textDocument": {"uri": path.as_uri()}})
+    events.unlink()
+    path.unlink()
 
 
 def codes(diagnostics: list[dict[str, Any]]) -> list[str]:

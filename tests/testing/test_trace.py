@@ -15,7 +15,13 @@ from tests.oracle.matcher import Event
 from tests.oracle.random_cases import SCHEMA, Case, random_case
 
 BLOCK = 50
-BLOCKS = [(level, block) for level, blocks in ((1, 3), (2, 6), (3, 10)) for block in range(blocks)]
+# The first blocks of each level belong to the fast loop.
+FAST_BLOCKS = 2
+BLOCKS = [
+    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
+    for level, blocks in ((1, 3), (2, 6), (3, 10))
+    for block in range(blocks)
+]
 
 
 def traced(case: Case, own: list[Event]) -> Trace:
