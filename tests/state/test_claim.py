@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import StoreError
+from cep.runners.embedded.commit import Commits, StoreSettings
 from cep.state.claim import Claim
 
 HOLDER = """
@@ -38,6 +39,17 @@ def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path)
         with pytest.raises(StoreError, match=f"process {os.getpid()} works in"):
             Claim(tmp_path / "new")
     Claim(tmp_path / "new").close()
+
+
+def test_a_second_runner_does_not_touch_the_folder_of_the_first(tmp_path: Path) -> None:
+    settings = StoreSettings(tmp_path, "rocks")
+    first = Commits(settings)
+    first.store.put(b"\x00\x00k", b"kept")
+    with pytest.raises(StoreError, match="works in"):
+        Commits(settings)
+    assert first.store.get(b"\x00\x00k") == b"kept"
+    first.close()
+    Commits(settings).close()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
