@@ -28,6 +28,7 @@ from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
 from cep.sinks.kafka import KafkaLetters, KafkaTarget, KafkaTransactionSink
 from cep.sinks.letters import LetterFiles
+from cep.sources.registry.kafka import RecordFormat
 
 if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings, Source
@@ -125,7 +126,14 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     events: Source
     if topic is not None and servers is not None:
-        events = TopicSource(servers, topic, settings.events.max_records, settings.events.starting, client)
+        asked = settings.events
+        form = RecordFormat(
+            asked.format,
+            tuple(asked.registry_settings().items()),
+            None if asked.schema_file is None else str(asked.schema_file.resolve()),
+            asked.message,
+        )
+        events = TopicSource(servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes)
     else:
         assert settings.events.folder is not None, "asked for above"
         events = FolderSource(settings.events.folder, settings.events.max_files)

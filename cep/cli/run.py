@@ -128,6 +128,8 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     kafka = settings.kafka
     client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
     folder, topic, control = settings.events.folder, settings.events.topic, settings.control
+    if settings.events.format != "json":
+        raise UsageError(f"cep run reads JSON values only, not {settings.events.format}; cep live reads them")
     if (folder is None) == (topic is None):
         raise UsageError("give the events: either --events PATH (`-` is standard input), or --topic")
     if control.folder is not None and control.topic is not None:

@@ -153,16 +153,42 @@ class EventsSettings(_Section):
     folder: PathText | None = _setting(
         None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
     )
-    topic: str | None = _setting(None, "Topic of events, JSON values.", "--topic", "NAME", '"payments"')
+    topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
+    format: Literal["json", "avro", "protobuf"] = _setting(
+        "json", "How the values of the topic are written: json, avro, protobuf.", "--format", "FORMAT"
+    )
+    schema_file: PathText | None = _setting(
+        None,
+        "Schema of Avro values (*.avsc; without a registry: of values that have nothing in front), or Protobuf's "
+        "descriptors (protoc --include_imports --descriptor_set_out).",
+        "--schema-file",
+        "FILE",
+        '"payment.avsc"',
+    )
+    message: str | None = _setting(
+        None, "Name of the Protobuf message in the schema file.", "--message", "NAME", '"shop.Payment"'
+    )
+    registry: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+        {},
+        "Settings of the schema registry's client; `env:NAME` takes a value from the environment.",
+        example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
+    )
     starting: Literal["earliest", "latest"] = _setting(
         "earliest", "Where a new job begins in the topic: earliest or latest.", "--starting", "WHERE"
     )
     max_records: Positive | None = _setting(
         None, "Records of a topic in one micro-batch at most.", "--max-records", "N", "200000"
     )
+    max_bytes: Positive | None = _setting(
+        None, "Bytes of a topic in one micro-batch, by a sample of its records.", "--max-bytes", "N", "50000000"
+    )
     max_files: Positive | None = _setting(
         None, "Files of a folder in one micro-batch at most.", "--max-files", "N", "8"
     )
+
+    def registry_settings(self) -> dict[str, str]:
+        """The registry client's settings in plain text, for the client alone."""
+        return {name: value.get_secret_value() for name, value in self.registry.items()}
 
 
 class ControlSettings(_Section):

@@ -16,7 +16,7 @@ what that id left behind. A process that only seemed dead is fenced off by the s
 
 The offset is kept for the brokers' `offsets.retention.minutes` after the last alert (seven days). A job that was killed
 between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
-Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_process.py
+Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
                              kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
     job                      cep-kafka-events: the job, as JSON
+    format                   cep-kafka-events: json | avro | protobuf (sources/registry/kafka.py); json
+    registry.<name>          goes to the schema registry's client: registry.url, registry.basic.auth.user.info …
+    schemaFile, message      a schema (avro) or a file of descriptors and the name of a message in it (protobuf)
 
 Offsets are planned where Spark plans, read by range where Spark executes, and kept in Spark's checkpoint directory; the
 starting offsets count only for a query without one. No consumer group is joined. A record that is planned is read or
@@ -43,7 +46,6 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
-from cep.columnar.decode import decode_json
 from cep.runners.job import Job
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
@@ -65,6 +67,7 @@ from cep.sources.offsets import (
     refuse_new_topics,
     share_ranges,
 )
+from cep.sources.registry.kafka import RecordFormat, decode
 
 FORMAT = "cep-kafka"
 EVENTS_FORMAT = "cep-kafka-events"
@@ -83,7 +86,11 @@ _OPTIONS = (
     "maxTasks",
     "waitMs",
     "job",
+    "format",
+    "schemaFile",
+    "message",
 )
+_REGISTRY_PREFIX = "registry."
 _CLIENT_PREFIX = "kafka."
 
 
@@ -102,6 +109,7 @@ class _Options:
     records_per_partition_max: int | None
     tasks_max: int | None
     job: Job | None
+    form: RecordFormat
 
     def starting(self, otherwise: str, absent: str) -> Offsets:
         if self.starting_ms is not None:
@@ -118,6 +126,7 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
     """Spark's options, whose names have lost their case, checked. Errors: UsageError with the option's name."""
     own = {name.lower(): value for name, value in options.items()}
     client = {n.removeprefix(_CLIENT_PREFIX): own.pop(n) for n in list(own) if n.startswith(_CLIENT_PREFIX)}
+    registry = {n.removeprefix(_REGISTRY_PREFIX): own.pop(n) for n in list(own) if n.startswith(_REGISTRY_PREFIX)}
     servers = own.pop("bootstrap.servers", None) or client.get("bootstrap.servers")
     client.pop("bootstrap.servers", None)
     known = {name.lower(): name for name in _OPTIONS}
@@ -147,6 +156,9 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         _positive(own, "maxRecordsPerPartition"),
         _positive(own, "maxTasks"),
         Job.from_json(json.loads(own["job"])) if "job" in own else None,
+        RecordFormat(
+            own.get("format", "json"), tuple(sorted(registry.items())), own.get("schemafile"), own.get("message")
+        ),
     )
 
 
@@ -284,8 +296,7 @@ class KafkaEventsReader(KafkaStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskRanges)
-        job = self._options.job
-        if job is None:
+        if self._options.job is None:
             raise UsageError(f"{EVENTS_FORMAT} needs option job")
         held: dict[OffsetRange, list[pa.RecordBatch]] = {}
         records = 0
@@ -294,22 +305,23 @@ class KafkaEventsReader(KafkaStreamReader):
                 held.setdefault(wanted, []).append(batch)
                 records += batch.num_rows
                 if records >= RECORDS_AT_ONCE:
-                    yield _packed(job, held, partition.behind)
+                    yield _packed(self._options, held, partition.behind)
                     held, records = {}, 0
         if records:
-            yield _packed(job, held, partition.behind)
+            yield _packed(self._options, held, partition.behind)
 
 
 def _packed(
-    job: Job, held: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
+    options: _Options, held: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
 ) -> pa.RecordBatch:
+    assert options.job is not None, "checked when the read began"
     parts = []
     for wanted, batches in held.items():
         values = pa.concat_arrays([batch.column("value") for batch in batches])
-        decoded = decode_json(job.schema, values)
+        decoded = decode(options.form, options.job.schema, values, wanted.topic)
         name = f"{wanted.topic}-{wanted.partition}"
         parts.append(DecodedPart(name, decoded, (wanted.topic, wanted.partition) in behind))
-    return pack_parts(job, parts, tells_times=True)
+    return pack_parts(options.job, parts, tells_times=True)
 
 
 def _plan(options: _Options, start: Offsets, end: Position) -> list[InputPartition]:

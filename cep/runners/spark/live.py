@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +40,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
+from cep.sources.registry.kafka import RecordFormat
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {"spark.python.daemon.module": daemon.MODULE, "spark.sql.execution.arrow.maxRecordsPerBatch": "131072"}
@@ -47,6 +48,9 @@ _PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
+
+
+_JSON = RecordFormat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +66,15 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic whose values are JSON. `settings` are librdkafka's."""
+    """A Kafka topic. `settings` are librdkafka's."""
 
     servers: str
     topic: str
     records_per_trigger: int | None = None
     starting: str = "earliest"
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    form: RecordFormat = _JSON
+    bytes_per_trigger: int | None = None
 
 
 Source = FolderSource | TopicSource
@@ -160,7 +166,13 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
     """The events, packed. Those of a topic are packed where they are read."""
     if isinstance(source, TopicSource):
-        return _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json())).load()
+        reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
+        form = source.form
+        for name, value in (("schemaFile", form.schema_file), ("message", form.message), ("format", form.name)):
+            reader = reader if value is None else reader.option(name, value)
+        for name, value in form.registry:
+            reader = reader.option(f"registry.{name}", value)
+        return reader.load()
     events, column = _folder_stream(spark, source)
     return events.mapInArrow(packer(job, column, tells_times=True), PACKED_SCHEMA)
 
@@ -231,6 +243,8 @@ def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: st
     )
     if source.records_per_trigger is not None:
         reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
+    if source.bytes_per_trigger is not None:
+        reader = reader.option("maxBytesPerTrigger", source.bytes_per_trigger)
     for name, value in source.settings:
         reader = reader.option(f"kafka.{name}", value)
     return reader

@@ -13,7 +13,7 @@ The commit protocol, of micro-batch N. The numbers are also those of the code an
 Killed after 1 and before 7, Spark does N again, from keyed state N - 1 and with the same records, so with the same
 rows. Everything then ends in the same place: a Kafka topic knows that it holds N, a file of N is replaced by an equal
 one, the totals know that they count N. Nothing of N is seen before 4, and nothing twice.
-Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_process.py
+Tested by: tests/runners/spark/test_live_output.py, tests/runners/spark/test_live_crash.py
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Records in Avro and Protobuf, with the schemas of a registry or of a file."""

@@ -1,0 +1,220 @@
+"""Values of Kafka records in Avro or Protobuf → Decoded, with the client's own deserializers.
+
+    json       objects as text; no schema is needed
+    avro       with a registry: the writer's schema by the id in front of each record; with a file alone: bare records
+    protobuf   with a registry: an id and the place of the message in front of each record; the message's class comes
+               from a file of descriptors (`protoc --include_imports --descriptor_set_out=FILE`)
+
+The deserializers make a dictionary of each record, which costs several times what JSON costs here; there is no
+columnar one. A record that does not fit its schema is set aside. A registry that gives no answer ends the read: the
+records may be good. Must not know Spark.
+Tested by: tests/sources/registry/test_registry.py
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import httpx2
+import pyarrow as pa
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message import DecodeError, Message
+
+from cep.base.errors import SourceError, UsageError
+from cep.base.schema import Schema
+from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, concat_decoded, decode_json, decode_table
+
+FORMATS = ("json", "avro", "protobuf")
+_FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
+_NOT_FOUND = 404
+_NUMBERS = ("timeout", "max.retries", "retries.wait.ms", "retries.max.wait.ms", "cache.capacity")
+_SHOWN_BYTES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """How values are written. `registry` are settings of its client (`url` …), never printed."""
+
+    name: str = "json"
+    registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    schema_file: str | None = None
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in FORMATS:
+            raise UsageError(f"records are {', '.join(FORMATS)}, not {self.name}")
+        if self.name == "avro" and not self.registry and self.schema_file is None:
+            raise UsageError("avro needs the url of a schema registry, or a schema file (*.avsc)")
+        if self.name == "protobuf" and (not self.registry or self.schema_file is None or self.message is None):
+            raise UsageError("protobuf needs the url of a schema registry, a file of descriptors and a message's name")
+
+
+def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
+    """Records of one topic as typed columns, and those that are set aside.
+
+    Values: binary; null is set aside. Raises: SourceError if the registry cannot be asked, UsageError for a schema file
+    that cannot be read.
+    """
+    if form.name == "json":
+        return decode_json(schema, values)
+    texts = values.to_pylist()
+    unknown = _unknown_ids(form, texts) if form.registry else {}
+    read = _reader(form)
+    context = SerializationContext(topic, MessageField.VALUE)
+    rows: list[dict[str, Any]] = []
+    kept: list[bytes] = []
+    poison: list[Poison] = []
+    for value in texts:
+        reason = "the record is empty" if not value else unknown.get(value[:_FRAME_BYTES], "")
+        if not reason:
+            try:
+                rows.append(read(value, context))
+                kept.append(value)
+                continue
+            except Exception as error:  # noqa: BLE001 the deserializers have no common error; the registry was asked above
+                reason = str(error).split("\n")[0] or type(error).__name__
+        poison.append(Poison("unreadable", reason, _shown(value)))
+    parts = _columns(schema, rows, kept)
+    merged = concat_decoded(schema, parts)
+    return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
+
+
+def _columns(schema: Schema, rows: Sequence[dict[str, Any]], values: Sequence[bytes]) -> list[Decoded]:
+    """The rows in one piece, or, if some field has values of several kinds, in halves of halves."""
+    if not rows:
+        return []
+    names = [TYPE_FIELD, *schema.columns()]
+    present = [name for name in names if any(name in row for row in rows)]
+    try:
+        arrays = [pa.array([row.get(name) for row in rows]) for name in present]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        if len(rows) == 1:
+            failed = Poison("unreadable", str(error).split("\n")[0], _shown(values[0]))
+            nothing = decode_table(schema, pa.table({name: pa.nulls(0) for name in names}), str)
+            return [Decoded(nothing.event_id, nothing.event_type, nothing.time_ms, nothing.columns, (failed,))]
+        half = len(rows) // 2
+        return [*_columns(schema, rows[:half], values[:half]), *_columns(schema, rows[half:], values[half:])]
+    table = pa.Table.from_arrays(arrays, names=present) if present else pa.table({TYPE_FIELD: pa.nulls(len(rows))})
+    return [decode_table(schema, table, lambda row: json.dumps(rows[row], default=str))]
+
+
+def _shown(value: bytes | None) -> str:
+    return "" if value is None else value[:_SHOWN_BYTES].hex()
+
+
+# -------------------------------------------------------------------------------------------------------- registry
+
+
+@functools.cache
+def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
+    """The client of a registry, one for each settings in a process. Raises: UsageError for settings that it refuses."""
+    try:
+        settings = {name: int(value) if name in _NUMBERS else value for name, value in registry}
+        return SchemaRegistryClient.new_client(settings)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the schema registry's client refuses its settings: {error}") from error
+
+
+def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[bytes, str]:
+    """What stands in front of records whose schema nobody has, and why. The client remembers those that it found.
+
+    Raises: SourceError if the registry does not answer, or refuses to.
+    """
+    client = client_of(form.registry)
+    found: dict[bytes, str] = {}
+    for frame in {value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0}:
+        number = int.from_bytes(frame[1:], "big")
+        try:
+            client.get_schema(number)
+        except SchemaRegistryError as error:
+            if error.http_status_code != _NOT_FOUND:
+                raise SourceError(_unanswered(form, number, str(error))) from error
+            found[frame] = f"the schema registry has no schema {number}"
+        except httpx2.HTTPError as error:
+            raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
+    return found
+
+
+def _unanswered(form: RecordFormat, number: int, reason: str) -> str:
+    return (
+        f"the schema registry at {dict(form.registry).get('url')} does not give schema {number}: {reason}; "
+        "check its address and the rights to it; the records are read again when the job is started again"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- deserializers
+
+
+@functools.cache
+def _reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
+    if form.name == "protobuf":
+        return _protobuf_reader(form)
+    text = None if form.schema_file is None else _file(form.schema_file).decode()
+    if form.registry:
+        # The file's schema is then the one to read with; the registry's says how the record was written.
+        deserializer = AvroDeserializer(client_of(form.registry), text)
+        return lambda value, context: _record(deserializer(value, context))
+    assert text is not None, "checked with the settings"
+    try:
+        parsed = fastavro.parse_schema(json.loads(text))
+    except (ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        raise UsageError(f"{form.schema_file} is no Avro schema: {error}") from error
+    return lambda value, _: _record(fastavro.schemaless_reader(io.BytesIO(value), parsed, None))
+
+
+def _record(found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise TypeError("the record is no Avro record with fields")
+    return found
+
+
+def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
+    assert form.schema_file is not None, "checked with the settings"
+    assert form.message is not None, "checked with the settings"
+    deserializer = ProtobufDeserializer(
+        _message_class(form.schema_file, form.message), {"use.deprecated.format": False}, client_of(form.registry)
+    )
+
+    def read(value: bytes, context: SerializationContext) -> dict[str, Any]:
+        message = deserializer(value, context)
+        if message is None:
+            raise TypeError("the record is no message")
+        return dict(MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True))
+
+    return read
+
+
+def _message_class(path: str, name: str) -> type[Message]:
+    """The class of a message in a file of descriptors. Raises: UsageError."""
+    descriptors = descriptor_pb2.FileDescriptorSet()
+    pool = descriptor_pool.DescriptorPool()
+    try:
+        descriptors.ParseFromString(_file(path))
+        for file in descriptors.file:
+            pool.Add(file)
+        found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    except (DecodeError, TypeError, KeyError) as error:
+        raise UsageError(
+            f"{path} has no message {name} ({error}); write it with `protoc --include_imports --descriptor_set_out`"
+        ) from error
+    return found
+
+
+def _file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise UsageError(f"the schema file {path} cannot be read: {error}") from error

@@ -1,0 +1,81 @@
+"""`cep live` in a process that kills its whole process group right after one step of the commit protocol.
+
+    python -m tests.runners.spark.crash_job STEP BATCH ARGUMENTS…
+
+STEP is a number of the protocol in cep/runners/spark/live_output.py; 0 kills nobody. It dies in micro-batch BATCH, or
+the first later one that comes to the step: without alerts there is no 3 and no 4.
+Tested by: tests/runners/spark/test_live_crash.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from cep.cli.main import main as cep_main
+from cep.runners.spark import live_output
+from cep.runners.spark.live_output import LiveOutput
+from cep.sinks.kafka import _Transactions
+
+
+def die() -> None:
+    """No handler, no clean-up, for Java and the Python workers neither."""
+    os.killpg(0, signal.SIGKILL)
+
+
+def before(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Have `act` called with the arguments of a function before it."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        act(*args)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def after(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """Have `act` called with the arguments of a function after it."""
+    original = getattr(owner, name)
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        act(*args)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+def arm(step: int, first_batch_id: int) -> None:
+    """Set the place of death."""
+    now = [-1]
+
+    def die_in_time(*_: Any) -> None:
+        if now[0] >= first_batch_id:
+            die()
+
+    def entered(_: LiveOutput, __: Any, batch_id: int) -> None:
+        now[0] = batch_id
+        if step == 1:  # Spark calls when it has written down what the micro-batch reads
+            die_in_time()
+
+    before(LiveOutput, "take", entered)
+    if step == 2:  # the rows are there when all tasks have committed their state
+        before(LiveOutput, "take_table", die_in_time)
+    elif step == 3:
+        before(_Transactions, "_commit", die_in_time)
+    elif step == 4:
+        after(_Transactions, "_commit", die_in_time)
+    elif step == 5:
+        before(live_output, "write_durably", die_in_time)
+    elif step == 6:
+        after(live_output, "write_durably", die_in_time)
+
+
+if __name__ == "__main__":
+    arm(int(sys.argv[1]), int(sys.argv[2]))
+    sys.argv = ["cep", *sys.argv[3:]]
+    sys.exit(cep_main())

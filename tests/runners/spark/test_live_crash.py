@@ -1,0 +1,224 @@
+"""Kafka to Kafka, killed: readers of committed records see what an uninterrupted run gives, none lost, none doubled.
+
+Real processes end by SIGKILL: the job with its Java and Python, a Python worker, the broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import pytest
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from cep.runners.spark.live_output import read_progress
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
+from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, rules, write_file
+from tests.runners.spark.live_kafka import Mix, mix, send
+
+pytestmark = pytest.mark.spark
+WAIT_S = 300
+LATENESS_MS = 90_000
+PARTITIONS = 3
+EVENTS, RECORDS = 2_000, 220
+POLL_S = 0.005
+KILLS = 6
+
+
+def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes]]:
+    """(key, value) of all committed records of a topic."""
+    settings = {"bootstrap.servers": kafka.address, "group.id": "reader", "log_level": 2, "enable.auto.commit": False}
+    consumer = Consumer({**settings, "isolation.level": "read_committed"})
+    try:
+        partitions = consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+        places = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+        ends = {p.partition: p.offset for p in consumer.offsets_for_times(places, timeout=TIMEOUT_S)}
+        consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        found: list[tuple[bytes | None, bytes]] = []
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while any(place.offset < ends[place.partition] for place in consumer.position(places)):
+            assert time.monotonic() < give_up_s, "the topic is not read to its end"
+            found += [(m.key(), m.value() or b"") for m in consumer.consume(1_000, 0.2) if m.error() is None]
+        return found
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Deployed:
+    """A job from topic to topics in a folder of its own."""
+
+    kafka: KafkaCluster
+    folder: Path
+    stream: Mix
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        (self.folder / "control").mkdir(parents=True)
+        for topic in ("events", "alerts", "dead"):
+            self.kafka.create(f"{topic}-{self.name}", PARTITIONS)
+        send(self.kafka, f"events-{self.name}", [*self.stream.first, *self.stream.second])
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    def start(self, step: int = 0, batch_id: int = 0) -> subprocess.Popen[bytes]:
+        """The job, as the leader of a process group that has Spark's Java and Python workers in it."""
+        words = (
+            "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", self.kafka.address,
+            "--topic", f"events-{self.name}", "--max-records", str(RECORDS), "--control", str(self.folder / "control"),
+            "--checkpoint", str(self.checkpoint), "--alerts", f"kafka:alerts-{self.name}",
+            "--dead-letter-topic", f"dead-{self.name}", "--key-groups", "8", "--lateness", "90 s", "--dedup", "1 d",
+            "--available-now",
+        )  # fmt: skip
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.runners.spark.crash_job", str(step), str(batch_id), *words],
+                start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )  # fmt: skip
+        self.started.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what is left of it."""
+        for process in self.started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+    def finish(self) -> None:
+        """Run to the end, then once more with a heartbeat that closes all windows."""
+        assert self.start().wait(WAIT_S) == 0, self.log()
+        write_file(self.folder / "control" / "end.jsonl", [END], 0)
+        assert self.start().wait(WAIT_S) == 0, self.log()
+
+    def check(self, spark: SparkSession) -> None:
+        """What is in the topics is what replay finds of the events that count, and every letter, each once."""
+        given = rules()
+        clean = self.folder / "clean"
+        clean.mkdir()
+        write_file(clean / "events.jsonl", self.stream.clean, 0)
+        found = replayed(spark, clean, make_job(given.values()), given.values())
+        in_topic = committed(self.kafka, f"alerts-{self.name}")
+        assert sorted(value for _, value in in_topic) == rows(found.alerts)
+        assert [key for key, value in in_topic if orjson.loads(value)["alert_id"].encode() != key] == []
+        codes = Counter(orjson.loads(value)["code"] for _, value in committed(self.kafka, f"dead-{self.name}"))
+        late = codes.pop("late", 0)
+        assert codes.total() == self.stream.wrong["poison"]
+        _, totals = read_progress(self.checkpoint)
+        assert totals["duplicates"] == self.stream.wrong["duplicates"]
+        assert totals["late_events"] == self.stream.wrong["late_events"]
+        assert late >= totals["late_events"], "told once for each key"
+
+
+def stream(seed: int) -> Mix:
+    """The begin of a stream with all that goes wrong, for ten micro-batches or so."""
+    return mix(payments(60 + seed)[:EVENTS], seed, PARTITIONS, LATENESS_MS)
+
+
+@pytest.fixture
+def own_broker() -> Iterator[RealKafka]:
+    with RealKafka() as kafka:
+        yield kafka
+
+
+@pytest.mark.parametrize("steps", [(4,), pytest.param((1, 2, 3, 4, 5, 6), marks=pytest.mark.slow)])
+def test_killed_between_two_steps_of_the_protocol(
+    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path, steps: tuple[int, ...]
+) -> None:
+    """After each step once, in one job, each time in a later micro-batch."""
+    if not kafka_broker.is_real:  # the mock has no transactions that others can see
+        return
+    job = Deployed(kafka_broker, tmp_path / "job", stream(1))
+    with contextlib.closing(job):
+        for number, step in enumerate(steps):
+            process = job.start(step, number + 1)
+            assert process.wait(WAIT_S) == -signal.SIGKILL, job.log()
+        job.finish()
+        job.check(spark)
+
+
+def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
+    """The processes of the job's group that are forks of Spark's Python daemon."""
+    found: dict[int, int] = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            ours = folder.name.isdigit() and os.getpgid(int(folder.name)) == process.pid
+            if ours and b"cep.runners.spark.daemon" in (folder / "cmdline").read_bytes():
+                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ProcessLookupError):
+            continue
+    return [number for number, parent in found.items() if parent in found]
+
+
+def wait_for_state(job: Deployed, process: subprocess.Popen[bytes]) -> None:
+    """Until some partition has committed keyed state of a micro-batch that is not done."""
+    query = job.checkpoint / "query"
+
+    def version(name: str) -> int:
+        stem = name.split(".", maxsplit=1)[0].split("_", maxsplit=1)[0]
+        return int(stem) if stem.isdigit() else 0
+
+    give_up_s = time.monotonic() + WAIT_S
+    while process.poll() is None and time.monotonic() < give_up_s:
+        done = max((version(path.name) for path in (query / "commits").glob("[0-9]*")), default=-1)
+        kept = max((version(p.name) for p in (query / "state" / "0").glob("*/*.changelog")), default=0)
+        if kept > done + 1:  # state of micro-batch N has version N + 1
+            return
+        time.sleep(POLL_S)
+
+
+def strike(victim: str, job: Deployed, process: subprocess.Popen[bytes], chance: random.Random) -> None:
+    """Wait for a moment and kill the victim; the job may go on from a dead worker or broker, or end."""
+    if victim == "state":
+        wait_for_state(job, process)
+    else:
+        time.sleep(chance.uniform(0, 12))
+    if victim == "worker":
+        workers = python_workers(process)
+        if workers:
+            os.kill(chance.choice(workers), signal.SIGKILL)
+    elif victim == "broker":
+        assert isinstance(job.kafka, RealKafka)
+        job.kafka.kill()
+        time.sleep(chance.uniform(0, 3))
+        job.kafka.start()
+    elif process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_killed_at_any_time(spark: SparkSession, own_broker: RealKafka, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    job = Deployed(own_broker, tmp_path / "job", stream(seed))
+    with contextlib.closing(job):
+        for _ in range(KILLS):
+            victim = chance.choice(["driver", "state", "worker", "broker"])
+            process = job.start()
+            begun_at, _ = read_progress(job.checkpoint)
+            give_up_s = time.monotonic() + WAIT_S
+            while process.poll() is None and read_progress(job.checkpoint)[0] == begun_at and victim != "state":
+                assert time.monotonic() < give_up_s, job.log()
+                time.sleep(POLL_S)
+            strike(victim, job, process, chance)
+            process.wait(WAIT_S)  # without a worker or a broker it may go on, or end and say why
+            print(f"seed {seed}: killed the {victim}; micro-batch {read_progress(job.checkpoint)[0]} is done")
+        job.finish()
+        job.check(spark)

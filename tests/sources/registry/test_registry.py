@@ -1,0 +1,231 @@
+"""Avro and Protobuf records, with a registry over HTTP and with schemas in files, give what the events give in JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2
+
+from cep.base.errors import SourceError, UsageError
+from cep.columnar.decode import Decoded
+from cep.sources.registry.kafka import RecordFormat, _message_class, client_of, decode
+from tests.columnar import common
+from tests.sources.registry.registry_server import _Server, serve_registry
+
+TOPIC = "payments"
+CONTEXT = SerializationContext(TOPIC, MessageField.VALUE)
+FIRST = datetime(2026, 3, 1, tzinfo=UTC)
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "tx_id", "type": "string"},
+        {"name": "event_time", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "card_id", "type": "string"},
+        {"name": "amount", "type": {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 2}},
+        {"name": "status", "type": {"type": "enum", "name": "Status", "symbols": ["approved", "declined"]}},
+        {"name": "lat", "type": ["null", "double"]},
+        {"name": "retries", "type": ["null", "long"]},
+        {"name": "online", "type": ["null", "boolean"]},
+        {"name": "took", "type": ["null", "long"]},
+    ],
+}
+
+
+def event(number: int) -> dict[str, Any]:
+    return {
+        "tx_id": f"t{number}",
+        "event_time": FIRST + timedelta(milliseconds=1_500 * number),
+        "card_id": f"c{number % 3}",
+        "amount": Decimal(number) / 100 + 5,
+        "status": ("approved", "declined")[number % 2],
+        "lat": None if number % 4 == 0 else number / 8,
+        "retries": None if number % 5 == 0 else number,
+        "online": None if number % 7 == 0 else number % 2 == 0,
+        "took": 10 * number,
+    }
+
+
+EVENTS = [event(number) for number in range(40)]
+
+
+def in_json(events: Sequence[dict[str, Any]]) -> Decoded:
+    """The same events as JSON records."""
+    texts = [{**e, "event_time": e["event_time"].isoformat(), "amount": float(e["amount"])} for e in events]
+    return common.decode([json.dumps(text).encode() for text in texts])
+
+
+def is_equal(found: Decoded, expected: Decoded) -> bool:
+    return (
+        found.event_id.equals(expected.event_id)
+        and found.time_ms.tolist() == expected.time_ms.tolist()
+        and all(found.columns[name].equals(column) for name, column in expected.columns.items())
+    )
+
+
+@pytest.fixture
+def registry() -> Iterator[tuple[_Server, tuple[tuple[str, str], ...]]]:
+    with serve_registry() as served:
+        yield served
+
+
+def avro(client: SchemaRegistryClient, events: Sequence[dict[str, Any]], schema: dict[str, Any] = AVRO) -> list[bytes]:
+    serializer = AvroSerializer(client, json.dumps(schema))
+    values = [serializer(e, CONTEXT) for e in events]
+    return [value for value in values if value is not None]
+
+
+def read(form: RecordFormat, values: Sequence[bytes | None]) -> Decoded:
+    return decode(form, common.ONE, pa.array(values, pa.binary()), TOPIC)
+
+
+def test_avro_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    server, settings = registry
+    form = RecordFormat("avro", settings)
+    found = read(form, avro(client_of(settings), EVENTS))
+    assert found.poison == ()
+    assert is_equal(found, in_json(EVENTS))
+    assert is_equal(read(form, avro(client_of(settings), EVENTS)), in_json(EVENTS))
+    assert [path for path in server.asked if path.startswith("/schemas")] == ["/schemas/ids/1"], "asked for once"
+
+
+def test_avro_with_the_clients_own_mock_registry() -> None:
+    settings = (("url", "mock://tests"),)
+    assert is_equal(read(RecordFormat("avro", settings), avro(client_of(settings), EVENTS)), in_json(EVENTS))
+
+
+def test_avro_whose_schema_has_changed(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
+    """Writers of two versions in one topic, read each by its own; or both by the schema of a file."""
+    _, settings = registry
+    older = {**AVRO, "fields": [f for f in AVRO["fields"] if f["name"] != "took"]}
+    values = [*avro(client_of(settings), EVENTS[:5], older), *avro(client_of(settings), EVENTS[5:])]
+    expected = in_json([*({**e, "took": None} for e in EVENTS[:5]), *EVENTS[5:]])
+    assert is_equal(read(RecordFormat("avro", settings), values), expected)
+    took = {"name": "took", "type": ["null", "long"], "default": None}
+    (tmp_path / "payment.avsc").write_text(json.dumps({**AVRO, "fields": [*older["fields"], took]}))
+    form = RecordFormat("avro", settings, str(tmp_path / "payment.avsc"))
+    assert is_equal(read(form, values), expected)
+
+
+def test_avro_with_a_file_alone(tmp_path: Path) -> None:
+    (tmp_path / "payment.avsc").write_text(json.dumps(AVRO))
+    values = []
+    for e in EVENTS:
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, fastavro.parse_schema(AVRO), e)
+        values.append(file.getvalue())
+    form = RecordFormat("avro", schema_file=str(tmp_path / "payment.avsc"))
+    assert is_equal(read(form, values), in_json(EVENTS))
+
+
+def descriptors() -> bytes:
+    """What protoc writes for a message of the same fields."""
+    file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
+    status = file.enum_type.add(name="Status")
+    status.value.add(name="approved", number=0)
+    status.value.add(name="declined", number=1)
+    message = file.message_type.add(name="Payment")
+    kinds = {"tx_id": 9, "event_time": 3, "card_id": 9, "amount": 1, "status": 14, "lat": 1, "retries": 3, "online": 8}
+    for number, (name, kind) in enumerate({**kinds, "took": 3}.items(), start=1):
+        message.field.add(name=name, number=number, type=kind, label=1)
+        if name == "status":
+            message.field[-1].type_name = ".shop.Status"
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+
+
+def test_protobuf_with_a_registry(registry: tuple[_Server, tuple[tuple[str, str], ...]], tmp_path: Path) -> None:
+    _, settings = registry
+    path = tmp_path / "payment.desc"
+    path.write_bytes(descriptors())
+    form = RecordFormat("protobuf", settings, str(path), "shop.Payment")
+    message_class = _message_class(str(path), "shop.Payment")
+    serializer = ProtobufSerializer(message_class, client_of(settings), {"use.deprecated.format": False})
+    events = [{**e, "lat": e["lat"] or 0.0, "retries": e["retries"] or 0, "online": bool(e["online"])} for e in EVENTS]
+    values = []
+    for e in events:
+        times = {"event_time": round(e["event_time"].timestamp() * 1_000), "amount": float(e["amount"])}
+        number = {"status": int(e["status"] == "declined")}
+        values.append(serializer(message_class(**{**e, **times, **number}), CONTEXT))
+    found = read(form, values)
+    assert found.poison == ()
+    assert is_equal(found, in_json(events))
+    with pytest.raises(UsageError, match=r"has no message shop\.Refund"):
+        read(RecordFormat("protobuf", settings, str(path), "shop.Refund"), values)
+
+
+def test_what_cannot_be_read_is_set_aside(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    _, settings = registry
+    good = avro(client_of(settings), EVENTS[:3])
+    nobody = b"\x00\x00\x00\x03\xe7" + good[0][5:]
+    found = read(RecordFormat("avro", settings), [good[0], None, b"", b"{}", nobody, good[1][:9], good[1], good[2]])
+    assert found.event_id.to_pylist() == ["t0", "t1", "t2"]
+    reasons = [poison.reason for poison in found.poison]
+    assert len(reasons) == 5
+    assert reasons[:2] == ["the record is empty"] * 2
+    assert "the schema registry has no schema 999" in reasons
+    assert {poison.code for poison in found.poison} == {"unreadable"}
+    assert read(RecordFormat("avro", settings), [None]).event_id.to_pylist() == []
+
+
+def test_fields_that_do_not_fit_are_set_aside_alone(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    _, settings = registry
+    mixed = {
+        **AVRO,
+        "fields": [f if f["name"] != "retries" else {**f, "type": ["long", "string"]} for f in AVRO["fields"]],
+    }
+    events = [{**event(number), "retries": number} for number in range(6)]
+    values = avro(client_of(settings), [*events[:3], {**events[3], "retries": "many"}, *events[4:]], mixed)
+    found = read(RecordFormat("avro", settings), values)
+    assert found.event_id.to_pylist() == ["t0", "t1", "t2", "t4", "t5"]
+    assert [poison.code for poison in found.poison] == ["wrong_value"]
+
+
+def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, tuple[tuple[str, str], ...]]) -> None:
+    server, settings = registry
+    values = avro(client_of(settings), EVENTS[:1])
+    client_of.cache_clear()
+    server.is_broken = True
+    with pytest.raises(SourceError, match=r"does not give schema 1: .*backend data store"):
+        read(RecordFormat("avro", settings), values)
+    wrong = (settings[0], ("basic.auth.user.info", "analyst:wrong"))
+    with pytest.raises(SourceError, match="Unauthorized") as caught:
+        read(RecordFormat("avro", wrong), values)
+    assert "wrong" not in str(caught.value).replace("Unauthorized", "")
+    assert "hunter2" not in repr(RecordFormat("avro", settings))
+    gone = (("url", "http://127.0.0.1:1"), ("max.retries", "0"))
+    with pytest.raises(SourceError, match=r"registry at http://127\.0\.0\.1:1 does not give schema 1"):
+        read(RecordFormat("avro", gone), values)
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"name": "xml"}, "json, avro, protobuf, not xml"),
+        ({"name": "avro"}, "avro needs the url of a schema registry, or a schema file"),
+        ({"name": "protobuf", "schema_file": "x"}, "protobuf needs"),
+    ],
+)
+def test_formats_that_make_no_sense(form: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        RecordFormat(**form)
+
+
+def test_files_that_are_no_schemas(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        read(RecordFormat("avro", schema_file=str(tmp_path / "none.avsc")), [b"x"])
+    (tmp_path / "bad.avsc").write_text("{")
+    with pytest.raises(UsageError, match="is no Avro schema"):
+        read(RecordFormat("avro", schema_file=str(tmp_path / "bad.avsc")), [b"x"])
