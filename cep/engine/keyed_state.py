@@ -209,7 +209,7 @@ def _shifted_runs(keyed_state: KeyedState, nodes_before: int, rows_before: int, 
     return runs
 
 
-def _some_row(nodes: Int64) -> Int64:
+def some_row(nodes: Int64) -> Int64:
     """For each node the row of an event that it leads to: its own, or for a union that of one of its ways."""
     rows = nodes[:, y.NODE_ROW].copy()
     open_ = np.flatnonzero(rows < 0)
@@ -225,7 +225,7 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     """The part of the state that belongs to the keys where the mask bool[K] is true. Order is unchanged."""
     in_runs = wanted[keyed_state.run_key]
     in_events = wanted[keyed_state.events.key]
-    in_nodes = in_events[_some_row(keyed_state.nodes)]
+    in_nodes = in_events[some_row(keyed_state.nodes)]
     new_key = np.cumsum(wanted, dtype=np.int64) - 1
     new_row = np.cumsum(in_events, dtype=np.int64) - 1
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1

@@ -1,4 +1,4 @@
-"""The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; beside the peer where it is given.
+"""The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; beside the peer if given.
 
     [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …]
 
@@ -6,7 +6,7 @@ replay      Parquet to alerts, in memory, on one and two threads; the peer's fou
 throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends
 latency     from when an event is due to when its micro-batch's alerts are out, at fixed rates; the state of all keys is
             there before the clock starts, and the cache holds a part of it
-checkpoint  size and time when 1, 10 and 100 % of the pages have changed; restore; bytes per key; start-up of the process
+checkpoint  size and time when 1, 10 and 100 % of the pages have changed; restore; bytes per key; start-up
 
 Without --full: fewer events, one rate, few keys, to see that it works.
 """
@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.rulebook.deploy import deploy
-from cep.runners.embedded.commit import PART, Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import PART, TARGET, Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Pace, Runner
@@ -129,9 +129,8 @@ def bench_throughput(folder: Path, count: int, peer: bool) -> None:
         settings = StoreSettings(folder / f"job-{backend}", backend)
         commits = Commits(settings)
         bytes_max = None if backend == "memory" else 64 << 20
-        engine = Engine(
-            Job(GIVEN.schema, GIVEN.key_domains, 32), INITIAL, commits.store, Workers(2, 0, None, bytes_max)
-        )
+        job = Job(GIVEN.schema, GIVEN.key_domains, 32)
+        engine = Engine(job, INITIAL, commits.store, Workers(2, 0, None, bytes_max))
         sources = Sources(FilesSource(path, follow=False), None)
         runner = Runner(engine, sources, Outlets((), None), commits, Pace())
         started_s = time.monotonic()
@@ -214,9 +213,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     engine.close()
     commits.close()
     started_s = time.monotonic()
-    found = restore(
-        Target(str(settings.folder / "checkpoints")) if settings.folder else Target(""), folder / "restored"
-    )
+    found = restore(Target(str(folder / "checkpoint" / TARGET)), folder / "restored")
     assert found is not None
     settings.open(found.path(PART)).close()
     restored_s = time.monotonic() - started_s
@@ -226,12 +223,12 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     rules = str(Path(__file__).parents[2] / "rules")
     command = [sys.executable, "-c", script, "run", "--rules", rules, "--events", str(folder / "none.jsonl")]
     subprocess.run(command, check=True, capture_output=True)
-    rows = [
+    back = [
         ("bytes per key", f"{total / keys:,.0f}"),
         ("restore, ms", f"{restored_s * 1_000:,.0f}"),
         ("start and end of a process, ms", f"{(time.monotonic() - started_s) * 1_000:,.0f}"),
     ]
-    show("and back", ("what", "figure"), rows)
+    show("and back", ("what", "figure"), back)
 
 
 def events_file(folder: Path, count: int) -> Path:

@@ -22,7 +22,8 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_groups, key_hashes, split_by_group
-from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
+from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.partition import partition_keys
 from cep.nfa.program import Program
 from cep.runners import duplicates
 from cep.runners.embedded.pages import Pages, Place, domain_name
@@ -120,10 +121,9 @@ class Share:
 
     def _put_back(self, number: int, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
         deadlines = self._deadlines[number].reshape(-1)
-        slot_of_key = self._slots(after.keys)
-        for slot in slots.tolist():
-            wanted = slot_of_key == slot
-            share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
+        part = np.searchsorted(slots, self._slots(after.keys))
+        shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
+        for slot, share in zip(slots.tolist(), shares, strict=True):
             deadline_ms = page_deadline_ms(program, share)
             if deadline_ms is not None:
                 self.pages.write(self._place(number, slot), share)

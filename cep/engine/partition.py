@@ -1,0 +1,111 @@
+"""A KeyedState → one for each of many disjoint sets of its keys, in one pass.
+
+`select_keys` of each set would look at the whole state as often as there are sets. Here runs, nodes, events and kept
+events are brought into the order of the sets once, with what points from one to another, and then cut.
+Tested by: tests/engine/test_partition.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cep.engine.history_rows import HistoryRows
+from cep.engine.keyed_state import KeyedState, RetainedEvents, some_row
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64
+
+
+def partition_keys(
+    keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
+) -> list[KeyedState]:
+    """What `select_keys` gives for each part. Shapes: part int64[K] says for each key its part in [0, parts_count).
+
+    Cost: O(state), and some 20 µs for each part. The parts share no memory with the state.
+    """
+    events, past = keyed_state.events, keyed_state.histories
+    keys = _Order(part, parts_count)
+    rows = _Order(part[events.key], parts_count)
+    nodes_ = _Order(part[events.key][some_row(keyed_state.nodes)], parts_count)
+    runs_ = _Order(part[keyed_state.run_key], parts_count)
+    kept = _Order(part[past.key], parts_count)
+    runs, run_rule = keyed_state.runs[runs_.order], keyed_state.run_rule[runs_.order]
+    runs[:, y.RUN_NODE] = nodes_.place[runs[:, y.RUN_NODE]]
+    runs[:, y.RUN_START_ROW] = rows.place[runs[:, y.RUN_START_ROW]]
+    if row_registers.shape[1]:
+        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
+        holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
+        registers[holds_row] = rows.place[registers[holds_row]]
+    nodes = keyed_state.nodes[nodes_.order]
+    single = nodes[:, y.NODE_ROW] >= 0
+    nodes[single, y.NODE_ROW] = rows.place[nodes[single, y.NODE_ROW]]
+    nodes[~single, y.NODE_STATE] = nodes_.place[nodes[~single, y.NODE_STATE]]
+    has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
+    nodes[has_previous, y.NODE_PREVIOUS] = nodes_.place[nodes[has_previous, y.NODE_PREVIOUS]]
+    whole = KeyedState(
+        keyed_state.layout,
+        keyed_state.keys.take(pa.array(keys.order)),
+        runs,
+        run_rule,
+        keys.place[keyed_state.run_key[runs_.order]].astype(np.int32),
+        nodes,
+        RetainedEvents(
+            keys.place[events.key[rows.order]].astype(np.int32),
+            events.event_id.take(pa.array(rows.order)),
+            events.event_type[rows.order],
+            events.time_ms[rows.order],
+            {name: column.take(pa.array(rows.order)) for name, column in events.columns.items()},
+        ),
+        _moved(past.take(kept.order), keys.place[past.key[kept.order]].astype(np.int32)),
+    )
+    return [_cut(whole, at, keys, rows, nodes_, runs_, kept) for at in range(parts_count)]
+
+
+class _Order:
+    """Rows in the order of their parts: `order` says which row comes where, `place` where a row is within its part."""
+
+    def __init__(self, part: Int64 | Int32, parts_count: int) -> None:
+        self.order = np.argsort(part, kind="stable")
+        counts = np.bincount(part, minlength=parts_count)
+        self.bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        self.place = np.empty(len(part), np.int64)
+        self.place[self.order] = np.arange(len(part)) - np.repeat(self.bounds[:-1], counts)
+
+    def of(self, at: int) -> slice:
+        return slice(int(self.bounds[at]), int(self.bounds[at + 1]))
+
+
+def _cut(
+    whole: KeyedState, at: int, keys: _Order, rows: _Order, nodes: _Order, runs: _Order, kept: _Order
+) -> KeyedState:
+    own, events = rows.of(at), whole.events
+    return KeyedState(
+        whole.layout,
+        _copied(whole.keys, keys.of(at)),
+        whole.runs[runs.of(at)].copy(),
+        whole.run_rule[runs.of(at)].copy(),
+        whole.run_key[runs.of(at)].copy(),
+        whole.nodes[nodes.of(at)].copy(),
+        RetainedEvents(
+            events.key[own].copy(),
+            _copied(events.event_id, own),
+            events.event_type[own].copy(),
+            events.time_ms[own].copy(),
+            {name: _copied(column, own) for name, column in events.columns.items()},
+        ),
+        _cut_rows(whole.histories, kept.of(at)),
+    )
+
+
+def _cut_rows(rows: HistoryRows, own: slice) -> HistoryRows:
+    columns = {name: _copied(column, own) for name, column in rows.columns.items()}
+    return HistoryRows(rows.key[own].copy(), rows.event_type[own].copy(), rows.time_ms[own].copy(), columns)
+
+
+def _moved(rows: HistoryRows, key: Int32) -> HistoryRows:
+    return HistoryRows(key, rows.event_type, rows.time_ms, rows.columns)
+
+
+def _copied(array: pa.Array, own: slice) -> pa.Array:
+    """A part of an array that does not keep the rest alive."""
+    return pa.concat_arrays([array.slice(own.start, own.stop - own.start), array.slice(0, 0)])
