@@ -26,6 +26,7 @@ from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.sources.files import KeyRecords, key_of, read_key
+from cep.testing.held import held_back
 from cep.testing.inquiry import Answer, MatchPath, why, why_not
 
 HELP = """\
@@ -37,7 +38,8 @@ example:
 """
 HELP_NOT = """\
 Say why a rule gives no alert for a key: the run that came furthest and the condition that stopped it, the event that
-closed it, the window that was over, the event that came too late, or the version that was not in force.
+closed it, the window that was over, the event that came too late, the version that was not in force, or what holds the
+alert back: shadow, snooze, suppression, another rule of the same group.
 
 examples:
   cep why-not --rule card_testing --key card-17 --events history/
@@ -167,15 +169,23 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     for line in rules.set_aside(options.rule):
         console.print(Text(line, style="yellow"))
     if answer.matches:
-        count = len(answer.matches)
+        held = held_back(rules.deployment, domain, records.batch, late)
+        reasons = [held.get((options.rule, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
+        out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
+        if not out:
+            console.print(Text(f"no alert of {shown}, what it finds is held back:", style="bold"))
+        for path, reason in [pair for pair in zip(answer.matches, reasons, strict=True) if pair[1]][:_ALERTS_SHOWN_MAX]:
+            console.print(Text(f"the match at {path.detected} is no alert: {reason}"))
+            _print_path(path, console)
+        if not out:
+            return 0
+        count = len(out)
         console.print(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
-        for path in answer.matches[:_ALERTS_SHOWN_MAX]:
+        for path in out[:_ALERTS_SHOWN_MAX]:
             _print_path(path, console)
         if answer.reasons:
             console.print(Text(f"what else began at {options.at}:", style="bold"))
             _print_reasons(answer, console)
-        if any(rule.status == "shadow" for rule in versions):
-            console.print(Text("the rule is in shadow: its matches are recorded and alert nobody"))
         return 1
     console.print(Text(f"no alert of {shown}:", style="bold"))
     _print_reasons(answer, console)

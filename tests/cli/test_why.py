@@ -168,6 +168,52 @@ def test_a_run_that_a_match_covers_is_told_beside_it(place: Path, capsys: pytest
     assert "the match at 2026-03-01T10:03:00Z covers it (skip past last)" in out
 
 
+def changed(place: Path, rule: str, text: str, old: str = "") -> None:
+    path = place / "rules" / f"{rule}.toml"
+    before = path.read_text(encoding="utf-8")
+    path.write_text(before.replace(old, text) if old else before + text, encoding="utf-8")
+
+
+def test_a_suppressed_match(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second match on a key comes while the first one's suppression lasts."""
+    again = [
+        record("again", n, *event)
+        for n, event in enumerate([*HISTORY["fires"], (3, "1.00", D), (4, "1.50", D), (5, "900.00", A)])
+    ]
+    with (place / "events.jsonl").open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(r) + "\n" for r in again)
+    assert why_not(place, "again", "--at", "2026-03-01T10:05:00Z") == 1
+    assert "match at 2026-03-01T10:05:00Z by version 1" in capsys.readouterr().out
+    changed(place, "testing", 'suppress = "1 h"\n')
+    assert why_not(place, "again", "--at", "2026-03-01T10:05:00Z") == 0
+    out = capsys.readouterr().out
+    assert "no alert of testing for card again, what it finds is held back:\n" in out
+    assert "the match at 2026-03-01T10:05:00Z is no alert:" in out
+    assert "had alerted on this key less than its `suppress` before" in out
+    assert why_not(place, "again") == 1
+    out = capsys.readouterr().out
+    assert out.index("the match at 2026-03-01T10:05:00Z is no alert") < out.index("there is an alert of testing")
+
+
+def test_a_match_in_shadow_one_that_is_snoozed_and_one_of_a_group(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    snooze = {"kind": "snooze", "id": "testing", "version": 1, "until": "2026-03-02T00:00:00Z", "by": "me"}
+    control = place / "control.jsonl"
+    control.write_text(json.dumps({**snooze, "effective_at": "2026-03-01T00:00:00Z"}) + "\n", encoding="utf-8")
+    assert why_not(place, "fires", "--control", str(control)) == 0
+    assert "the rule was snoozed at that time" in capsys.readouterr().out
+    changed(place, "testing", 'status = "shadow"', 'status = "live"')
+    assert why_not(place, "fires") == 0
+    assert "the version is in shadow" in capsys.readouterr().out
+    text = RULE.format(id="first", pattern="testing", status="live") + 'priority = 1\nexclusive = "cards"\n'
+    (place / "rules" / "first.toml").write_text(text, encoding="utf-8")
+    changed(place, "testing", 'status = "live"\nexclusive = "cards"', 'status = "shadow"')
+    assert why_not(place, "fires") == 0
+    assert "another rule of its exclusive group fired on the same event" in capsys.readouterr().out
+    assert why_not(place, "fires", rule="first") == 1
+
+
 def test_strict_steps_and_keys_of_several_fields(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert why_not(place, "shops", "--key", "s1", rule="twice") == 0
     assert "amount > a.amount is not true (amount = 150.00, a.amount = 200.00)" in capsys.readouterr().out
