@@ -13,7 +13,7 @@ Tested by: tests/state/test_cells.py, tests/state/test_handles.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -64,11 +64,10 @@ class Cells(Protocol):
     def remove(self, place: Place, item: bytes = b"") -> None: ...
     def items(self, place: Place) -> list[tuple[bytes, bytes]]: ...
     def clear(self, place: Place) -> None: ...
-    def drop_expired(self) -> int: ...
 
 
 class PlainCells:
-    """Cells by key."""
+    """Cells by key. What is expired is found cell by cell (states.py)."""
 
     def __init__(self, store: KeyedStore, descriptor: Descriptor, clock: Clock) -> None:
         self._store = store
@@ -94,10 +93,6 @@ class PlainCells:
 
     def clear(self, place: Place) -> None:
         self._store.delete_range(self._range(place))
-
-    def drop_expired(self) -> int:
-        """What is expired is found cell by cell (states.py)."""
-        return 0
 
     def is_expired(self, cell: bytes) -> bool:
         return self._ttl is not None and _stamp(cell) <= self._now_ms() - self._ttl.duration_ms
@@ -130,6 +125,7 @@ class TimeCells:
         self._clock = clock
         self._known = known
         self._groups = groups
+        self.dropped_count = 0  # buckets
 
     def get(self, place: Place, item: bytes = b"") -> bytes | None:
         suffix = _suffix(place, item)
@@ -146,7 +142,7 @@ class TimeCells:
 
     def remove(self, place: Place, item: bytes = b"") -> None:
         batch = WriteBatch()
-        for bucket in self._buckets():
+        for bucket in self._held():
             batch.delete(self._key(place.key_group, bucket, _suffix(place, item)))
         self._store.write(batch)
 
@@ -161,26 +157,25 @@ class TimeCells:
 
     def clear(self, place: Place) -> None:
         batch = WriteBatch()
-        for bucket in self._buckets():
+        for bucket in self._held():
             batch.delete_range(self._range(place, bucket))
         self._store.write(batch)
 
-    def drop_expired(self) -> int:
-        """Give up the buckets in which everything is expired; returns how many buckets."""
+    def drop_expired(self) -> None:
+        """Give up the buckets in which everything is expired."""
         if self._known.newest is None:
-            return 0
+            return
         oldest = (self._now_ms() - self._ttl.duration_ms) // self._known.bucket_ms
         dropped = min(oldest, self._known.newest + 1)
         if dropped <= self._known.dropped:
-            return 0
+            return
         for key_group in self._groups:
             begin = prefix_range(key_group, BY_TIME, self._name).begin
             end = prefix_range(key_group, BY_TIME, self._name, _bucket_name(dropped)).begin
             self._store.delete_range(KeyRange(begin, end))
-        count = dropped - self._known.dropped
+        self.dropped_count += dropped - self._known.dropped
         self._known = replace(self._known, dropped=dropped)
         remember(self._store, self._known)
-        return count
 
     def _open(self, bucket: int) -> None:
         """Written before the first cell of a bucket, so that a reopened store knows where to look."""
@@ -189,14 +184,18 @@ class TimeCells:
         remember(self._store, self._known)
         self.drop_expired()
 
-    def _buckets(self) -> Iterator[int]:
+    def _held(self) -> range:
+        """All that may hold anything, newest first. What is removed goes from all: a longer TTL would bring it back."""
+        newest = self._known.dropped - 1 if self._known.newest is None else self._known.newest
+        return range(newest, self._known.dropped - 1, -1)
+
+    def _buckets(self) -> range:
         """Those that may hold something to return, newest first."""
-        if self._known.newest is None:
-            return iter(())
-        oldest = self._known.dropped
-        if not self._ttl.return_expired:
-            oldest = max(oldest, (self._now_ms() - self._ttl.duration_ms) // self._known.bucket_ms)
-        return iter(range(self._known.newest, oldest - 1, -1))
+        held = self._held()
+        if self._ttl.return_expired or not held:
+            return held
+        oldest = (self._now_ms() - self._ttl.duration_ms) // self._known.bucket_ms
+        return range(held.start, max(oldest, self._known.dropped) - 1, -1)
 
     def _seen(self, place: Place, item: bytes, cell: bytes | None) -> bytes | None:
         if cell is None:

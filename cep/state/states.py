@@ -9,7 +9,6 @@ Tested by: tests/state/test_handles.py, tests/state/test_registry.py, tests/stat
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from itertools import chain
 from typing import Any
@@ -48,7 +47,7 @@ class States:
         self._all = group_range(groups.start, groups.stop)
         self._next = self._all.begin
         self._accesses = 0
-        self.counters: Counter[str] = Counter()
+        self._expired_count = 0
         stored = known_states(store)
         after = reconcile(stored, declared, given_up)
         self._give_up([stored[name] for name in given_up if name in stored and name not in after], groups)
@@ -66,6 +65,11 @@ class States:
             if isinstance(cells, PlainCells) and self._declared[name].ttl is not None
         }
         self._has_looks = any(d.ttl is not None and d.ttl.cleanup is Cleanup.ACCESS for d in declared)
+
+    @property
+    def counters(self) -> dict[str, int]:
+        buckets = (cells.dropped_count for cells in self._cells.values() if isinstance(cells, TimeCells))
+        return {"state_expired": self._expired_count, "state_buckets_dropped": sum(buckets)}
 
     def value(self, name: str) -> ValueHandle:
         return ValueHandle(*self._about(name, StateKind.VALUE))
@@ -96,7 +100,8 @@ class States:
                 count, begin = self._clean_some(begin, _ENTRIES_A_CLEANING)
                 removed += count
         for cells in self._cells.values():
-            self.counters["state_buckets_dropped"] += cells.drop_expired()
+            if isinstance(cells, TimeCells):
+                cells.drop_expired()
         return removed
 
     def _about(self, name: str, kind: StateKind) -> tuple[Descriptor, Cells, Clock]:
@@ -126,7 +131,7 @@ class States:
                 batch.delete(key)
         if len(batch):
             self._store.write(batch)
-            self.counters["state_expired"] += len(batch)
+            self._expired_count += len(batch)
         return len(batch), key + b"\x00" if seen == count_max else self._all.end
 
     def _give_up(self, given_up: Sequence[Known], groups: range) -> None:
@@ -173,6 +178,3 @@ class _LookingCells:
     def clear(self, place: Place) -> None:
         self._look()
         self._cells.clear(place)
-
-    def drop_expired(self) -> int:
-        return self._cells.drop_expired()

@@ -48,11 +48,17 @@ def test_cleaning_removes_the_expired_and_counts_them(cleanup: Cleanup) -> None:
 def test_buckets_dropped_are_counted() -> None:
     store, clock = MemoryStore(), ManualClock(10_000)
     states = opened(store, clock, declare(StateKind.VALUE, ttl(Cleanup.COMPACTION)))
-    states.value("s").put(at(1), row(1))
+    value = states.value("s")
+    value.put(at(1), row(1))
     clock.move(2 * TTL_MS)
     states.clean()
-    assert states.counters["state_buckets_dropped"] == 1
+    assert states.counters == {"state_expired": 0, "state_buckets_dropped": 1}
     assert cells_count(store) == 0
+    value.put(at(1), row(2))
+    clock.move(2 * TTL_MS)
+    value.put(at(2), row(3))  # a new bucket gives up the old ones: its own first one, and the seven that stayed empty
+    assert states.counters["state_buckets_dropped"] > 1
+    assert cells_count(store) == 1
 
 
 def test_access_alone_removes_all_that_expires() -> None:

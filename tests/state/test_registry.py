@@ -50,6 +50,23 @@ def test_what_is_allowed() -> None:
     reopened(BASE, replace(BASE, ttl=Ttl(5, TtlTime.EVENT)), BASE)
 
 
+def test_a_longer_life_does_not_bring_back_what_was_removed() -> None:
+    store, clock = MemoryStore(), ManualClock(10_000)
+    short = replace(BASE, ttl=Ttl(100, TtlTime.EVENT, cleanup=Cleanup.COMPACTION))
+    value = opened(store, clock, short).value("s")
+    value.put(at(0), row(1))
+    clock.move(70)
+    value.put(at(0), row(2))
+    value.put(at(1), row(3))
+    clock.move(60)
+    value.clear(at(0))
+    longer = replace(BASE, ttl=Ttl(1_000, TtlTime.EVENT, cleanup=Cleanup.COMPACTION))
+    value = opened(store, clock, longer).value("s")
+    assert value.get(at(0)) is None
+    clock.move(500)
+    assert value.get(at(1)) == row(3)
+
+
 @pytest.mark.parametrize(
     ("versions", "reason"),
     [
