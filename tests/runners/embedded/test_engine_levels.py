@@ -48,7 +48,9 @@ def test_circles_are_found_however_the_stream_is_cut(workers: int, lateness_ms: 
         order = np.argsort(times + np.array([random.randrange(lateness_ms) for _ in order]), kind="stable")
     cuts = [0, *sorted(random.sample(range(1, len(table)), 9)), len(table)]
     store = MemoryStore()
-    engine, found, counted, alerts = Engine(job, INITIAL, store, Workers(workers)), {}, 0, 0
+    engine = Engine(job, INITIAL, store, Workers(workers))
+    found: dict[str, tuple[str, str, str, int]] = {}
+    counted, alerts = 0, 0
     for number, (first, end) in enumerate(pairwise(cuts)):
         part = table.take(order[first:end])
         decoded = decode_table(job.schema, part, str)
