@@ -6,10 +6,10 @@
 The job is the one of `cep live --available-now`: RocksDB with changelog checkpointing, no lateness, and it reads JSON
 lines from a folder (with --kafka: from four partitions of an Apache Kafka beside it, or, where that cannot be had, from
 librdkafka's mock cluster, as many events as that holds). Its alerts must be those of a replay of the same events.
-"steady" leaves out the start of the session and the first micro-batch, in which Python workers start; "over all" is from
-the start of the query to its end. With --kafka the stream ends with an event of the next day, which closes all windows,
-so that no keyed state is left to measure. With FLINK_VENV the peer runs on the same events, with two tasks and its keyed
-state in memory.
+"steady" leaves out the start of the session and the first micro-batch, in which Python workers start; "over all" is
+from the start of the query to its end. With --kafka the stream ends with an event of the next day, which closes all
+windows, so that no keyed state is left to measure. With FLINK_VENV the peer runs on the same events, with two tasks and
+its keyed state in memory.
 """
 
 from __future__ import annotations
