@@ -4,7 +4,8 @@
        │          ▲ a rule, at noon                   ├─ equal?
        └────────▶ Parquet ───────▶ replay ─▶ alerts ──┘
 
-Exit codes: 0 both found the same, and what is expected for this seed; 1 they did not; 2 no Java; 3 something broke.
+Where there is no Java for Spark, both run in this process. Exit codes: 0 both found the same, and what is expected for
+this seed; 1 they did not; 2 usage, as --engine spark without Java; 3 something broke.
 Tested by: tests/demo/test_demo.py
 """
 
@@ -13,15 +14,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -37,15 +37,12 @@ from cep.model.rule import HeartbeatRecord, UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.java import check_java
 from cep.runners.job import Job, Programs, StepOutput, match_step
-from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, TopicSource, start_live
-from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.replay import read_events, replay
-from cep.runners.spark.session import create_session
-from cep.sinks.console import ConsoleSink
 from cep.sinks.json_form import json_lines as alert_lines
-from cep.sinks.letters import LetterFiles
+from demo.in_process import InProcess
 from demo.kafka import EmbeddedKafka
+from demo.on_spark import OnSpark
 from demo.stream import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Stream, StreamSize, build, json_lines
 
 ROOT = Path(__file__).parents[1]
@@ -67,6 +64,16 @@ _WAIT_S = 180
 _POLL_S = 0.02
 
 
+class Report(Protocol):
+    """What is told of a micro-batch, by whichever runner."""
+
+    @property
+    def alerts(self) -> pa.Table: ...
+
+    @property
+    def totals(self) -> Counter[str]: ...
+
+
 @dataclass(slots=True)
 class Watch:
     """What the live job has reported so far, and how to wait for more."""
@@ -75,8 +82,8 @@ class Watch:
     totals: Counter[str]
     ended: Callable[[], str | None]
 
-    def take(self, report: BatchReport) -> None:
-        """For LiveOutput."""
+    def take(self, report: Report) -> None:
+        """Called after each micro-batch."""
         self.alerts.append(report.alerts)
         self.totals = Counter(report.totals)
 
@@ -98,6 +105,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--size", choices=tuple(SIZES), default="default", help="small is a tenth of a day's payments")
     parser.add_argument("--seed", type=int, default=SEED, help=f"of the simulated day (default {SEED})")
     parser.add_argument("--seconds", type=float, default=25.0, help="how long the day takes at least (default 25)")
+    parser.add_argument(
+        "--engine", choices=("spark", "embedded"), help="default: spark, or embedded where there is no Java for it"
+    )
     parser.add_argument("--cores", type=int, default=2, help="cores to use (default 2)")
     parser.add_argument(
         "--update-expected", action="store_true", help="write this run's alert ids as the expected ones"
@@ -135,47 +145,46 @@ def _run(options: argparse.Namespace, folder: Path, console: Console) -> int:
         _compile(job, deployment.rulebook, stream)
 
     _section(console, "Live")
-    with console.status("starting Spark"), _stderr_into(folder / "spark.log"):
-        spark = create_session("cep demo", options.cores, SPARK_SETTINGS)
+    platform = _platform(options, folder, console)
     try:
         with EmbeddedKafka() as kafka:
-            settings = LiveSettings(
-                job,
-                tuple(record.to_json() for record in initial),
-                TopicSource(kafka.address, _PAYMENTS),
-                TopicSource(kafka.address, _CONTROL),
-                folder / "checkpoint",
-                trigger_ms=100,
-                tasks=options.cores,
-            )
             watch = Watch([], Counter(), lambda: None)
-            output = LiveOutput(folder, LetterFiles(folder / "letters"), [ConsoleSink(console)], watch.take)
             feed = Feed(kafka, stream, console, watch)
             feed.send_first()
-            query = start_live(spark, settings, output)
-            watch.ended = lambda: None if query.isActive else str(query.exception())
-            try:
+            given = [record.to_json() for record in initial]
+            with platform.live(job, given, (kafka.address, _PAYMENTS, _CONTROL), watch.take) as watch.ended:
                 feed.send_day(late_rule, options.seconds)
-            finally:
-                query.stop()
-                output.close()
         live = pa.concat_tables(watch.alerts)
 
         _section(console, "Replay")
         pq.write_table(stream.payments, folder / "payments.parquet")
         in_force = deploy([*initial, late_rule]).rulebook
         with console.status("matching the same payments from Parquet, in batch"):
-            events, values_column = read_events(spark, folder / "payments.parquet")
             began_s = time.monotonic()
-            replayed = replay(job, in_force, events, values_column, options.cores)
+            replayed = platform.replay(job, in_force, folder / "payments.parquet")
         console.print(f"{replayed.counters['events']:,} payments matched in {time.monotonic() - began_s:.1f} s")
     finally:
-        spark.stop()
+        platform.close()
 
     _section(console, "Live and replay compared")
     code = _compare(options, stream, live, replayed.alerts, watch.totals, console)
     console.print(f"[dim]{time.monotonic() - started_s:.0f} s in all[/dim]")
     return code
+
+
+def _platform(options: argparse.Namespace, folder: Path, console: Console) -> InProcess | OnSpark:
+    """Spark if there is a Java for it, or if it was asked for; else this process, which is said."""
+    if options.engine == "embedded":
+        return InProcess(folder, options.cores, console)
+    try:
+        check_java()
+    except UsageError as problem:
+        if options.engine == "spark":
+            raise
+        console.print(f"Spark cannot be used: {problem}")
+        console.print("[bold]So the day goes through the embedded runner, as with `cep run`: the same engine.[/bold]")
+        return InProcess(folder, options.cores, console)
+    return OnSpark(folder, options.cores, console)
 
 
 def _compile(job: Job, rulebook: Rulebook, stream: Stream) -> None:
@@ -192,20 +201,6 @@ def _compile(job: Job, rulebook: Rulebook, stream: Stream) -> None:
 def _section(console: Console, title: str) -> None:
     console.print()
     console.rule(f"[bold]{title}", align="left")
-
-
-@contextmanager
-def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started meanwhile (Java, and its workers) writes its chatter into a file."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with path.open("wb") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 # ---------------------------------------------------------------------------------------------------------- sending

@@ -1,5 +1,6 @@
 # Sourced by demo/run and tests/run: `bootstrap "" ` or `bootstrap dev` leaves a virtual environment in .venv with the
-# package and its pinned dependencies, and a Java that Spark can use. Does nothing when all is there already.
+# package and its pinned dependencies, and a Java that Spark can use. Does nothing when all is there already. The demo can
+# do without Java, so `bootstrap ""` only says that there is none.
 
 die() {
   printf '%s\n' "$*" >&2
@@ -25,27 +26,35 @@ java_major() {
   "$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | head -n 1 || true
 }
 
+# No Java: the end for the tests, a remark for the demo.
+no_java() {
+  local extra="$1"
+  shift
+  [ -n "$extra" ] && die "$*"
+  printf '%s\n' "$*" >&2
+}
+
 need_java() {
-  local major
+  local extra="$1" major
   major=$(java_major)
   [ "${major:-0}" -ge 17 ] && return
   if [ -z "${JAVA_HOME:-}" ] && [ "$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then
     echo "Spark needs Java 17 or newer: installing a headless one with apt-get" >&2
-    apt-get update -qq >&2 || die "apt-get update failed; install Java 17 or newer by hand"
+    apt-get update -qq >&2 || { no_java "$extra" "apt-get update failed; install Java 17 or newer by hand"; return 0; }
     # Debian 12 and Ubuntu have 17, Debian 13 has 21.
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-17-jre-headless >&2 ||
       DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends openjdk-21-jre-headless >&2 ||
-      die "apt-get could not install Java; install Java 17 or newer by hand"
+      { no_java "$extra" "apt-get could not install Java; install Java 17 or newer by hand"; return 0; }
     major=$(java_major)
     [ "${major:-0}" -ge 17 ] && return
   fi
-  die "Spark needs Java 17 or newer (found: ${major:-none}). Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; then set JAVA_HOME if java is not on the PATH"
+  no_java "$extra" "Spark needs Java 17 or newer (found: ${major:-none}). Debian, Ubuntu: sudo apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17; then set JAVA_HOME if java is not on the PATH"
 }
 
 bootstrap() {
   local extra="$1" target="." wanted stamp
   [ -n "$extra" ] && target=".[$extra]"
-  need_java
+  need_java "$extra"
   if [ ! -x .venv/bin/python ]; then
     local python
     python=$(find_python) || exit 3
