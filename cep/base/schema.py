@@ -162,3 +162,27 @@ class Schema:
                 for e in data
             )
         )
+
+
+def misreadings(stored: Schema, schema: Schema) -> list[str]:
+    """Why keyed state that was written with one schema would be misread with another; nothing if it would not.
+
+    Fields may be added and dropped, enums may gain symbols at their end, event types may be added after the others:
+    columns go by name, and codes keep their meaning.
+    """
+    found = []
+    for code, before in enumerate(stored.event_types):
+        after = schema.event_types[code] if code < len(schema.event_types) else None
+        if after is None or after.name != before.name:
+            found.append(f"event type `{before.name}` is not in its place; new ones go after the old ones")
+            continue
+        for field in before.fields:
+            now = after.field(field.name)
+            if now is not None and not is_wider(now.type, field.type):
+                found.append(f"`{before.name}.{field.name}` was {field.type} and is {now.type}")
+    return found
+
+
+def is_wider(type_: Type, other: Type) -> bool:
+    """Whether the other type is this one, or an enum that this one adds symbols to: every value has the same slot."""
+    return replace(type_, symbols=type_.symbols[: len(other.symbols)]) == other

@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
         if options.key is None:
             _print_held(held(kept), options.json)
             return 0
-        found = list(runs_of_key(kept, options.key, programs))
+        found = list(runs_of_key(kept, options.key, [programs]))
         _print_runs(options.key, found, options.json)
         return 0 if found else 1
     # Loaded here because Spark takes a second to import, and `cep check` does without.

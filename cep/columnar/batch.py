@@ -76,6 +76,18 @@ def data_columns(schema: Schema) -> dict[str, Type]:
     return {name: type_ for name, type_ in schema.columns().items() if name not in fixed}
 
 
+def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
+    """A stored batch with the columns that the schema has now: fields added since are null, fields dropped are gone."""
+    wanted = data_columns(schema)
+    if batch.columns.keys() == wanted.keys():
+        return batch
+    columns = {
+        name: batch.columns[name] if name in batch.columns else pa.nulls(len(batch), arrow_type(type_))
+        for name, type_ in wanted.items()
+    }
+    return EventBatch(batch.key, batch.event_id, batch.event_type, batch.time_ms, columns)
+
+
 def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
     """All events of the batches, in their order; at least one batch."""
     parts = list(batches)

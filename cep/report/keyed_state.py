@@ -8,7 +8,7 @@ Tested by: tests/report/test_keyed_state.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,17 +92,21 @@ def held(pages: Iterable[StoredPage]) -> Held:
     return Held(pages_count, len(groups), keys, runs, size, largest, rules)
 
 
-def runs_of_key(pages: Iterable[StoredPage], key: str, programs: Mapping[KeyDomain, Program]) -> Iterator[RunFacts]:
-    """The runs of one key, in whatever domain it is one. `programs` are those of the rules in force; what belongs to
-    no rule any more is left out. Raises: StateError for a page that cannot be read.
+def runs_of_key(
+    pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
+) -> Iterator[RunFacts]:
+    """The runs of one key, in whatever domain it is one.
+
+    `programs` are those of the rules in force, by domain for each level; a rule is in one of them. What belongs to no
+    rule any more is left out. Raises: StateError for a page that cannot be read.
     """
     for page in pages:
-        program = programs.get(page.domain)
-        if program is None:
+        stored = decode_page(page.content)
+        names = stored.keys.to_pylist()
+        if key not in names:
             continue
-        keyed_state, _ = fit(decode_page(page.content), program)
-        names = keyed_state.keys.to_pylist()
-        if key in names:
+        for program in (level[page.domain] for level in programs if page.domain in level):
+            keyed_state, _ = fit(stored, program)
             for run in np.flatnonzero(keyed_state.run_key == names.index(key)).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 

@@ -5,16 +5,16 @@ Tested by: tests/rulebook/test_compatible.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import lru_cache
 
-from cep.base.schema import EventType, Schema
+from cep.base.schema import EventType, Schema, is_wider
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
 from cep.lang.load import Checked, load_text
-from cep.lang.walk import histories
+from cep.lang.walk import histories, nodes
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import problems
 
@@ -70,20 +70,32 @@ def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
-        reason = _fields_reason(wanted, offered)
+        reason = _fields_reason(wanted, offered, {wanted.id_field, wanted.time_field, *_names(pattern)})
         if reason:
             return reason
     return ""
 
 
-def _fields_reason(wanted: EventType, offered: EventType) -> str:
+def _fields_reason(wanted: EventType, offered: EventType, read: set[str]) -> str:
     for field in wanted.fields:
         found = offered.field(field.name)
         if found is None:
+            if field.name not in read:
+                continue  # the job has dropped it, and nobody will miss it
             return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
-        if found.type != field.type:
+        if not is_wider(found.type, field.type):
             return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {found.type} in the job"
     return ""
+
+
+def _names(pattern: PatternIR) -> set[str]:
+    """Every word of a pattern that may be the name of a field, and more: symbols, names of functions."""
+    found: set[str] = set()
+    for node in nodes(pattern):
+        for field in fields(node):  # type: ignore[arg-type] # nodes are dataclasses, which their type does not say
+            value = getattr(node, field.name)
+            found.update(v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str))
+    return found
 
 
 def _key_reason(pattern: PatternIR, key_domains: KeyDomains | None) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.base.schema import EventType, Field, Kind, Schema, Type, misreadings
 
 STATUS = Type(Kind.ENUM, symbols=("approved", "declined"))
 PAYMENT = EventType(
@@ -71,3 +71,39 @@ def test_kinds_fall_into_text_number_and_float() -> None:
     assert [k for k in Kind if Type(k).is_text] == [Kind.ID, Kind.STRING]
     assert [k for k in Kind if Type(k).is_number] == [Kind.INT, Kind.DECIMAL, Kind.FLOAT]
     assert [k for k in Kind if Type(k).is_float] == [Kind.FLOAT]
+
+
+def changed(**types: Type | None) -> Schema:
+    """One event type with these fields beside id, time and three that may be given another type or none."""
+    fields = {"id": Type(Kind.ID), "event_time": Type(Kind.TIME), "amount": Type(Kind.DECIMAL, scale=2)}
+    known: dict[str, Type | None] = {**fields, "status": STATUS, "note": Type(Kind.STRING), **types}
+    return Schema((EventType("e", tuple(Field(n, t) for n, t in known.items() if t is not None)),))
+
+
+@pytest.mark.parametrize(
+    ("types", "told"),
+    [
+        ({}, ""),
+        ({"extra": Type(Kind.INT)}, ""),
+        ({"note": None}, ""),
+        ({"status": Type(Kind.ENUM, symbols=("approved", "declined", "reversed"))}, ""),
+        (
+            {"status": Type(Kind.ENUM, symbols=("declined", "approved"))},
+            "`e.status` was enum(approved, declined) and is",
+        ),
+        ({"status": Type(Kind.ENUM, symbols=("approved",))}, "`e.status` was"),
+        ({"amount": Type(Kind.DECIMAL, scale=3)}, "`e.amount` was decimal(2) and is decimal(3)"),
+        ({"amount": Type(Kind.INT)}, "`e.amount` was decimal(2) and is int"),
+        ({"note": Type(Kind.STRING, nullable=True)}, "`e.note` was string and is string?"),
+    ],
+)
+def test_what_stored_events_still_mean(types: dict[str, Type | None], told: str) -> None:
+    found = misreadings(changed(), changed(**types))
+    assert found == [] if not told else told in found[0]
+
+
+def test_event_types_keep_their_places() -> None:
+    one, other = changed().event_types[0], EventType("f", changed().event_types[0].fields)
+    assert misreadings(Schema((one,)), Schema((one, other))) == []
+    assert "`e` is not in its place" in misreadings(Schema((one,)), Schema((other, one)))[0]
+    assert "`f` is not in its place" in misreadings(Schema((one, other)), Schema((one,)))[0]

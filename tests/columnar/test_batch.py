@@ -9,7 +9,17 @@ import pyarrow as pa
 import pytest
 
 from cep.base.schema import Kind, Type
-from cep.columnar.batch import TEXT, arrow_type, data_columns, empty_batch, from_slots, slots, text_buffers
+from cep.columnar.batch import (
+    TEXT,
+    EventBatch,
+    arrow_type,
+    conformed,
+    data_columns,
+    empty_batch,
+    from_slots,
+    slots,
+    text_buffers,
+)
 from tests.columnar.common import ONE, TWO
 
 
@@ -54,3 +64,19 @@ def test_event_time_is_no_data_column() -> None:
 def test_take_by_position_and_by_mask() -> None:
     empty = empty_batch(ONE)
     assert len(empty.take(np.zeros(0, bool))) == len(empty.take(np.zeros(0, np.int64))) == 0
+
+
+def test_a_stored_batch_takes_the_columns_of_now() -> None:
+    stored = empty_batch(ONE).take(np.zeros(0, np.int64))
+    now = conformed(stored, TWO)
+    assert now.columns.keys() == data_columns(TWO).keys()
+    assert conformed(now, ONE).columns.keys() == data_columns(ONE).keys()
+    assert conformed(stored, ONE) is stored
+    one = EventBatch(
+        pa.array(["k"], TEXT), pa.array(["e"], TEXT), np.zeros(1, np.int16), np.zeros(1, np.int64),
+        {"card_id": pa.array(["k"], TEXT), "gone": pa.array([1])},
+    )  # fmt: skip
+    found = conformed(one, TWO).columns
+    assert "gone" not in found
+    assert found["card_id"].to_pylist() == ["k"]
+    assert found["device"].to_pylist() == [None]

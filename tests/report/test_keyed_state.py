@@ -17,7 +17,7 @@ from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
 from tests.oracle.random_cases import SCHEMA, random_case
 
-DOMAIN = ("key",)
+DOMAIN: tuple[str, ...] = ("key",)
 CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: e kind == c"
 LOOP = "seq x+ -> y within 1 min\nwhere x: e kind == a\ny: e kind == b"
 SILENCE = "seq x -> !y within 1 min\nwhere x: e kind == b\ny: e kind == c"
@@ -27,7 +27,7 @@ def test_runs_in_words() -> None:
     rules = program(rule(CHAIN, "chain"), rule(LOOP, "loop"), rule(SILENCE, "silence"))
     keyed_state = advance(rules, None, batch("k a@1000", "k b@2000", "other a@3000"), 0).keyed_state
     page = StoredPage(0, DOMAIN, encode_page(keyed_state))
-    found = {run.rule_id: run for run in runs_of_key([page], "k", {DOMAIN: rules})}
+    found = {run.rule_id: run for run in runs_of_key([page], "k", [{DOMAIN: rules}])}
     assert found.keys() == {"chain", "silence"}
     assert found["chain"].bound == (
         BoundEvent("x", "e0", "e", "1970-01-01T00:00:01.000Z"),
@@ -36,12 +36,14 @@ def test_runs_in_words() -> None:
     assert found["chain"].waits_for == ("z",)
     assert found["chain"].expires == "1970-01-01T00:01:01.000Z"
     assert found["silence"].waits_for == ("the end of its window",)
-    other = {run.rule_id: run.waits_for for run in runs_of_key([page], "other", {DOMAIN: rules})}
+    other = {run.rule_id: run.waits_for for run in runs_of_key([page], "other", [{DOMAIN: rules}])}
     assert other == {"chain": ("y",), "loop": ("x", "y")}
-    assert list(runs_of_key([page], "nobody", {DOMAIN: rules})) == []
+    levels = [{DOMAIN: program(rule(LOOP, "loop"), rule(SILENCE, "silence"))}, {DOMAIN: program(rule(CHAIN, "chain"))}]
+    assert {run.rule_id: run for run in runs_of_key([page], "k", levels)} == found
+    assert list(runs_of_key([page], "nobody", [{DOMAIN: rules}])) == []
     shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
     assert shares == {("chain", 2, 2), ("loop", 1, 1), ("silence", 1, 1)}
-    assert list(runs_of_key([page], "k", {DOMAIN: program(rule(LOOP, "loop"))})) == [], "its rules are gone"
+    assert list(runs_of_key([page], "k", [{DOMAIN: program(rule(LOOP, "loop"))}])) == [], "its rules are gone"
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -65,7 +67,7 @@ def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
     runs = 0
     for key in keyed_state.keys.to_pylist():
         own = {i for i, k in zip(first.event_id.to_pylist(), first.key.to_pylist(), strict=True) if k == key}
-        for facts in runs_of_key(pages, key, {DOMAIN: rules}):
+        for facts in runs_of_key(pages, key, [{DOMAIN: rules}]):
             runs += 1
             ids = [event.event_id for event in facts.bound]
             assert ids

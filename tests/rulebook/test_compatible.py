@@ -13,6 +13,7 @@ from cep.rulebook.compatible import Refused, compile_rule
 from tests.rulebook.records import SCHEMA, SOURCE, upsert
 
 PAYMENT = SCHEMA.event_types[0]
+WITH_OTHER = SOURCE.replace("amount  ", "other int\n amount ")
 
 
 def reason(schema: Schema = SCHEMA, domains: tuple[tuple[str, ...], ...] | None = None, **changes: Any) -> str:
@@ -41,6 +42,22 @@ def test_a_job_may_have_more_types_and_fields() -> None:
     assert reason(wider) == ""
 
 
+def test_a_job_may_lack_a_field_that_the_pattern_does_not_read() -> None:
+    assert reason(source=WITH_OTHER) == ""
+
+
+def test_a_job_may_have_more_symbols() -> None:
+    source = SOURCE.replace("amount  ", "status enum(good, bad)\n amount ").replace(
+        "< 1.00", "< 1.00 and status == bad"
+    )
+
+    def job(*symbols: str) -> Schema:
+        return Schema((replace(PAYMENT, fields=(*PAYMENT.fields, Field("status", Type(Kind.ENUM, symbols=symbols)))),))
+
+    assert reason(job("good", "bad", "ugly"), source=source) == ""
+    assert "enum(good, bad) in the rule and enum(bad, good) in the job" in reason(job("bad", "good"), source=source)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -53,7 +70,7 @@ def test_a_job_may_have_more_types_and_fields() -> None:
         ({"schema": Schema(())}, "no events `payment`"),
         ({"schema": with_amount(Type(Kind.DECIMAL, scale=3))}, "is decimal(2) in the rule and decimal(3) in the job"),
         ({"schema": with_amount(Type(Kind.DECIMAL, nullable=True, scale=2))}, "decimal(2)? in the job"),
-        ({"source": SOURCE.replace("amount  ", "other int\n amount ")}, "a field `other` that the job's"),
+        ({"source": WITH_OTHER.replace("amount > large", "amount > large + other")}, "a field `other` that the job's"),
     ],
 )
 def test_a_rule_that_does_not_fit_says_why(changes: dict[str, Any], expected: str) -> None:

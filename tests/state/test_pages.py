@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -13,11 +14,12 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_table, encode_table
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, select_keys
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, fit, select_keys
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
 from cep.state.pages import PAGE_FORMAT, decode_page, encode_page
 from tests.engine.bridge import Answers, Delivery, batch_of, engine_answers, program_of
+from tests.engine.rules import batch, program, rule
 from tests.oracle.random_cases import SCHEMA, random_case
 
 SEEDS = range(120)
@@ -105,3 +107,27 @@ def test_damaged_bytes_are_noticed() -> None:
     good = encode_page(empty_state(program_of(SCHEMA, random_case(1, 1).pattern)))
     with pytest.raises(StateCorruptError, match="checksum"):
         decode_page(good[:-1] + bytes([good[-1] ^ 1]))
+
+
+STORED = sorted(Path(__file__).with_name("stored").glob("page-*.bin"))
+CHAIN = "seq x -> y -> z within 1 min\nwhere x: e kind == a\ny: e kind == b\nz: e kind == c and amount > x.amount"
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_pages_that_builds_have_written(path: Path) -> None:
+    """Bytes of every format there was: the one that this build writes goes on, the others are refused by name."""
+    written_format = int(path.stem.removeprefix("page-"))
+    if written_format != PAGE_FORMAT:
+        with pytest.raises(StateFormatError, match=f"a page has format {written_format}"):
+            decode_page(path.read_bytes())
+        return
+    rules = program(rule(CHAIN, "chain"))
+    kept, orphans = fit(decode_page(path.read_bytes()), rules)
+    assert (len(kept), orphans, kept.keys.to_pylist()) == (2, 0, ["k", "other"])
+    matches = advance(rules, kept, batch("k c@4000 1.51", "other b@5000", "other c@6000 2.00"), 0).matches
+    assert matches.event_id.to_pylist()[:2] == ["e0", "e1"], "bound before, completed now"
+    assert int(matches.completed.sum()) == 1, "2.00 is not more than 2.00"
+
+
+def test_the_format_that_is_written_is_among_the_stored_ones() -> None:
+    assert f"page-{PAGE_FORMAT}" in [path.stem for path in STORED], "keep bytes of every format"

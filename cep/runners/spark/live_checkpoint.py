@@ -7,7 +7,7 @@
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
     CHECKPOINT/lock                held by the process that works on the folder
 
-Tested by: tests/runners/spark/test_live_checkpoint.py
+Tested by: tests/runners/spark/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.schema import Schema, misreadings
 from cep.runners.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
@@ -47,6 +48,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     """Begin in a new folder, or go on in one of the same job.
 
     Returns: the rules that the job began with, and whether it goes on.
+    Event types may change as long as stored events keep their meaning (schema.misreadings).
     Raises: UsageError if the folder belongs to a job that reads, routes or keeps its events differently.
     """
     description = _describe(job)
@@ -57,6 +59,10 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} was made in format {known.get('format')}, this build reads {FORMAT}; give a new one"
             )
         different = [text for name, text in _MEANING.items() if known.get(name) != description[name]]
+        if different == [_MEANING["event_types"]]:
+            _check_event_types(directory, known, job)
+            _write(directory / _JOB_FILE, {**known, "event_types": description["event_types"]})
+            different = []
         if different:
             raise UsageError(
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
@@ -71,6 +77,19 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     _write(directory / _RULES_FILE, {"records": [record.decode() for record in initial]})
     _write(directory / _JOB_FILE, {**description, "id": uuid.uuid4().hex})
     return initial, False
+
+
+def _check_event_types(directory: Path, known: dict[str, Any], job: Job) -> None:
+    try:
+        stored = Schema.from_json(known["event_types"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(f"{directory} does not say what its events were ({error!r}); restore it") from error
+    reasons = misreadings(stored, job.schema)
+    if reasons:
+        raise UsageError(
+            f"{directory} belongs to a job with other event types: {'; '.join(reasons)}: its keyed state would be "
+            "misread; start it as it was, or give a new checkpoint directory"
+        )
 
 
 @contextmanager

@@ -48,34 +48,47 @@ def planned_batch(checkpoint: Path) -> int | None:
 
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
     """The pages of a checkpoint, one after another; with a key, only those of its key group."""
-    frame = _variable(spark, checkpoint, "pages")
-    if key is not None:
-        group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
-        frame = frame.where(F.col("key.key_group") == group)
-    chosen = frame.selectExpr("key.key_group", "user_map_key.page", "user_map_value.content")
-    try:
-        for row in chosen.toLocalIterator():
-            yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
-    except PySparkException as error:
-        raise _unreadable(checkpoint, error) from error
+    for operator in _operators(checkpoint):
+        frame = _variable(spark, checkpoint, "pages", operator)
+        if key is not None:
+            group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
+            frame = frame.where(F.col("key.key_group") == group)
+        chosen = frame.selectExpr("key.key_group", "user_map_key.page", "user_map_value.content")
+        try:
+            for row in chosen.toLocalIterator():
+                yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
+        except PySparkException as error:
+            raise _unreadable(checkpoint, error) from error
 
 
-def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> Mapping[KeyDomain, Program]:
-    """The programs of the rules in force, by key domain."""
+def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
+    """The programs of the rules in force, by key domain, for each level of patterns that feed each other."""
     try:
-        found = _variable(spark, checkpoint, "progress").selectExpr("value.content").limit(1).collect()
+        found = (
+            _variable(spark, checkpoint, "progress", _operators(checkpoint)[0])
+            .selectExpr("value.content")
+            .limit(1)
+            .collect()
+        )
     except PySparkException as error:
         raise _unreadable(checkpoint, error) from error
     digest = Progress.from_bytes(bytes(found[0].content)).rulebook if found else ""
     if not digest:
-        return {}
+        return []
     store = RulebookStore(checkpoint / RULEBOOKS_FOLDER)
-    return Programs().of(store.get(digest, job.schema, job.domains), job.schema)
+    rulebook = store.get(digest, job.schema, job.domains)
+    return [Programs().of(rulebook, job.schema, level) for level in range(job.levels_count)]
 
 
-def _variable(spark: SparkSession, checkpoint: Path, name: str) -> DataFrame:
+def _operators(checkpoint: Path) -> list[int]:
+    """Spark's numbers of the matching stages, one for each level."""
+    return sorted(int(path.name) for path in (checkpoint / QUERY_FOLDER / "state").glob("*") if path.name.isdigit())
+
+
+def _variable(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
+    reader = spark.read.format("statestore").option("stateVarName", name).option("operatorId", operator)
     try:
-        return spark.read.format("statestore").option("stateVarName", name).load(str(checkpoint / QUERY_FOLDER))
+        return reader.load(str(checkpoint / QUERY_FOLDER))
     except PySparkException as error:
         raise _unreadable(checkpoint, error) from error
 
