@@ -14,7 +14,7 @@ event t {
   c string?  f bool  g bool?
 }
 event u { id id event_time time k string a decimal(2) c string? f bool }
-event made { made_id id event_time time r1 decimal(2)  r2 int? }
+event made { made_id id event_time time r1 decimal(2)?  r2 int? }
 """
 _UNITS = ("ms", "s", "min", "h", "d")
 
