@@ -26,6 +26,7 @@ from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.plain import advance_plain
+from cep.nfa.columns import CUT
 from cep.nfa.program import Program, RuleProgram
 
 _COUNTER_NAMES = {
@@ -48,7 +49,7 @@ class Matches:
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order.
+    binding order; cut int64[M] has the `columns.cut_bit`s of histories that lacked older events at one of them.
     """
 
     rule: Int32
@@ -64,6 +65,7 @@ class Matches:
     event_time_ms: Int64
     keys: pa.Array
     texts: pa.Array
+    cut: Int64
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -218,7 +220,17 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
+        _cut(program, prepared, offsets, rows),
     )
+
+
+def _cut(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
+    """For each match, which histories lacked older events at any of its events."""
+    column = program.column(CUT)
+    if column < 0 or not len(rows):
+        return np.zeros(len(offsets) - 1, np.int64)
+    found: Int64 = np.bitwise_or.reduceat(prepared.columns[column, rows], offsets[:-1])
+    return found
 
 
 def _distinct(program: Program, found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64 | None:
@@ -291,5 +303,5 @@ def _no_matches(program: Program, fitted: KeyedState) -> Matches:
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
         np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, fitted.keys,
-        pa.array([], pa.large_string()),
+        pa.array([], pa.large_string()), nothing,
     )  # fmt: skip

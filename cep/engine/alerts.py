@@ -47,6 +47,7 @@ ALERT_SCHEMA = pa.schema(
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
+        ("history_cut", pa.bool_()),  # a condition looked back at a window whose oldest events are not kept
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -133,6 +134,7 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _M
         constant(" ".join(deployed.pattern.doc.split()), pa.string()),
         _measures_json(measures, count),
         events,
+        pa.array((matches.cut[rows] & rule.past) != 0),
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
         pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),
         pa.array(detected).cast(_TIMESTAMP),

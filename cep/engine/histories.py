@@ -26,6 +26,7 @@ from cep.engine.history_table import HistoryTable, NewEvents, build_table, dense
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.lang.ir import HistoryWindow
+from cep.nfa.columns import cut_bit
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 # What one event decides alone needs no count of how many there are.
@@ -37,12 +38,14 @@ class Past:
     """What histories give for the new events of one call, in their order.
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `kept` are the events
-    that are kept now, of all keys. `overflows` counts sums that became null, `folded` values that lack older events.
+    that are kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events. `overflows`
+    counts sums that became null, `folded` values that lack older events.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
     kept: HistoryRows
+    cut: Int64
     overflows: int
     folded: int
 
@@ -54,7 +57,7 @@ def look_back(plan: HistoryPlan, stored: HistoryRows, new: NewEvents, watermark_
     O(N log N) for percentiles.
     """
     if not len(new.batch):
-        return Past({}, {}, _expired(plan, stored, watermark_ms), 0, 0)
+        return Past({}, {}, _expired(plan, stored, watermark_ms), np.zeros(0, np.int64), 0, 0)
     touched = np.zeros(new.keys_count, bool)
     touched[new.key] = True
     own = touched[stored.key]
@@ -69,10 +72,10 @@ def look_back(plan: HistoryPlan, stored: HistoryRows, new: NewEvents, watermark_
         else:
             slots[history.number] = values, nulls
     if watermark_ms >= TIME_MS_MAX:  # nothing comes after the end of the input
-        return Past(slots, texts, no_rows(), table.overflows + asked.overflows, asked.folded)
+        return Past(slots, texts, no_rows(), asked.cut, table.overflows + asked.overflows, asked.folded)
     rest = _expired(plan, stored.take(np.flatnonzero(~own)), watermark_ms)
     kept = sort_rows(concat_rows([rest, _kept(plan, table, asked, watermark_ms)]))
-    return Past(slots, texts, kept, table.overflows + asked.overflows, asked.folded)
+    return Past(slots, texts, kept, asked.cut, table.overflows + asked.overflows, asked.folded)
 
 
 # ------------------------------------------------------------------------------------------------------- asked
@@ -87,6 +90,7 @@ class _Members:
     lows: Int64
     highs: Int64
     at: Int64
+    folded: UInt8
 
 
 class _Asked:
@@ -95,6 +99,7 @@ class _Asked:
     def __init__(self, table: HistoryTable) -> None:
         self.table = table
         self.overflows = self.folded = 0
+        self.cut = np.zeros(len(table.new_rows), np.int64)
         self._members: dict[tuple[int, int, tuple[int, ...]], UInt8] = {}
         self._windows: dict[object, _Members] = {}
 
@@ -104,6 +109,9 @@ class _Asked:
         found, nulls = self._ordered(history, windows)
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
+        if windows.folded.any():
+            self.folded += int(windows.folded.sum())
+            self.cut[windows.at] |= windows.folded * np.int64(cut_bit(history.expr))
         return values, flags, history.expr.type.is_text
 
     def member(self, history: HistoryColumn) -> UInt8:
@@ -137,8 +145,7 @@ class _Asked:
                 order, segment, self.member(history), table.new_at, table.time, opens, previous, limit,
                 members, lows, highs, at, folded,
             )  # fmt: skip
-            self._windows[key] = _Members(members[:found], segment, lows, highs, at)
-            self.folded += int(folded.sum())
+            self._windows[key] = _Members(members[:found], segment, lows, highs, at, folded)
         return self._windows[key]
 
     # ------------------------------------------------------------------------------------------------ functions

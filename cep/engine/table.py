@@ -24,6 +24,7 @@ from cep.kernels.arrange import count_ordinals, find_concerned, group_by_key, qu
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.lookup import FILTER_SIZE, look_up
+from cep.nfa.columns import CUT
 from cep.nfa.program import Program
 
 
@@ -75,6 +76,10 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     past = _look_back(
         program, keyed_state, NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary)), watermark_ms
     )
+    cut = program.column(CUT)
+    if cut >= 0:
+        columns[cut, :first_row], _ = slots(keyed_state.events.columns[CUT])
+        columns[cut, first_row:] = past.cut
     for number, (values, flags) in past.slots.items():
         columns[number, first_row:], nulls[number, first_row:] = values, flags
     texts = _fill_texts(program, keyed_state, batch, batch_rows, past.texts, columns, nulls)
@@ -110,7 +115,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
 def _look_back(program: Program, keyed_state: KeyedState, new: NewEvents, watermark_ms: int) -> Past:
     if program.histories is None:
-        return Past({}, {}, no_rows(), 0, 0)
+        return Past({}, {}, no_rows(), np.zeros(0, np.int64), 0, 0)
     return look_back(program.histories, keyed_state.histories, new, watermark_ms)
 
 

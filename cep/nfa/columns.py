@@ -5,6 +5,7 @@ Tested by: tests/nfa/test_compile.py, tests/engine/test_histories.py
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,14 @@ from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import Call, CurrentField, History
 from cep.lang.show import show_expr
+
+# The column that says of an event which histories lack older events there: a set of `cut_bit`s.
+CUT = "history cut"
+
+
+def cut_bit(expr: History) -> int:
+    """The bit of a history in the column CUT. Stored events keep theirs, so it is the same in every program."""
+    return 1 << (zlib.crc32(repr(expr).encode()) % 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,8 @@ class ColumnMap:
 
     def history(self, expr: History) -> int:
         """The column that holds a history of the event; equal ones of different rules are the same column."""
+        if not self._histories:
+            self.names.append(CUT)
         if expr not in self._histories:
             self._histories[expr] = f"history {len(self._histories)}"
             self.names.append(self._histories[expr])
@@ -83,6 +94,8 @@ class ColumnMap:
         return (*fixed, *read, *made)
 
     def _column(self, name: str, retained: bool) -> Column:
+        if name == CUT:
+            return Column(name, Type(Kind.INT), retained=True, history=True)
         past = next((expr for expr, known in self._histories.items() if known == name), None)
         if past is not None:
             return Column(name, past.type.as_nullable(), retained=False, history=True)

@@ -15,8 +15,9 @@ import numpy as np
 from cep.base.schema import Schema
 from cep.kernels import layout as y
 from cep.lang.ir import PatternIR
+from cep.lang.walk import histories
 from cep.nfa.code import Constants, ScalarCode, VectorCode
-from cep.nfa.columns import ColumnMap
+from cep.nfa.columns import ColumnMap, cut_bit
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.histories import plan_histories
 from cep.nfa.image import Tables
@@ -97,6 +98,7 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_mea
         tuple((m.name, m.value.type) for m in compiler.pattern.timeout_measures or ()),
         streams.index(compiler.stream) if compiler.stream else -1,
         compiler.repeats(),
+        sum({cut_bit(past) for past in histories(compiler.pattern)}),
     )
 
 

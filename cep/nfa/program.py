@@ -26,7 +26,7 @@ class RuleProgram:
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
-    than one way.
+    than one way. `past` are the `columns.cut_bit`s of its histories.
     """
 
     deployed: DeployedRule
@@ -36,6 +36,7 @@ class RuleProgram:
     timeout_measures: tuple[tuple[str, Type], ...]
     stream: int
     repeats: bool
+    past: int = 0
 
     @property
     def identity(self) -> tuple[str, int, str]:
@@ -88,6 +89,10 @@ class Program:
     def relevant_to(self, rule: int) -> Int32:
         """The predicates that a rule reacts to; -1 stands for all events."""
         return self.relevance[self.relevance_first[rule] : self.relevance_first[rule + 1]]
+
+    def column(self, name: str) -> int:
+        """The number of a column, -1 if the program does not have it."""
+        return next((n for n, c in enumerate(self.columns) if c.name == name), -1)
 
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

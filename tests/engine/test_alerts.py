@@ -57,6 +57,7 @@ def test_an_alert_says_everything() -> None:
             {"variable": "a", "event_id": "e1", "event_time": moment.replace(microsecond=1_000)},
             {"variable": "b", "event_id": "e2", "event_time": moment.replace(microsecond=5_000)},
         ],
+        "history_cut": False,
         "match_start": moment.replace(microsecond=1_000),
         "match_end": moment.replace(microsecond=5_000),
         "detected_at": moment.replace(microsecond=5_000),

@@ -13,6 +13,7 @@ from cep.base.schema import Schema, Type
 from cep.columnar.batch import EventBatch
 from cep.engine import histories
 from cep.engine.advance import advance
+from cep.engine.alerts import alert_table
 from cep.engine.keyed_state import KeyedState, empty_state
 from cep.engine.table import prepare
 from cep.lang.bind import bind
@@ -209,7 +210,12 @@ def test_a_limit_leaves_the_oldest_out_and_is_counted(monkeypatch: pytest.Monkey
     batch = batch_of(schema, {"x": pays})
     at_once = engine_values(program, whole(batch), [wanted])
     assert [values[0] for values in at_once.values()] == [1, 2, 3] + [3] * 9
-    assert advance(program, None, batch, 5).counters["histories_folded"] == 9
+    advanced = advance(program, None, batch, 5)
+    assert advanced.counters["histories_folded"] == 9
+    alerts = {
+        row["events"][0]["event_id"]: row["history_cut"] for row in alert_table(program, advanced.matches).to_pylist()
+    }
+    assert alerts == {event_id(i): i > 2 for i in range(1, 12)}
     folded, keyed_state = 0, None
     for at in range(12):
         advanced = advance(program, keyed_state, batch.take(np.array([at])), 0)

@@ -32,6 +32,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "description": "Small declines, then a large approval.",
                 "measures": '{"probes":3,"amount":"900.00"}',
                 "events": [event],
+                "history_cut": False,
                 "match_start": start,
                 "match_end": end,
                 "detected_at": end,
