@@ -41,6 +41,8 @@ DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 
 # Key groups: the unit of distribution and rescaling, and the upper bound of the parallelism.
 KEY_GROUPS_DEFAULT = 128
+# Of a job that runs on: each key group is a step with calls of the state store in every micro-batch, so few are quick.
+KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
 # Event time for which a partition that is read to its end, but has no new records, holds the watermark back.
 IDLE_MS_DEFAULT = 10_000

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import SourceError, UsageError
+from cep.base.schema import Schema
 from cep.cli.given_rules import GivenRules
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time
@@ -100,6 +101,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
         return 1
     if rule.content_hash != alert["content_hash"]:
         console.print(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
+    _check_source(rule, rules.deployment.schema)
     records = read_key(options.events, rules.deployment.schema, rule.pattern.key, alert["key"])
     _print_poison(records, console)
     answer = why(
@@ -115,6 +117,16 @@ def run(options: argparse.Namespace, color: bool) -> int:
         return 1
     _print_path(answer.matches[0], console)
     return 0
+
+
+def _check_source(rule: DeployedRule, schema: Schema) -> None:
+    """What patterns produce is in no file of events. Raises: UsageError."""
+    derived = [e.name for e in schema.event_types if e.derived and e.name in rule.pattern.event_types]
+    if derived:
+        raise UsageError(
+            f"{rule.rule_id} reads events that other patterns produce ({', '.join(derived)}), which no file holds; "
+            "ask about the rules that produce them"
+        )
 
 
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
@@ -160,6 +172,7 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
         fields = ", ".join(domain)
         raise UsageError(f"{options.rule} is keyed by {fields}: give --key {len(domain)} times, not {len(options.key)}")
     versions = [rule for rule in versions if rule.pattern.key == domain]
+    _check_source(versions[-1], rules.deployment.schema)
     records = read_key(options.events, rules.deployment.schema, domain, key)
     _print_poison(records, console)
     late = _late_ids(options.dead_letters, domain, key)

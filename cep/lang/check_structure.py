@@ -189,9 +189,6 @@ class StructureChecker:
         elif element.suffix.first_span is not None:
             message = "an absence has no repetition"
             self.collector.add("CEP411", message, element.suffix.first_span, f"write `!{element.name}`")
-        if step.gap_max is not None and link is Link.NEXT:
-            help_line = "write `a ->[5 min] !b`, or the window around it: `within 5 min`"
-            self.collector.add("CEP411", "an absence directly after has no step time", step.span, help_line)
         if link is not Link.NEXT and around.last and not around.window and not is_first:
             message = "this absence would never be certain: nothing must follow it, and no window ends the wait"
             self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
@@ -283,10 +280,10 @@ class StructureChecker:
 
 
 def _stands_beside_not_next(steps: Sequence[StepSyntax], index: int) -> bool:
-    """Whether an absence is in a row with `, !x`: no time of its own makes that one certain."""
+    """Whether an absence is in a row with a `, !x` that has no step time: no time of its own makes that one certain."""
     first, last = index, index
     while first > 0 and steps[first - 1].negated:
         first -= 1
     while last + 1 < len(steps) and steps[last + 1].negated:
         last += 1
-    return any(step.link is Link.NEXT for step in steps[first : last + 1])
+    return any(step.link is Link.NEXT and step.gap_max is None for step in steps[first : last + 1])

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from cep.base.errors import UsageError
-from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
+from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_LIVE_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
 from cep.model.problem import problems_of
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -139,7 +139,7 @@ class JobSettings(_Section):
         '["card_id,merchant_id"]',
     )
     key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = _setting(
-        KEY_GROUPS_DEFAULT,
+        KEY_GROUPS_LIVE_DEFAULT,
         "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
         "--key-groups",
         "N",

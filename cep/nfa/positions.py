@@ -71,9 +71,10 @@ class Wait:
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
     which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop). Behind a
-    group that may have another round, a relaxed wait stays open after it has taken an event, as long as one of the
-    waits for that round is open: those whose `loop` is in `reopens`. A wait without target is an absence: the match is
-    complete if the wait is still open when its window closes, or (link NEXT) when the next event has come.
+    group that may have another round, and cannot begin it with nothing, a relaxed wait stays open after it has taken an
+    event, as long as one of the waits for that round is open: those whose `loop` is in `reopens`. A wait without target
+    is an absence: the match is complete if the wait is still open when its window closes, or (link NEXT) when the next
+    event has come.
     """
 
     target: int | None
@@ -141,13 +142,15 @@ class _Loop:
 @dataclass(frozen=True, slots=True)
 class _Fragment:
     """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out);
-    `loops` are those at its end: what must not come after the node must not come between their repetitions either."""
+    `loops` are those at its end: what must not come after the node must not come between their repetitions either.
+    `opens_empty`: its first step may be left out."""
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
     nullable: bool
     skip_guards: tuple[Guard, ...] = ()
     loops: tuple[_Loop, ...] = ()
+    opens_empty: bool = False
 
 
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
@@ -343,12 +346,13 @@ class _Builder:
             open_exits, again = fragment.exits, self._loop(0 if may_leave else None)
             if may_leave:
                 is_last = copy == copies and count_max is not None
-                more, reopens = ((), ()) if is_last else (goes_on, (again.number,))
+                more = () if is_last else goes_on
+                reopens = () if is_last or fragment.opens_empty else (again.number,)
                 exits.extend(replace(e, guards=e.guards + more, reopens=e.reopens + reopens) for e in fragment.exits)
         if count_max is None:
             loops.append(again)
             self._join(open_exits, self._rounds(fragment.entries, quantifier, loops[-1]), link, ())
-        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops))
+        return _Fragment(entries, tuple(exits), nullable, skip_guards, tuple(loops), fragment.opens_empty)
 
     def _goes_on(self, entries: tuple[Wait, ...]) -> tuple[Guard, ...]:
         """For a greedy group: an event that begins another round is not for what comes after it."""
@@ -392,6 +396,7 @@ class _Builder:
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
         loops: tuple[_Loop, ...] = ()
+        opens_empty = False
         start = Exit(0)  # stands for what the sequence is joined to: collects what holds for entries past the first
         at_start = True
         for index, step in enumerate(steps):
@@ -401,10 +406,9 @@ class _Builder:
                 assert isinstance(step.node, VarNode), "only a variable can be negated"
                 moment = "next" if step.link is Link.NEXT and index > 0 else "after"
                 guard = Guard(moment, step.node.variable, gap_min_ms=gap_min, gap_max_ms=gap_max)
-                certain_ms = None if moment == "next" else gap_max
                 self._forbid_between_repetitions(loops, guard)
                 open_exits = tuple(
-                    replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, certain_ms)) for e in open_exits
+                    replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max)) for e in open_exits
                 )
                 start = replace(start, guards=(*start.guards, guard))
                 continue
@@ -420,6 +424,7 @@ class _Builder:
                     for w in fragment.entries
                 )
             loops = fragment.loops
+            opens_empty = opens_empty or (index == 0 and (fragment.nullable or fragment.opens_empty))
             carried = () if gap_max is None else (Bound(0, gap_max),)
             passing = tuple(
                 replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried) for e in open_exits
@@ -428,7 +433,9 @@ class _Builder:
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
         skip_guards = tuple(g for g in start.guards if g.moment not in ("after", "next"))
-        return _Fragment(tuple(entries), open_exits, at_start, skip_guards, () if steps[-1].negated else loops)
+        return _Fragment(
+            tuple(entries), open_exits, at_start, skip_guards, () if steps[-1].negated else loops, opens_empty
+        )
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
         """What is forbidden right after a loop ends the loop too: so far its waits only go round again.

@@ -9,13 +9,14 @@ Tested by: tests/runners/spark/test_live_rules.py
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
 from cep.model.rule import HeartbeatRecord, parse_control
+from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
@@ -171,6 +172,17 @@ def apply_records(
         if outcome.kind == "refused":
             letters.append(dead_letter(Poison("control_refused", outcome.full_reason, text)))
     return letters, counters, heartbeat_ms
+
+
+def beyond_levels(rulebook: Rulebook, levels_count: int) -> Iterator[bytes]:
+    """Letters for the rules that read what others produce, at more levels than the job has stages for."""
+    for rules in by_level(rulebook.deployed())[levels_count:]:
+        for rule in rules:
+            reason = (
+                f"version {rule.version} of `{rule.rule_id}` reads what other patterns produce, and the job has "
+                f"{levels_count} level(s); start it with this rule among the first ones, in a new checkpoint folder"
+            )
+            yield dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
 
 
 def _initial(rules: JobRules) -> KnownRulebook:

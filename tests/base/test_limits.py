@@ -20,4 +20,4 @@ def test_a_time_and_a_window_do_not_wrap() -> None:
 def test_stored_numbers_fit() -> None:
     assert limits.NFA_STATES_MAX < 2**15
     assert limits.WAITS_PER_STATE_MAX < 63
-    assert limits.KEY_GROUPS_DEFAULT <= limits.KEY_GROUPS_MAX <= 2**15
+    assert limits.KEY_GROUPS_LIVE_DEFAULT <= limits.KEY_GROUPS_DEFAULT <= limits.KEY_GROUPS_MAX <= 2**15

@@ -1,12 +1,15 @@
 """Live catch-up: a backlog of the peer's events → alerts, with keyed state kept durably, micro-batch by micro-batch.
 
-    [FLINK_VENV=…] python -m tests.bench.live [EVENTS] [--files N] [--key-groups N] [--pages N] [--kafka]
+    [FLINK_VENV=…] python -m tests.bench.live [EVENTS] [--files N] [--key-groups N] [--pages N]
+    [FLINK_VENV=…] python -m tests.bench.live 5000000 --kafka [--max-records N]
 
 The job is the one of `cep live --available-now`: RocksDB with changelog checkpointing, no lateness, and it reads JSON
-lines from a folder (with --kafka: from librdkafka's mock cluster, as many events as that holds). Its alerts must be
-those of a replay of the same events. "steady" leaves out the start of the session and the first micro-batch, in which
-Python workers start; "over all" is from the start of the query to its end. With FLINK_VENV the peer runs on the same
-events, with two tasks and its keyed state in memory.
+lines from a folder (with --kafka: from four partitions of an Apache Kafka beside it, or, where that cannot be had, from
+librdkafka's mock cluster, as many events as that holds). Its alerts must be those of a replay of the same events.
+"steady" leaves out the start of the session and the first micro-batch, in which Python workers start; "over all" is
+from the start of the query to its end. With --kafka the stream ends with an event of the next day, which closes all
+windows, so that no keyed state is left to measure. With FLINK_VENV the peer runs on the same events, with two tasks and
+its keyed state in memory.
 """
 
 from __future__ import annotations
@@ -37,12 +40,16 @@ from cep.sinks.letters import LetterFiles
 from cep.state.pages import decode_page
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import KEYS, peer_columns, records, show
-from tests.mock_kafka import PARTITIONS, MockKafka
+from tests.mock_kafka import PARTITIONS
+from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
 CORES = 2
 EVENTS_PER_FILE = 25_000
 # The mock cluster keeps about five megabytes a partition and drops the oldest records; a record has 150 bytes.
 KAFKA_EVENTS_MAX = 100_000
+TOPIC = "events"
+SENT_AT_ONCE = 200_000
+CLOSING_MS = 86_400_000
 # The four patterns together, one cold run: of a million events it takes a minute, so its start hardly counts.
 PEER_OPTIONS = ("--patterns", "all", "--warmup", "0", "--runs", "1")
 # What Spark counts of calls into RocksDB.
@@ -93,6 +100,18 @@ def write_files(lines: list[bytes], folder: Path) -> None:
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
+def fill(kafka: RealKafka | MockCluster, lines: list[bytes]) -> None:
+    """The records in four partitions, and behind them one each that lets go of those that wait for later ones."""
+    kafka.create(TOPIC, PARTITIONS)
+    last = orjson.loads(lines[-1])
+    later = last["event_time"] + CLOSING_MS
+    closing = [orjson.dumps({**last, "event_time": later, "seq_no": -1 - p}) for p in range(PARTITIONS)]
+    for start in range(0, len(lines), SENT_AT_ONCE):
+        part = lines[start : start + SENT_AT_ONCE]
+        kafka.send(TOPIC, [{"value": v, "partition": (start + i) % PARTITIONS} for i, v in enumerate(part)])
+    kafka.send(TOPIC, [{"value": v, "partition": p} for p, v in enumerate(closing)])
+
+
 def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: Source, folder: Path) -> Caught:
     """Run a live job over all that is there."""
     reports: list[BatchReport] = []
@@ -128,13 +147,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--key-groups", type=int, default=32)
     parser.add_argument("--pages", type=int, default=1)
     parser.add_argument("--kafka", action="store_true", help="from Kafka instead")
+    parser.add_argument("--max-records", type=int, default=500_000, help="of Kafka in one micro-batch")
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure and print."""
     options = parse()
-    count = min(options.events, KAFKA_EVENTS_MAX) if options.kafka else options.events
+    count = options.events
     columns = peer_columns(count)
     given = records()
     deployment = deploy(given)
@@ -147,11 +167,18 @@ def main() -> None:
         lines = lines_of(columns)
         write_files(lines, folder / "events")
         if options.kafka:
-            with MockKafka() as kafka:
-                kafka.create("events")
-                kafka.send("events", [{"value": v, "partition": i % PARTITIONS} for i, v in enumerate(lines)])
-                source = TopicSource(kafka.address, "events", max(1, count // 4))
+            with open_kafka() as kafka:
+                if not kafka.is_real:
+                    count = min(count, KAFKA_EVENTS_MAX)
+                    lines = lines[:count]
+                    write_files(lines, folder / "fewer")
+                print(f"{count:,} records in {kafka.description}", flush=True)
+                fill(kafka, lines)
+                source = TopicSource(kafka.address, TOPIC, options.max_records)
                 caught = catch_up(spark, job, initial, source, folder / "job")
+                if not kafka.is_real:
+                    (folder / "events").rename(folder / "all")
+                    (folder / "fewer").rename(folder / "events")
         else:
             source = FolderSource(folder / "events", options.files)
             caught = catch_up(spark, job, initial, source, folder / "job")

@@ -256,7 +256,9 @@ def measure_state(count: int) -> None:
     for title, names in {**{name: (name,) for name in NAMES}, "all four": NAMES}.items():
         kept = all_at_once(peer_program(names), events, int(events.time_ms.max())).keyed_state
         live = max(len(kept.keys), 1)
-        in_memory, encoded = array_bytes(kept), len(encode_page(kept))
+        page = encode_page(kept)
+        in_memory, encoded = array_bytes(kept), len(page)
+        packed = len(pa.compress(page, codec="zstd", asbytes=True))
         rows.append(
             (
                 title,
@@ -264,14 +266,15 @@ def measure_state(count: int) -> None:
                 f"{len(kept.keys):,}",
                 f"{in_memory / live:,.0f}",
                 f"{encoded / live:,.0f}",
+                f"{packed / live:,.0f}",
                 f"{encoded / keys:,.1f}",
                 f"{encoded / keys * 1e8 / 1e9:,.1f}",
-                f"{encoded / live * 1e8 / 1e9:,.1f}",
+                f"{packed / keys * 1e8 / 1e9:,.1f}",
             )
         )
     head = (
-        "rules", "open runs", "keys with runs", "bytes/such key", "page bytes/such key", "page bytes/key of all",
-        "GB for 100 M keys as active", "GB if all have runs",
+        "rules", "runs", "keys with runs", "bytes ÷ these", "page bytes ÷ these", "zstd", "page bytes ÷ keys",
+        "GB for 100 M keys", "zstd",
     )  # fmt: skip
     show(f"keyed state after {count:,} events of {keys:,} keys; a key without runs is not kept", head, rows)
 

@@ -34,6 +34,7 @@ from tests.oracle.expressions import Value, evaluate
 from tests.oracle.histories import values_at
 from tests.oracle.remaining import (
     FRESH,
+    Absence,
     Arrival,
     Steps,
     Wait,
@@ -178,7 +179,7 @@ class _Oracle:
         if self._loses_to_greed(run, event):
             return []
         after = self._take(run, event) if self._may_take(run, event) else []
-        if any(self._fits(variable, run, event) for variable in arrival.not_next):
+        if any(self._breaks(absence, run, event) for absence in arrival.not_next):
             return after  # what goes on with the match is not between; nothing else goes on
         run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
         if self._may_skip(run, event):
@@ -199,7 +200,7 @@ class _Oracle:
             self._skipped(other, event)
             for other in beside
             if self._deadline_ms(other) > event.event.time_ms
-            and not any(self._fits(variable, other, event) for variable in other.wait.arrival.not_next)
+            and not any(self._breaks(absence, other, event) for absence in other.wait.arrival.not_next)
             and not self._loses_to_greed(other, event)
             and self._may_skip(other, event)
         )
@@ -228,13 +229,15 @@ class _Oracle:
         takes = takes and (self._may_take(run, event) or not run.wait.follows_group)
         if waits_for_event and (link is Link.NEXT or takes):
             return False
+        return not any(self._breaks(absence, run, event) for absence in run.wait.arrival.absences)
+
+    def _breaks(self, absence: Absence, run: Run, event: Bound) -> bool:
+        """Whether the event is the forbidden one, in the time for which it is."""
+        if not run.bound:
+            return False
         gap_ms = event.event.time_ms - run.bound[-1].event.time_ms
-        return not any(
-            absence.gap_min_ms <= gap_ms
-            and (absence.gap_max_ms is None or gap_ms < absence.gap_max_ms)
-            and self._fits(absence.variable, run, event)
-            for absence in run.wait.arrival.absences
-        )
+        in_time = absence.gap_min_ms <= gap_ms and (absence.gap_max_ms is None or gap_ms < absence.gap_max_ms)
+        return in_time and self._fits(absence.variable, run, event)
 
     def _take(self, run: Run, event: Bound) -> list[Run]:
         assert run.wait.variable is not None
@@ -300,9 +303,9 @@ class _Oracle:
 
     def _certain_ms(self, arrival: Arrival, last_ms: int) -> int:
         """When the absences of a wait are certain by themselves, or else by the end of the stream."""
-        gaps = [absence.gap_max_ms for absence in arrival.absences if absence.gap_max_ms is not None]
-        if len(gaps) == len(arrival.absences) and not arrival.holds_next:
-            return last_ms + max(gaps)
+        times_ms = [time_ms for time_ms in arrival.times_ms if time_ms is not None]
+        if len(times_ms) == len(arrival.times_ms):
+            return last_ms + max(times_ms)
         return TIME_MS_MAX if self.pattern.within_events is None else _NEVER_MS
 
     # ---- matches

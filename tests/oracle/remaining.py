@@ -59,7 +59,7 @@ Rest = Steps | Repeat | Items | None
 
 @dataclass(frozen=True)
 class Absence:
-    """`-> !variable`: breaks the run as long as the time since its last event lies in [gap_min, gap_max)."""
+    """`-> !variable`, `, !variable`: breaks the run while the time since its last event lies in [gap_min, gap_max)."""
 
     variable: str
     gap_min_ms: int
@@ -76,16 +76,16 @@ class Stop:
 
 @dataclass(frozen=True)
 class Arrival:
-    """How the next event has to come. `link` None: it is the first of the match. `holds_next`: one of the absences is
-    `, !x`, so that no step time of the others makes all of them certain."""
+    """How the next event has to come. `link` None: it is the first of the match. `times_ms` are the step times of its
+    absences, those of `, !x` among them."""
 
     link: Link | None
     gap_min_ms: int = 0
     gap_max_ms: int | None = None
     absences: tuple[Absence, ...] = ()
-    not_next: tuple[str, ...] = ()
+    not_next: tuple[Absence, ...] = ()
     greedy: tuple[Stop, ...] = ()
-    holds_next: bool = False
+    times_ms: tuple[int | None, ...] = ()
 
     @property
     def holds_absence(self) -> bool:
@@ -174,11 +174,19 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
         how = arrival if done == 0 else _again(node.quantifier, done, arrival, rest)
         more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
     left = _leave(node.quantifier, done, more, arrival, rest)
-    if done > 0:
+    if done > 0 and not _opens_empty(node):
         left = [
             replace(wait, rounds=(*wait.rounds, *more), follows_group=wait.follows_group or bool(more)) for wait in left
         ]
     return more + left
+
+
+def _opens_empty(node: SequenceNode) -> bool:
+    """Whether a round may leave out its first step: then nothing stays open behind the group."""
+    head = node.steps[0].node
+    if isinstance(head, AlternativeNode | AnyOrderNode):
+        return False
+    return integer(head.quantifier.min_count) == 0 or (isinstance(head, SequenceNode) and _opens_empty(head))
 
 
 def _leave(quantifier: Quantifier, done: int, more: list[Wait], arrival: Arrival, rest: Rest) -> list[Wait]:
@@ -236,10 +244,11 @@ def _following_absences(rest: Rest, *, can_leave: bool) -> list[Step]:
 def _forbidding(arrival: Arrival, step: Step) -> Arrival:
     """The arrival, and what the negated step forbids."""
     assert isinstance(step.node, VarNode)
-    if step.link is Link.NEXT:
-        return replace(arrival, not_next=(*arrival.not_next, step.node.variable), holds_next=True)
     gap_max_ms = None if step.gap_max_ms is None else integer(step.gap_max_ms)
     absence = Absence(step.node.variable, integer(step.gap_min_ms or 0), gap_max_ms)
+    arrival = replace(arrival, times_ms=(*arrival.times_ms, gap_max_ms))
+    if step.link is Link.NEXT:
+        return replace(arrival, not_next=(*arrival.not_next, absence))
     return replace(arrival, absences=(*arrival.absences, absence))
 
 

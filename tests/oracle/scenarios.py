@@ -157,6 +157,8 @@ def translate(scenario: Json) -> PatternIR:
         windows.append(within["ms"])
     elif within:
         steps = (*steps[:-1], _bounded(steps[-1], within["ms"], first=len(steps) == 1))
+    if isinstance(steps[-1].node, VarNode) and steps[-1].node.quantifier.max_count != 1:
+        steps = (*steps[:-1], replace(steps[-1], gap_max_ms=None))  # there the library has no step time
     windows = [ms for ms in windows if ms > 0]
     return PatternIR(
         name="scenario",

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.cli import main as cli
 from cep.columnar.route import KEY_SEPARATOR
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
@@ -18,7 +19,7 @@ from cep.runners.output import Replayed
 from cep.runners.spark import replay as on_spark
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from tests.runners.laundering import NAMES, circles, records, transfers
+from tests.runners.laundering import NAMES, SOURCE, circles, records, transfers
 
 
 def run(path: Path, *names: str) -> Replayed:
@@ -100,3 +101,15 @@ def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int
     times = pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))
     replayed = run(saved(tmp_path, pa.table({**columns, "event_time": times})))
     assert replayed.alerts.num_rows == found
+
+
+def test_why_says_where_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "patterns.cep").write_text(SOURCE)
+    (tmp_path / "circle.toml").write_text(
+        'id = "circle"\npattern = "circle"\nfile = "patterns.cep"\nversion = 1\nstatus = "live"\nseverity = "high"\n'
+        'owner = "me"\nmessage = "m"\n'
+    )
+    path = saved(tmp_path, transfers(1, 10))
+    given = ["--rules", str(tmp_path), "--rule", "circle", "--key", "a", "--key", "b", "--events", str(path)]
+    assert cli.main(["why-not", *given]) == 2
+    assert "reads events that other patterns produce (hop, back)" in capsys.readouterr().err

@@ -43,8 +43,6 @@ DIFFERENCES: dict[str, tuple[int, ...]] = {
     "skip: to first of first stage, throwing": (14,),
     "skip: to last of first stage, throwing": (14,),
     "skip: to an absent optional stage, throwing": (14,),
-    "group: nested in first place": (11,),
-    "group: two groups in a row": (11,),
     "group: ending in absence": (3,),
     "grid middle: a . b{1,2}'g -> c": (5,),
     "grid middle: a -> b{1,2}'g -> c": (5,),

@@ -5,7 +5,8 @@
     event times ─▶ watermark ─────┘                                   ─┘
 
 The rulebook and the watermark are one for all; shares work side by side and meet at the end of each micro-batch. So
-between two micro-batches all keyed state is of one moment, which is what a checkpoint keeps.
+between two micro-batches all keyed state is of one moment, which is what a checkpoint keeps. Patterns that read what
+others produce come level by level in the same micro-batch, each level with shares of its own.
 Tested by: tests/runners/embedded/test_engine.py
 """
 
@@ -21,22 +22,25 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import StateCorruptError
+from cep.base.errors import StateCorruptError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
-from cep.columnar.decode import Decoded
-from cep.columnar.route import KeyDomain, key_groups, key_hashes
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.route import KeyDomain, key_groups, key_hashes, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.pages import Pages
 from cep.runners.embedded.share import Done, Share, Work
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
-from cep.runners.group_rules import JobRules, changed, forgotten, known, restored
+from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.state.pages import StoredPage
 from cep.state.store import DurableStore, WriteBatch
+
+# Counters that only the first level adds to: every level is handed the source's events.
+_OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +74,16 @@ class Engine:
         count = min(workers.count, len(self.groups))
         bounds = [self.groups.start + len(self.groups) * at // count for at in range(count + 1)]
         bytes_max = None if workers.page_bytes_max is None else workers.page_bytes_max // count
-        self.shares = [
-            Share(job, range(bounds[at], bounds[at + 1]), Pages(store, job.domains, bytes_max)) for at in range(count)
+        if job.levels_count > 1 and len(self.groups) < job.groups_count:
+            raise UsageError(
+                "patterns read what other patterns produce, and that may belong to any key: run the job in one process"
+            )
+        self._levels = [
+            [
+                Share(job, range(bounds[at], bounds[at + 1]), Pages(store, job.domains, bytes_max, level), level)
+                for at in range(count)
+            ]
+            for level in range(job.levels_count)
         ]
         self._bounds = np.array(bounds[1:], np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
@@ -80,6 +92,11 @@ class Engine:
         self._rulebook = known(self._rules, "")
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
+
+    @property
+    def shares(self) -> list[Share]:
+        """Those of all levels."""
+        return [share for shares in self._levels for share in shares]
 
     @property
     def epoch(self) -> int:
@@ -98,16 +115,24 @@ class Engine:
         self.times = merged(self.times, times)
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, job.lateness_ms, job.idle_ms))
         at_once = job.lateness_ms == 0 and len(self.times) == 1
-        batches, taken_letters = self._take_in(parts, counters)
+        routed, taken_letters = self._take_in(parts, counters)
         letters += taken_letters
-        programs = self._programs.of(self._rulebook.rulebook, job.schema)
-        due_ms = due_before(self.watermark_ms, at_once=at_once)
-        works = [Work(programs, own, before_ms, self.watermark_ms, due_ms) for own in batches]
         tables: list[pa.Table] = []
-        for done in self._work(works):
-            tables += done.output.alerts
-            counters.update(done.output.counters)
-            letters += [orjson.dumps({"code": "late", **event}) for event in done.late]
+        for level in range(job.levels_count):
+            produced: list[Decoded] = []
+            # What a pattern produces may have the time of an event that is still to come, and stands behind it.
+            times_of_work = (before_ms, self.watermark_ms, due_before(self.watermark_ms, at_once=at_once and not level))
+            for done in self._work(level, self._shared_out(routed), times_of_work):
+                tables += done.output.alerts
+                produced += done.output.produced
+                if level == 0:
+                    letters += [orjson.dumps({"code": "late", **event}) for event in done.late]
+                else:  # the first level has counted what is late, or was here before
+                    for name in _OF_FIRST_LEVEL:
+                        done.output.counters.pop(name, None)
+                counters.update(done.output.counters)
+            if produced and level + 1 < job.levels_count:
+                self._route_produced(concat_decoded(job.schema, produced), routed)
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
@@ -115,11 +140,14 @@ class Engine:
         return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
-        """The pages in which a key may have runs, and the programs in force. To be asked between micro-batches."""
+        """The pages in which a key may have runs of patterns that read the source, and the programs in force.
+
+        To be asked between micro-batches.
+        """
         hashes = key_hashes(pa.array([key], TEXT))
         group = int(hashes[0] % np.uint64(self.job.groups_count))
         page = int((hashes[0] // np.uint64(self.job.groups_count)) % np.uint64(self.job.pages_count))
-        owners = [share for share in self.shares if group in share.groups]
+        owners = [share for share in self._levels[0] if group in share.groups]
         found = [stored for share in owners for stored in share.stored(group, page)]
         return found, self._programs.of(self._rulebook.rulebook, self.job.schema)
 
@@ -128,10 +156,17 @@ class Engine:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def _work(self, works: Sequence[Work]) -> list[Done]:
+    def _work(
+        self, level: int, batches: Sequence[Mapping[int, EventBatch]], times_of_work: tuple[int, int, int]
+    ) -> list[Done]:
+        rulebook = self._rulebook.rulebook
+        programs = self._programs.of(rulebook, self.job.schema, level)
+        known = rulebook.domains() if self.job.levels_count > 1 else ()
+        works = [Work(programs, own, *times_of_work, known) for own in batches]
+        shares = self._levels[level]
         if self._pool is None:
-            return [share.step(work) for share, work in zip(self.shares, works, strict=True)]
-        return list(self._pool.map(lambda share, work: share.step(work), self.shares, works))
+            return [share.step(work) for share, work in zip(shares, works, strict=True)]
+        return list(self._pool.map(lambda share, work: share.step(work), shares, works))
 
     def _change_rules(self, controls: tuple[bytes, ...], before_ms: int) -> tuple[list[bytes], Counter[str]]:
         if not controls:
@@ -142,12 +177,13 @@ class Engine:
         change = changed(self._rules, self._rulebook, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
         self._rulebook = change.after
         self.watermark_ms = max(self.watermark_ms, change.heartbeat_ms)
-        return list(change.dead_letters), Counter(change.counters)
+        letters = [*change.dead_letters, *beyond_levels(self._rulebook.rulebook, self.job.levels_count)]
+        return letters, Counter(change.counters)
 
     def _take_in(
         self, parts: Sequence[Decoded], counters: Counter[str]
-    ) -> tuple[list[dict[int, EventBatch]], list[bytes]]:
-        """The events of each share by the number of their domain; those of other processes' key groups are left out."""
+    ) -> tuple[dict[int, list[EventBatch]], list[bytes]]:
+        """The events by the number of their key domain, and letters of what was set aside."""
         letters: list[bytes] = []
         routed: dict[int, list[EventBatch]] = {}
         for decoded in parts:
@@ -157,29 +193,42 @@ class Engine:
             for number, batch in enumerate(taken.batches):
                 if len(batch):
                     routed.setdefault(number, []).append(batch)
-        found: list[dict[int, EventBatch]] = [{} for _ in self.shares]
+        return routed, letters
+
+    def _route_produced(self, events: Decoded, routed: dict[int, list[EventBatch]]) -> None:
+        types = self.job.schema.columns()
+        for number, domain in enumerate(self.job.domains):
+            batch, _ = route(events, domain, types)
+            if len(batch):
+                routed.setdefault(number, []).append(batch)
+
+    def _shared_out(self, routed: Mapping[int, Sequence[EventBatch]]) -> list[dict[int, EventBatch]]:
+        """The events of each share by the number of their domain; those of other processes' key groups are left out."""
+        count = len(self._levels[0])
+        found: list[dict[int, EventBatch]] = [{} for _ in range(count)]
         for number, batches in routed.items():
             batch = concat_batches(batches)
-            if len(self.shares) == 1 and len(self.groups) == self.job.groups_count:
+            if count == 1 and len(self.groups) == self.job.groups_count:
                 found[0][number] = batch
                 continue
             groups = key_groups(batch.key, self.job.groups_count)
             owner = np.where(groups < self.groups.start, -1, np.searchsorted(self._bounds, groups, side="right"))
-            for at in range(len(self.shares)):
+            for at in range(count):
                 own = owner == at
                 if own.any():
                     found[at][number] = batch if own.all() else batch.take(own)
-        return found, letters
+        return found
 
     # --------------------------------------------------------------------------------------------- save, restore
 
     def save(self) -> tuple[dict[str, Any], int]:
         """Write what has changed into the store. Returns: what is to be kept beside it, and how many pages changed."""
-        batches = [WriteBatch() for _ in self.shares]
+        shares = self.shares
+        batches = [WriteBatch() for _ in shares]
         if self._pool is None:
-            counts = [share.save(batch) for share, batch in zip(self.shares, batches, strict=True)]
+            counts = [share.save(batch) for share, batch in zip(shares, batches, strict=True)]
         else:
-            counts = list(self._pool.map(lambda share, batch: share.save(batch), self.shares, batches))
+            counts = list(self._pool.map(lambda share, batch: share.save(batch), shares, batches))
         for batch in batches:
             self.store.write(batch)
         payload = {

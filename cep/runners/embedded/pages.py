@@ -32,9 +32,10 @@ class Place(NamedTuple):
     page: int
 
 
-def domain_name(domain: KeyDomain) -> bytes:
-    """A key domain as it stands in a store key."""
-    return ",".join(domain).encode()
+def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
+    """A key domain as it stands in a store key. Levels of patterns that feed each other keep their state apart."""
+    name = ",".join(domain).encode()
+    return name if level == 0 else b"@%d " % level + name
 
 
 class Pages:
@@ -43,9 +44,11 @@ class Pages:
     One thread uses it at a time; the store may be shared if it takes several threads, which RocksDB does.
     """
 
-    def __init__(self, store: KeyedStore, domains: tuple[KeyDomain, ...], bytes_max: int | None) -> None:
+    def __init__(
+        self, store: KeyedStore, domains: tuple[KeyDomain, ...], bytes_max: int | None, level: int = 0
+    ) -> None:
         self._store = store
-        self._names = [domain_name(domain) for domain in domains]
+        self._names = [domain_name(domain, level) for domain in domains]
         self._bytes_max = bytes_max
         self._held: OrderedDict[Place, KeyedState] = OrderedDict()
         self._changed: set[Place] = set()

@@ -11,7 +11,7 @@ Tested by: tests/runners/embedded/test_engine.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Work:
     """What a micro-batch is for a share: programs in force, its events by the number of their domain, and times.
 
     `before_ms`: the watermark that the micro-batch begins with, behind which events are late; `watermark_ms`: the one
-    it ends with; events before `due_ms` may be matched.
+    it ends with; events before `due_ms` may be matched. `known`: the key domains that have rules at other levels.
     """
 
     programs: Mapping[KeyDomain, Program]
@@ -52,6 +52,7 @@ class Work:
     before_ms: int
     watermark_ms: int
     due_ms: int
+    known: Collection[KeyDomain] = ()
 
 
 @dataclass(slots=True)
@@ -65,8 +66,10 @@ class Done:
 class Share:
     """The key groups first <= g < end. One thread uses it at a time."""
 
-    def __init__(self, job: Job, groups: range, pages: Pages) -> None:
+    def __init__(self, job: Job, groups: range, pages: Pages, level: int = 0) -> None:
         self._job = job
+        self._names = [domain_name(domain, level) for domain in job.domains]
+        self._deadlines_name = b"" if level == 0 else b"@%d" % level
         self.groups = groups
         self.pages = pages
         shape = (len(job.domains), len(groups), job.pages_count)
@@ -88,7 +91,7 @@ class Share:
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
             if domain not in work.programs:
-                output.counters["events_without_rule"] += 0 if batch is None else len(batch)
+                output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
                 self._drop_pages(number, output)
             elif batch is not None or is_due:
                 self._match(number, work.programs[domain], batch, work.watermark_ms, output)
@@ -221,7 +224,7 @@ class Share:
         return fresh
 
     def _seen_key(self, group: int, number: int, bucket: int) -> bytes:
-        return store_key(group, b"", SEEN, domain_name(self._job.domains[number]), _BUCKET.pack(bucket))
+        return store_key(group, b"", SEEN, self._names[number], _BUCKET.pack(bucket))
 
     # --------------------------------------------------------------------------------------------- save, restore
 
@@ -229,9 +232,12 @@ class Share:
         """Add all that has changed since the last time; returns how many pages that were."""
         pages_count = self.pages.save(batch)
         for at, group in enumerate(self.groups):
-            batch.put(store_key(group, b"", DEADLINES, b""), self._deadlines[:, at, :].astype("<i8").tobytes())
+            batch.put(
+                store_key(group, b"", DEADLINES, self._deadlines_name),
+                self._deadlines[:, at, :].astype("<i8").tobytes(),
+            )
         for number in sorted(self._waiting_changed):
-            name = domain_name(self._job.domains[number])
+            name = self._names[number]
             before, now = self._waiting_groups.get(number, set()), set()
             held = self._waiting.get(number)
             for group, events in split_by_group(concat_batches(held), self._job.groups_count) if held else ():
@@ -253,19 +259,22 @@ class Share:
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has of these key groups; pages stay where they are until they are asked for."""
-        numbers = {domain_name(domain): number for number, domain in enumerate(self._job.domains)}
+        numbers = {name: number for number, name in enumerate(self._names)}
         shape = (len(self._job.domains), self._job.pages_count)
         for at, group in enumerate(self.groups):
-            data = store.get(store_key(group, b"", DEADLINES, b""))
+            data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
             if data is not None:
                 self._deadlines[:, at, :] = np.frombuffer(data, "<i8").reshape(shape)
             for raw, data in store.scan(prefix_range(group, b"", WAITING)):
-                number = numbers[split_key(raw).name]
+                number = numbers.get(split_key(raw).name)
+                if number is None:  # of another level
+                    continue
                 self._waiting.setdefault(number, []).append(conformed(decode_batch(data), self._job.schema))
                 self._waiting_groups.setdefault(number, set()).add(group)
             for raw, data in store.scan(prefix_range(group, b"", SEEN)):
                 found = split_key(raw)
-                self._restore_seen(numbers[found.name], _BUCKET.unpack(found.item)[0], group, data)
+                if found.name in numbers:
+                    self._restore_seen(numbers[found.name], _BUCKET.unpack(found.item)[0], group, data)
         self._earliest_ms = int(self._deadlines.min(initial=_NEVER))
 
     def _restore_seen(self, number: int, bucket: int, group: int, data: bytes) -> None:

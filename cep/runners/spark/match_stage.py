@@ -27,17 +27,15 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.decode import Poison
 from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
 from cep.nfa.program import Program
 from cep.rulebook.held import Policies
-from cep.rulebook.levels import by_level
 from cep.runners import duplicates
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
-from cep.runners.group_rules import JobRules, KnownRulebook, changed, forgotten, keep, known, told
+from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
 from cep.runners.job import ARRIVAL, Programs, StepOutput, match_step, page_deadline_ms
-from cep.runners.letters import dead_letter, first_seen, on_time
+from cep.runners.letters import first_seen, on_time
 from cep.runners.rule_status import rule_status
 from cep.runners.spark.packed import (
     ALERTS,
@@ -206,21 +204,10 @@ class MatchProcessor(StatefulProcessor):
             after = change.after
             progress.watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
             if group == 0:  # every key group sees the same records; one of them reports
-                letters = (*change.dead_letters, *self._beyond(after))
+                letters = (*change.dead_letters, *beyond_levels(after.rulebook, self._job.levels_count))
                 output.counters.update(change.counters)
         self._keep_rulebook(progress, after)
         return after, letters
-
-    def _beyond(self, rulebook: KnownRulebook) -> Iterator[bytes]:
-        """Letters for the rules that would need more stages than the job has."""
-        levels_count = self._job.levels_count
-        for rules in by_level(rulebook.rulebook.deployed())[levels_count:]:
-            for rule in rules:
-                reason = (
-                    f"version {rule.version} of `{rule.rule_id}` reads what other patterns produce, and the job has "
-                    f"{levels_count} level(s); start it with more, from a new checkpoint directory"
-                )
-                yield dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
 
     def _keep_rulebook(self, progress: Progress, rulebook: KnownRulebook) -> None:
         if rulebook.digest != progress.rulebook:

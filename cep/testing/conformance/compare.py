@@ -88,7 +88,7 @@ def _without_answer(scenario: Scenario, reason: str, written: PatternText | None
 def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: Answer) -> Disagreement:
     """Where the two answers differ; nothing where a tie was resolved otherwise."""
     missing, extra = expected.bindings - ours.bindings, ours.bindings - expected.bindings
-    if (missing or extra) and TIE in scenario.tags and _same_spans(scenario, missing, extra):
+    if (missing or extra) and TIE in scenario.tags and _same_spans(scenario, expected.bindings, ours.bindings):
         free = answer(subject.without_skip(), scenario)
         if ours.bindings <= free.bindings:
             missing = extra = frozenset()
@@ -112,8 +112,8 @@ def spans(scenario: Scenario, matches: Iterable[Bindings]) -> list[tuple[int, in
     return sorted(found)
 
 
-def _same_spans(scenario: Scenario, missing: Iterable[Bindings], extra: Iterable[Bindings]) -> bool:
-    return set(spans(scenario, missing)) == set(spans(scenario, extra))
+def _same_spans(scenario: Scenario, theirs: Iterable[Bindings], ours: Iterable[Bindings]) -> bool:
+    return set(spans(scenario, theirs)) == set(spans(scenario, ours))
 
 
 def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tuple[Bindings, int, int]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from cep.testing.conformance.compare import Outcome, Verdict, run_scenario
 from cep.testing.conformance.known import REASONS, known_differences
 from cep.testing.conformance.scenario import Bindings, Scenario
+from cep.testing.conformance.stages import flatten, groups_in
 
 # The mistakes for which the language refuses what the peer takes, by the number of the difference.
 _REFUSALS = {"CEP401": 3, "CEP403": 7}
@@ -27,9 +28,21 @@ def judge(scenario: Scenario) -> Outcome:
         numbers = known_differences(scenario, found.disagreement)
     elif found.verdict is Verdict.UNSUPPORTED and found.code in _REFUSALS:
         numbers = (_REFUSALS[found.code],)
+    elif found.verdict is Verdict.UNSUPPORTED and _is_greedy_and_any(scenario, found.code):
+        numbers = (18,)
     elif found.verdict is Verdict.NO_ANSWER and scenario.skip.get("throw_on_miss"):
         numbers = (14,)
     return replace(found, verdict=Verdict.DIFFERS, numbers=numbers) if numbers else found
+
+
+def _is_greedy_and_any(scenario: Scenario, code: str) -> bool:
+    """Whether the language refuses it because a loop would be greedy and of every combination."""
+    heads = ((group, group["group"][0]) for group in groups_in(scenario.stages))
+    by_group = any(group.get("inner") == "combinations" and head.get("greedy") for group, head in heads)
+    stages = flatten(scenario.stages, scenario.within)
+    return code == "CEP404" and (
+        by_group or any(s.given.get("inner") == "combinations" and s.given.get("greedy") for s in stages)
+    )
 
 
 def is_clean(outcomes: Iterable[Outcome]) -> bool:

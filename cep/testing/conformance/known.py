@@ -30,6 +30,7 @@ from cep.testing.conformance.stages import (
     loop_before_absence,
     may_be_empty,
     may_fit,
+    stop_behind_round,
 )
 
 REASONS = {
@@ -40,7 +41,7 @@ REASONS = {
     6: "a gap bound holds between all repetitions, and only there",
     7: "a repetition of what can match nothing is refused",
     9: "a window inside a group is the group's",
-    10: "a step time holds at loops too",
+    10: "a step time holds after loops too",
     11: "directly after a group that repeats is directly after its last event",
     12: "a group inside a group follows as its link says, also in first place",
     13: "greed holds in and before groups, before what may match nothing and before an absence",
@@ -48,6 +49,7 @@ REASONS = {
     15: "the stop event of a group ends the groups in it, and does not undo a round that may be over",
     16: "absences in a row all hold between the same two events",
     17: "a forbidden event ends a run whatever was skipped before it",
+    18: "greedy and every combination exclude each other, also at the head of a group",
 }
 
 
@@ -277,6 +279,7 @@ def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
     group it does not stop."""
     stopped = [group["group"] for group in groups_in(seen.scenario.stages) if "until" in group]
     goes_on = any(may_be_empty(stages[-1]) or is_loop(stages[-1]) for stages in stopped)
+    goes_on = goes_on or stop_behind_round(seen.scenario.stages)
     return Disagreement() if goes_on or any("group" in s for stages in stopped for s in stages) else found
 
 

@@ -54,6 +54,8 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
         step_ms = given["within"]["ms"] if given.get("within", {}).get("type") == "prev_curr" else 0
         if within and within["type"] == "prev_curr" and at == len(placed) - 1:
             step_ms = within["ms"]
+        if given is stages[-1] and is_loop(given):
+            step_ms = 0  # there the library has none
         yield Stage(
             names[at],
             given,
@@ -131,9 +133,10 @@ def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
     event."""
     for number, stage in enumerate(stages):
         follower = stages[number + 1] if number + 1 < len(stages) else None
+        behind = next((s for s in stages[number + 1 :] if not is_negated(s)), None)
         opens = around.before_nothing
-        if follower is not None:
-            opens = may_be_empty(follower) or ("group" in follower and may_be_empty(follower["group"][0]))
+        if behind is not None:
+            opens = may_be_empty(behind) or ("group" in behind and may_be_empty(behind["group"][0]))
         if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
             optional = bool(stage.get("optional"))
             link = follower.get("link") if follower is not None else ""
@@ -181,6 +184,17 @@ def directly_after_round(stages: Sequence[Json], *, behind_round: bool = False) 
             again = is_loop(stage) and stage.get("inner") == "consecutive" and _ends_on_round(stage["group"])
             if again or directly_after_round(stage["group"], behind_round=behind_round):
                 return True
+        repeats = "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"]))
+        behind_round = repeats or (behind_round and (is_negated(stage) or may_be_empty(stage)))
+    return False
+
+
+def stop_behind_round(stages: Sequence[Json], *, behind_round: bool = False) -> bool:
+    """Whether a group with a stop event may come right behind a group that repeats."""
+    for stage in stages:
+        stops = behind_round and "until" in stage and "group" in stage
+        if stops or stop_behind_round(stage.get("group", ()), behind_round=behind_round):
+            return True
         repeats = "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"]))
         behind_round = repeats or (behind_round and (is_negated(stage) or may_be_empty(stage)))
     return False

@@ -129,9 +129,10 @@ class _Writer:
                 link = stage.get("link", "followedBy")
                 if link not in _LINKS:
                     raise UntranslatableError(f"the link {link!r}")
-                gaps = [last_gap_ms] if number == len(stages) - 1 and not in_group else []
-                is_free = "group" in stage or (negated and (len(stages) > number + 1 or in_group))
-                step = "" if is_free else self._gap(stage, gaps)
+                is_last = number == len(stages) - 1 and not in_group
+                # In the library a step time says nothing of a group, nor of a last stage that repeats.
+                is_free = "group" in stage or (negated and not is_last) or (is_last and _loops(stage))
+                step = "" if is_free else self._gap(stage, [last_gap_ms] if is_last else [])
                 text += f"{_LINKS[link]}{step} {'!' * negated}{element}"
             else:
                 text = "!" * negated + element
