@@ -14,6 +14,8 @@ from tests.engine.rules import batch, program, rule
 
 END_MS = 2**61 - 1
 PAIR = "seq a -> b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
+# The same, but carried by the general matcher: an absence is not for the plain one.
+GUARDED = PAIR.replace("a -> b", "a -> !c -> b").rstrip() + "\n c: e kind == c\n"
 
 
 def bound(rules: list[DeployedRule], *rows: str, watermark_ms: int = END_MS) -> list[list[str]]:
@@ -99,18 +101,20 @@ def test_overflow_is_null_and_counted() -> None:
     assert (advanced.counters["arithmetic_overflows"] > 0, len(advanced.matches)) == (True, 1)
 
 
-def test_too_many_runs_of_a_key_are_evicted_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [PAIR, GUARDED])
+def test_too_many_runs_of_a_key_are_evicted_and_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 5)
-    compiled = program(rule(PAIR + "skip none"))
+    compiled = program(rule(text + "skip none"))
     kept = advance(compiled, None, batch(*(f"x a@{i}" for i in range(9)), "y a@1"), 8)
     assert (kept.counters["runs_evicted"], len(kept.keyed_state)) == (4, 6)
     # The oldest are gone: they are nearest to their end.
     assert kept.keyed_state.events.event_id.to_pylist() == [f"e{i}" for i in range(4, 10)]
 
 
-def test_too_many_matches_of_an_event_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("text", [PAIR, GUARDED])
+def test_too_many_matches_of_an_event_are_dropped_and_counted(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 3)
-    compiled = program(rule(PAIR + "skip none"))
+    compiled = program(rule(text + "skip none"))
     done = advance(compiled, None, batch(*(f"x a@{i}" for i in range(5)), "x b@6"), END_MS)
     assert (done.counters["matches_dropped"], len(done.matches)) == (2, 3)
 
