@@ -1,12 +1,13 @@
 """Every small pattern on every short stream: the engine answers what the oracle answers.
 
-Patterns of two or three variables over the letters a and b, with every link, a choice of quantifiers and skip
-strategies; streams of up to five letters, all of them, each as a key of its own.
+Patterns of two or three variables over the letters a and b, also in groups, with every link, a choice of quantifiers
+and skip strategies; streams of up to five letters, all of them, each as a key of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -104,6 +105,18 @@ def _absences() -> Iterator[PatternIR]:
         yield _pattern(letters, (Link.FOLLOWED_BY, second, third), (first, "", last), SkipKind.NONE, 1)
 
 
+def _groups() -> Iterator[PatternIR]:
+    words = ("?", "+", "{2}", "+ any", "+ strict")
+    for letters, inside, behind, word, last in product(("aba", "abb", "aab"), Link, Link, words, ("", "+")):
+        flat = _pattern(letters, (Link.FOLLOWED_BY, inside, behind), ("", "", last), SkipKind.NONE, None)
+        *group, end = flat.structure.steps
+        rounds = SequenceNode(tuple(group), QUANTIFIERS[word])
+        yield replace(flat, structure=SequenceNode((Step(Link.FOLLOWED_BY, rounds), end)))
+
+
+KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": _groups}
+
+
 def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
     found = engine_answers(program_of(SCHEMA, pattern), whole(batch_of(SCHEMA, streams)))
     expected = oracle_answers(pattern, streams)
@@ -111,17 +124,17 @@ def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
     assert not differing, f"{pattern.structure} {pattern.skip.kind} on {differing[:5]}"
 
 
-@pytest.mark.parametrize("kind", ["pairs", "triples", "absences"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_some_small_patterns_on_every_short_stream(kind: str) -> None:
-    patterns = list({"pairs": _pairs, "triples": _triples, "absences": _absences}[kind]())
+    patterns = list(KINDS[kind]())
     streams = _streams()
     for pattern in patterns[:: max(1, len(patterns) // 40)]:
         _compare(pattern, streams)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["pairs", "triples", "absences"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_small_pattern_on_every_short_stream(kind: str) -> None:
     streams = _streams()
-    for pattern in {"pairs": _pairs, "triples": _triples, "absences": _absences}[kind]():
+    for pattern in KINDS[kind]():
         _compare(pattern, streams)
