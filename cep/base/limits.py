@@ -74,6 +74,8 @@ RULE_PRIORITY_MAX = 10_000
 # One wait for a Kafka broker (metadata, offsets, the next record of a planned range). Broker fail-over takes seconds;
 # past this the read fails with what it waited for, and the runner decides on a restart.
 KAFKA_WAIT_MS_MAX = 30_000
+# Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.
+WEBHOOK_WAIT_MS_MAX = 300_000
 # Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
 KAFKA_IDLE_CONSUMERS_MAX = 4
 

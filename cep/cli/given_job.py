@@ -11,11 +11,23 @@ from collections.abc import Sequence
 
 from cep.base.errors import UsageError
 from cep.lang.render import render_text
-from cep.model.settings import JobSettings
+from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import by_level
 from cep.runners.job import Job
 from cep.runners.observe import Log
+from cep.sinks.letters import LetterFiles
+from cep.sinks.webhook import WebhookSink, WebhookTarget
+
+URLS = ("http://", "https://")
+
+
+def webhook_of(settings: Settings, url: str) -> WebhookSink:
+    """The sink for a webhook. What its receiver refuses goes to files in the checkpoint. Raises: UsageError."""
+    if settings.job.checkpoint is None:
+        raise UsageError(f"alerts to {url} need --checkpoint, where those that are refused are kept")
+    letters = LetterFiles(settings.job.checkpoint / "webhook_refused")
+    return WebhookSink(WebhookTarget(url, settings.output.webhook_secret()), letters)
 
 
 def job_of(settings: JobSettings, deployment: Deployment) -> Job:

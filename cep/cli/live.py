@@ -16,7 +16,7 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import job_of, stop_on_signals, tell_problems
+from cep.cli.given_job import URLS, job_of, stop_on_signals, tell_problems, webhook_of
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
@@ -120,6 +120,8 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
         raise UsageError("give --control or --control-topic, not both: control records have one order")
     wants_topic = topic is not None or control_topic is not None or settings.output.dead_letter_topic is not None
     output_topics = [a.removeprefix(_KAFKA) for a in settings.output.alerts if a.startswith(_KAFKA)]
+    if any(a.startswith(URLS) for a in settings.output.alerts) and not settings.output.webhook_secret():
+        raise UsageError("alerts to a webhook are signed; give the secret as `webhook` of [output] in a settings file")
     if settings.output.dead_letter_topic in output_topics:
         raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
     if servers is None and (wants_topic or output_topics):
@@ -182,6 +184,8 @@ def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
             sinks.append(ConsoleSink())
         elif where.startswith(_KAFKA):
             sinks.append(KafkaTransactionSink(_target(settings, where.removeprefix(_KAFKA), job_name)))
+        elif where.startswith(URLS):
+            sinks.append(webhook_of(settings, where))
         else:
             sinks.append(JsonLinesSink(Path(where)))
     return sinks

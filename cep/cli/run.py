@@ -18,7 +18,7 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import job_of, range_of, stop_on_signals, tell_problems
+from cep.cli.given_job import URLS, job_of, range_of, stop_on_signals, tell_problems, webhook_of
 from cep.model.settings import Settings
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
@@ -170,6 +170,8 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
     for where in dict.fromkeys(settings.output.alerts or ("console",)):
         if where == "console":
             sinks.append(ConsoleSink())
+        elif where.startswith(URLS):
+            sinks.append(webhook_of(settings, where))
         elif not where.startswith("kafka:"):
             sinks.append(JsonLinesSink(Path(where)))
         elif at_once:

@@ -238,7 +238,8 @@ class OutputSettings(_Section):
 
     alerts: Texts = _setting(
         (),
-        "`console`, `kafka:TOPIC`, or a folder for JSON lines; may be several. The console if none is named.",
+        "`console`, `kafka:TOPIC`, the URL of a webhook, or a folder for JSON lines; may be several. The console if "
+        "none is named.",
         "--alerts",
         "WHERE",
         '["kafka:alerts"]',
@@ -257,6 +258,16 @@ class OutputSettings(_Section):
         "NAME",
         '"payments-dead"',
     )
+
+    webhook: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+        {},
+        "`secret`: what alerts to a webhook are signed with; `env:NAME` takes it from the environment.",
+        example='{ "secret" = "env:WEBHOOK_SECRET" }',
+    )
+
+    def webhook_secret(self) -> bytes:
+        """The secret in plain text, empty if there is none."""
+        return self.webhook["secret"].get_secret_value().encode() if "secret" in self.webhook else b""
 
 
 class ObserveSettings(_Section):

@@ -19,6 +19,13 @@ RULES = str(Path(__file__).parents[2] / "rules")
         (["--topic", "y"], "needs --bootstrap-servers"),
         (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
         (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
+        (["--events", "x", "--dead-letter-topic", "d"], "needs --bootstrap-servers"),
+        (
+            ["--topic", "y", "--bootstrap-servers", "z", "--alerts", "kafka:a", "--dead-letter-topic", "a"],
+            "a topic of its own",
+        ),
+        (["--topic", "y", "--bootstrap-servers", "z", "--format", "avro"], "avro needs the url of a schema registry"),
+        (["--events", "x", "--alerts", "https://there/alerts"], "give the secret"),
         (["--events", "x", "--pages", "0"], "$.job.pages: input should be greater than or equal to 1 (--pages)"),
         (["--events", "x", "--key", "card_id,planet"], "no field `planet`"),
         (["--events", "x", "--key-groups", "0"], "$.job.key_groups: input should be greater"),

@@ -38,6 +38,7 @@ def test_the_printed_file_has_every_setting_and_its_examples_are_valid(
 ) -> None:
     monkeypatch.setenv("KAFKA_PASSWORD", "geheim")
     monkeypatch.setenv("REGISTRY_USER", "geheim:auch")
+    monkeypatch.setenv("WEBHOOK_SECRET", "geheim")
     tables = tomllib.loads(uncommented())
     assert [(s, n) for s, table in tables.items() for n in table] == [(s, n) for s, n, _ in fields()]
     found = read_settings(written(tmp_path, uncommented()), {})
