@@ -26,7 +26,7 @@ RULES = str(ROOT / "rules")
         (["--events", "x", "--alerts", "kafka:alerts"], "needs --bootstrap-servers"),
         (["--events", "x", "--control", "a", "--control-topic", "b"], "not both"),
         (["--events", "x"], "there is nothing at x"),
-        (["--events", "-", "--groups", "0-128"], "below the job's 128 key groups"),
+        (["--events", "-", "--groups", "0-40000"], "below the job's"),
         (["--events", "-", "--groups", "7"], "give first-last"),
         (["--events", "x", "--workers", "0"], "$.embedded.workers"),
     ],

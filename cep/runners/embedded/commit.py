@@ -29,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.output import write_letters
+from cep.runners.spark.live_checkpoint import held
 from cep.runners.spark.packed import decode_alerts, encode_alerts
 from cep.sinks.base import AlertSink
 from cep.sources.live.base import LiveSource
@@ -151,9 +153,10 @@ class Commits:
     ) -> None:  # fmt: skip
         """R1 as far as the store: after it `store` is what the newest whole checkpoint has, or empty.
 
-        Raises: StateError.
+        Raises: UsageError if another process has the folder; StateError.
         """
         self._settings = settings
+        self._lock = ExitStack()
         self._on_step = on_step
         self._in_flight: _InFlight | None = None
         self._checkpoints: Checkpoints | None = None
@@ -170,8 +173,16 @@ class Commits:
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
             return
+        self._lock.enter_context(held(settings.folder))
+        try:
+            self._restore(settings.folder, on_checkpoint)
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _restore(self, folder: Path, on_checkpoint: Callable[[int], None]) -> None:
+        settings = self._settings
         self._on_step("R1")
-        folder = settings.folder
         target = Target(settings.target or str(folder / TARGET))
         working = folder / _STORE
         self._claim = Claim(folder)  # before anything of another process is touched
@@ -267,6 +278,7 @@ class Commits:
         self.store.close()
         if self._settings.folder is not None and self._in_flight is None and self._delivered:
             (self._settings.folder / DELIVERED).write_text(str(self._delivered))
+        self._lock.close()
         if self._claim is not None:
             self._claim.close()
 

@@ -30,7 +30,7 @@ from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
 from cep.runners.embedded.pages import pages_of_group
 from cep.runners.job import Programs
-from cep.runners.spark.live_checkpoint import read_job
+from cep.runners.spark.live_checkpoint import held, read_job
 from cep.state.checkpoints import Checkpoints, Part, Restored, restore
 from cep.state.memory import MemoryStore
 from cep.state.pages import StoredPage
@@ -70,12 +70,13 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         parts: list[Part] = []
         payloads: list[dict[str, Any]] = []
         for number, folder in enumerate(checkpoints):
+            opened.enter_context(held(folder))
             found = _newest(folder, work / str(number))
             path = found.path(PART)
             settings = StoreSettings(folder, "memory" if (path / "entries.cep").exists() else backend)
             store = opened.enter_context(settings.open(path))
-            (held,) = found.manifest.parts
-            parts.append(Part(f"{PART}-{number}", store, held.first, held.end))
+            (own,) = found.manifest.parts
+            parts.append(Part(f"{PART}-{number}", store, own.first, own.end))
             payload = read_payload(found.payload)
             if not _is_delivered(folder, found.manifest.number):
                 raise UsageError(
@@ -171,8 +172,8 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredP
         assert job is not None, "_newest has refused one without"
         path = found.path(PART)
         backend = "memory" if (path / "entries.cep").exists() else "rocksdb"
-        (held,) = found.manifest.parts
-        groups = range(held.first, held.end)
+        (kept,) = found.manifest.parts
+        groups = range(kept.first, kept.end)
         if key is not None:
             own = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
             groups = range(own, own + 1) if own in groups else range(0)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cep.base.errors import SinkError, StateCorruptError
+from cep.base.errors import SinkError, StateCorruptError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
@@ -210,3 +210,11 @@ def test_without_a_folder_nothing_is_kept() -> None:
     assert not commits.begin(engine, Sources(Lines([], np.random.default_rng(0)), None))
     assert engine.watermark_ms == TIME_MS_MIN
     commits.close()
+
+
+def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
+    first = Commits(StoreSettings(tmp_path / "job", "memory"))
+    with pytest.raises(UsageError, match="in use by process"):
+        Commits(StoreSettings(tmp_path / "job", "memory"))
+    first.close()
+    Commits(StoreSettings(tmp_path / "job", "memory")).close()
