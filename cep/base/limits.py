@@ -58,12 +58,6 @@ VERSIONS_PER_RULE_MAX = 64
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over
-LIST_ENTRY_CHARS_MAX = 256  # of one entry of a list: a card, an address, a network
-# Entries of one list. At 16 bytes each they are a few hundred MB in every worker process; past this `add` is refused.
-LIST_ENTRIES_MAX = 20_000_000
-LISTS_MAX = 1_000  # lists of a job
-# Changes of a list that wait for the one before them; the last of them is dropped and told.
-LIST_CHANGES_WAITING_MAX = 1_024
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
 SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
 RULE_ID_CHARS_MAX = 64

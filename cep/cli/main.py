@@ -21,6 +21,7 @@ from cep.base.errors import CepError, UsageError
 from cep.cli import (
     check,
     conformance,
+    diff,
     explain,
     fmt,
     lint,
@@ -37,6 +38,7 @@ from cep.cli import (
     run,
     savepoint,
     settings,
+    shadow,
     snooze,
     state,
     test,
@@ -140,6 +142,10 @@ def _run(options: argparse.Namespace) -> int:
             return pause.run_resume(options)
         case "snooze":
             return snooze.run(options)
+        case "diff":
+            return diff.run(options)
+        case "shadow":
+            return shadow.run(options)
         case _:
             return live.run(options)
 
@@ -183,6 +189,8 @@ def _parser() -> argparse.ArgumentParser:
     rollback.add_arguments(_verb(verbs, "rollback", "put an earlier version of a rule in force", rollback.HELP))
     pause.add_arguments(_verb(verbs, "pause", "stop a rule of a job that runs", pause.HELP))
     pause.add_arguments_resume(_verb(verbs, "resume", "let a paused rule go on", pause.HELP_RESUME))
+    diff.add_arguments(_verb(verbs, "diff", "compare two sets of rules on a history", diff.HELP))
+    shadow.add_arguments(_verb(verbs, "shadow", "compare a version in shadow with the live one", shadow.HELP))
     snooze.add_arguments(_verb(verbs, "snooze", "hold back a rule's alerts until a date", snooze.HELP))
     settings.add_arguments(_verb(verbs, "settings", "print a settings file, or check one", settings.HELP))
     run.add_arguments(_verb(verbs, "run", "match a stream in this process, without Java", run.HELP))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -20,12 +21,22 @@ from cep.lang.render import render_text
 from cep.model.rule import ControlRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_rules
+from cep.rulebook.held import Policies, counted, hold_back
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
+from cep.runners.rule_output import held_lines
 
 # Counters whose name begins with one of these tell of something that did not get through.
-_LOSSES = ("poison[", "unkeyed[", "events_without_rule", "runs_evicted", "matches_dropped", "arithmetic_overflows")
+_LOSSES = (
+    "held[",
+    "poison[",
+    "unkeyed[",
+    "events_without_rule",
+    "runs_evicted",
+    "matches_dropped",
+    "arithmetic_overflows",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,8 +90,10 @@ def run(options: argparse.Namespace) -> int:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     replayed = _replay(options, deployment, errors)
-    paths = write_outputs(replayed.alerts, replayed.dead_letters, options.out, format_)
-    _print_summary(deployment, replayed, paths)
+    found = hold_back(replayed.alerts, Policies.of(deployment.rulebook), {})
+    replayed.counters.update(counted(found))
+    paths = write_outputs(found.alerts, replayed.dead_letters, options.out, format_, held_lines(found))
+    _print_summary(deployment, replace(replayed, alerts=found.alerts), paths)
     return 1 if findings else 0
 
 

@@ -33,7 +33,6 @@ from pydantic import (
 
 from cep.base.limits import (
     CONTROL_RECORD_BYTES_MAX,
-    LIST_ENTRY_CHARS_MAX,
     PARAMS_MAX,
     RULE_FILE_BYTES_MAX,
     RULE_ID_CHARS_MAX,
@@ -269,18 +268,6 @@ class SnoozeRecord(_Change):
         return utc_ms(self.until)
 
 
-class ListRecord(_Change):
-    """Change a list. `replace` needs no version before it; `add` and `remove` wait for theirs, the one below.
-
-    `part` says which record of its `replace` this is, from 0: a compacted topic keeps one of each.
-    """
-
-    kind: Literal["list"] = "list"
-    op: Literal["replace", "add", "remove"]
-    entries: tuple[Annotated[str, Field(max_length=LIST_ENTRY_CHARS_MAX)], ...]
-    part: Annotated[int, Field(ge=0)] = 0
-
-
 class HeartbeatRecord(_Strict):
     """No event before `event_time` is to be expected: moves the watermark while the sources are idle."""
 
@@ -296,10 +283,10 @@ class HeartbeatRecord(_Strict):
 
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
-ControlRecord = RuleChange | SnoozeRecord | ListRecord | HeartbeatRecord
+ControlRecord = RuleChange | SnoozeRecord | HeartbeatRecord
 
 _MODELS: tuple[type[BaseModel], ...] = (
-    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, ListRecord, HeartbeatRecord,
+    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, HeartbeatRecord,
 )  # fmt: skip
 _KINDS = tuple(str(model.model_fields["kind"].default) for model in _MODELS)
 _RECORDS: TypeAdapter[ControlRecord] = TypeAdapter(Annotated[ControlRecord, Field(discriminator="kind")])
@@ -333,8 +320,6 @@ def topic_key(record: ControlRecord) -> str:
             return f"{name}/pause"
         case SnoozeRecord(id=name, key=key):
             return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
-        case ListRecord(id=name, part=part):
-            return f"list/{name}/{part}"
         case HeartbeatRecord():
             return "heartbeat"
 

@@ -17,11 +17,11 @@ class Outcome:
 
     applied: the epoch went up by one. ignored: the record is older than what is known, or no change at all.
     refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
-    waiting: a change of a list that comes before the one below it. `from_ms` is the event time that the change holds
-    from, `late_ms` by how much it came too late: events of this span were matched without it.
+    `from_ms` is the event time that the change holds from, `late_ms` by how much it came too late: events of this span
+    were matched without it.
     """
 
-    kind: Literal["applied", "ignored", "refused", "waiting"]
+    kind: Literal["applied", "ignored", "refused"]
     reason: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     late_ms: int = 0
@@ -73,16 +73,6 @@ class SnoozeReport:
 
 
 @dataclass(frozen=True, slots=True)
-class ListReport:
-    """One version of a list in force or waiting for its start."""
-
-    name: str
-    version: int
-    from_ms: int
-    digest: str
-
-
-@dataclass(frozen=True, slots=True)
 class RulebookReport:
     """What `cep` and the runners print of a rulebook. Counters start at 0 in every process.
 
@@ -101,4 +91,3 @@ class RulebookReport:
     ignored_count: int
     refused_count: int
     rule_late_ms: int
-    lists: tuple[ListReport, ...] = ()

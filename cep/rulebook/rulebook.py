@@ -31,7 +31,6 @@ from cep.lang.ir import PatternIR
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
-    ListRecord,
     PauseRecord,
     ResumeRecord,
     RetireRecord,
@@ -151,8 +150,6 @@ class Rulebook:
         from_ms, late_ms = start_of(record.effective_ms, seen_ms)
         if isinstance(record, SnoozeRecord):
             outcome = self.snoozes.apply(record, from_ms)
-        elif isinstance(record, ListRecord):
-            outcome = Outcome("refused", "lists are not known here")
         else:
             outcome = self._change_rule(record, from_ms)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome

@@ -2,6 +2,7 @@
 
     alerts.parquet              the alert table
     alerts.parquet.dead.jsonl   {"code": …, "reason": …, "record": …}, only if there are any
+    alerts.parquet.held.jsonl   {"held": reason, "alert": …}: what the rules hold back, only if there is any
 
 A file is written under another name, made durable, and renamed: a reader sees all of it or the one before. Dead letters
 come first, so that whoever sees the alerts sees them too.
@@ -14,6 +15,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -25,6 +27,7 @@ from cep.sinks.json_form import json_lines
 
 Format = Literal["parquet", "jsonl"]
 _DEAD_SUFFIX = ".dead.jsonl"
+_HELD_SUFFIX = ".held.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +60,23 @@ def check_writable(path: Path) -> None:
         raise UsageError(f"the folder {path.parent} may not be written to; name another for the alerts")
 
 
-def write_outputs(alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, format_: Format) -> list[Path]:
-    """Write both files; dead letters of an earlier replay are removed if there are none now. Returns what was written.
+def write_outputs(
+    alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, format_: Format, held: Sequence[bytes] = ()
+) -> list[Path]:
+    """Write the files; an earlier replay's are removed if there is nothing in them now. Returns what was written.
 
     Raises: SinkError, what was there before is then as it was.
     """
-    dead_path = path.with_name(path.name + _DEAD_SUFFIX)
+    beside = [
+        (path.with_name(path.name + _DEAD_SUFFIX), dead_letters),
+        (path.with_name(path.name + _HELD_SUFFIX), held),
+    ]
     try:
-        if dead_letters:
-            _write(dead_path, lambda file: _write_lines(file, dead_letters))
-        else:
-            dead_path.unlink(missing_ok=True)
+        for beside_path, lines in beside:
+            if lines:
+                _write(beside_path, partial(_write_lines, lines=lines))
+            else:
+                beside_path.unlink(missing_ok=True)
         if format_ == "parquet":
             _write(path, lambda file: pq.write_table(alerts, file, compression="zstd"))
         else:
@@ -77,7 +86,7 @@ def write_outputs(alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, f
             f"{alerts.num_rows} alerts cannot be written to {path}: {error}; make room or name another file, then "
             "replay again"
         ) from error
-    return [path, dead_path] if dead_letters else [path]
+    return [path, *(beside_path for beside_path, lines in beside if lines)]
 
 
 def write_letters(folder: Path, number: int, letters: Sequence[bytes]) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.rulebook.held import Policies, counted, forgotten, hold_back, memory_from_json, memory_json
+from cep.rulebook.held import HeldBack, Policies, counted, forgotten, hold_back, memory_from_json, memory_json
 from cep.sinks.durable import write_durably
 from cep.sinks.json_form import json_lines
 
@@ -57,10 +57,7 @@ class RuleOutput:
         policies = Policies.from_json(self.status["policies"])
         found = hold_back(alerts, policies, memory)
         if found.held.num_rows:
-            lines = [
-                orjson.dumps({"held": reason, "alert": orjson.Fragment(line)})
-                for reason, line in zip(found.reasons, json_lines(found.held), strict=True)
-            ]
+            lines = held_lines(found)
             write_durably(self._directory / HELD_FOLDER / f"batch-{batch_id:019d}.jsonl", b"\n".join(lines) + b"\n")
         self._remember(policies, memory, found.memory, alerts, batch_id)
         if status is not None:
@@ -79,6 +76,12 @@ class RuleOutput:
         self._memory_batch_id, self._before, self._after = batch_id, before, after
         memory = {"batch_id": batch_id, "before": memory_json(before), "after": memory_json(after)}
         write_durably(self._directory / _MEMORY_FILE, orjson.dumps(memory))
+
+
+def held_lines(found: HeldBack) -> list[bytes]:
+    """What was held back, a JSON object each: `{"held": reason, "alert": …}`."""
+    lines = zip(found.reasons, json_lines(found.held), strict=True)
+    return [orjson.dumps({"held": reason, "alert": orjson.Fragment(line)}) for reason, line in lines]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -2,7 +2,7 @@
 alerts back.
 
     {"digest": …, "epoch": 7, "rules": [{"rule_id": …, "version": …, "status": …, "content_hash": …, "from_ms": …}],
-     "last_versions": {…}, "paused": […], "snoozes": […], "lists": […], "refused": [{"rule_id", "version", "reason"}],
+     "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
      "policies": {…}}
 
 Tested by: tests/runners/test_rule_output.py

@@ -29,6 +29,8 @@ from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, key_hashes, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.nfa.program import Program
+from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
+from cep.rulebook.held import forgotten as forgotten_memory
 from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.pages import Pages
 from cep.runners.embedded.share import Done, Share, Work
@@ -36,6 +38,7 @@ from cep.runners.event_time import PartitionTimes, due_before, merged, watermark
 from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
+from cep.runners.rule_output import held_lines
 from cep.state.pages import StoredPage
 from cep.state.store import DurableStore, WriteBatch
 
@@ -88,6 +91,7 @@ class Engine:
         self._bounds = np.array(bounds[1:], np.int32)
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._programs = Programs()
+        self._memory: Memory = {}
         self._rules = JobRules(job, initial)
         self._rulebook = known(self._rules, "")
         self.times: PartitionTimes = {}
@@ -133,11 +137,16 @@ class Engine:
                 counters.update(done.output.counters)
             if produced and level + 1 < job.levels_count:
                 self._route_produced(concat_decoded(job.schema, produced), routed)
+        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        policies = Policies.of(self._rulebook.rulebook)
+        held = hold_back(alerts, policies, self._memory)
+        self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
+        letters += held_lines(held)
+        counters.update(counted(held))
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
-        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-        return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
+        return Stepped(held.alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
         """The pages in which a key may have runs of patterns that read the source, and the programs in force.
@@ -233,6 +242,7 @@ class Engine:
             self.store.write(batch)
         payload = {
             "rulebook": rulebook_bytes(self._rulebook.rulebook).decode(),
+            "held_memory": memory_json(self._memory),
             "watermark_ms": self.watermark_ms,
             "times": {name: list(at) for name, at in self.times.items()},
         }
@@ -242,6 +252,7 @@ class Engine:
         """Go on from what `save` gave, with the store as it was then. Raises: StateError."""
         try:
             self._rulebook = restored(self._rules, payload["rulebook"].encode())
+            self._memory = memory_from_json(payload["held_memory"])
             self.watermark_ms = int(payload["watermark_ms"])
             self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in payload["times"].items()}
         except (KeyError, TypeError, ValueError) as error:

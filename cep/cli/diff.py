@@ -1,0 +1,141 @@
+"""`cep diff OLD NEW --events PATH`: two folders of rules over one history → alerts gained and lost, quality, cost.
+
+Tested by: tests/cli/test_diff.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.base.errors import UsageError
+from cep.base.limits import KEY_GROUPS_DEFAULT
+from cep.base.schema import Kind, Schema
+from cep.rulebook.compare import Comparison, Quality, compare, quality
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.files import read_rules
+from cep.runners.embedded import replay as embedded
+from cep.runners.output import Replayed
+
+HELP = """\
+Replay a history with two sets of rules, in this process, and compare: which alerts come and go, with examples; how
+many are right, where a column of the events says which are bad; what an event costs with each. All matches count, those
+of shadow versions and those that would be held back as well.
+
+examples:
+  git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet
+  cep diff before/rules rules --events history.parquet --label is_fraud
+"""
+_READERS = {
+    ".parquet": pa.parquet.read_table, ".csv": pa.csv.read_csv, ".json": pa.json.read_json,
+    ".jsonl": pa.json.read_json, ".ndjson": pa.json.read_json,
+}  # fmt: skip
+_NO = ("", "0", "false", "no", "n")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("old", type=Path, metavar="OLD", help="folder of rules")
+    parser.add_argument("new", type=Path, metavar="NEW", help="folder of rules")
+    parser.add_argument("--events", type=Path, required=True, metavar="PATH", help="a file or folder of events")
+    parser.add_argument("--label", metavar="COLUMN", help="column of the events that is true, or 1, for bad ones")
+    parser.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0 if nothing is gained or lost, 1 if something is. Raises: UsageError and other CepErrors."""
+    console = Console(highlight=False, soft_wrap=True)
+    errors = Console(stderr=True, highlight=False)
+    deployments = [_deployment(folder, errors) for folder in (options.old, options.new)]
+    replays = [
+        embedded.read_and_replay(deployment, options.events, options.cores, KEY_GROUPS_DEFAULT, errors)
+        for deployment in deployments
+    ]
+    qualities: list[Quality] = []
+    if options.label is not None:
+        bad = _labelled(options.events, options.label, deployments[1].schema)
+        qualities = [quality(found.alerts, bad) for found in replays]
+    found = compare(replays[0].alerts, replays[1].alerts)
+    _print_figures(replays, qualities, console)
+    print_changes(found, options.examples, console)
+    return 1 if found.gained or found.lost else 0
+
+
+def _deployment(folder: Path, errors: Console) -> Deployment:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder of rules")
+    records, problems = read_rules(folder)
+    deployment = deploy(records)
+    problems += [f"{folder}: {rule.rule_id} is set aside: {rule.reason}" for rule in deployment.set_aside]
+    for problem in problems:
+        errors.print(problem, markup=False)
+    if not deployment.key_domains:
+        raise UsageError(f"{folder} has no rule that can be in force")
+    return deployment
+
+
+def _labelled(path: Path, column: str, schema: Schema) -> set[str]:
+    """The ids of the events that are labelled. Raises: UsageError if the events have no such column."""
+    files = sorted(p for p in path.rglob("*") if p.suffix in _READERS) if path.is_dir() else [path]
+    names = {field.name for event in schema.event_types for field in event.fields if field.type.kind is Kind.ID}
+    found: set[str] = set()
+    for file in files:
+        table = _READERS[file.suffix](file)
+        id_name = next((name for name in table.column_names if name in names), None)
+        if column not in table.column_names or id_name is None:
+            raise UsageError(f"{file} has no column {column}, or none of the ids {', '.join(sorted(names))}")
+        text = pc.utf8_lower(pc.fill_null(table[column].cast(pa.string()), ""))
+        is_bad = pc.invert(pc.is_in(text, value_set=pa.array(_NO)))
+        found |= set(table[id_name].cast(pa.string()).filter(is_bad).to_pylist())
+    return found
+
+
+def _print_figures(replays: Sequence[Replayed], qualities: Sequence[Quality], console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("", "old", "new"):
+        table.add_column(title, justify="right" if title else "left")
+    table.add_row("alerts", *(f"{found.alerts.num_rows:,}" for found in replays))
+    for name in ("precision", "recall") if qualities else ():
+        values = [getattr(found, name) for found in qualities]
+        table.add_row(name, *("–" if value is None else f"{value:.3f}" for value in values))
+    table.add_row("µs an event", *(_cost(found) for found in replays))
+    for name in ("run_steps", "runs_started"):
+        table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(found, name) for found in replays))
+    console.print(table)
+
+
+def _cost(found: Replayed) -> str:
+    events = found.counters["events"]
+    return f"{found.seconds / events * 1e6:.2f}" if events else "–"
+
+
+def _rate(found: Replayed, name: str) -> str:
+    events = found.counters["events"]
+    return f"{found.counters[name] / events:.3f}" if events else "–"
+
+
+def print_changes(found: Comparison, examples_count: int, console: Console) -> None:
+    """What is gained, lost and kept, by rule, with examples."""
+    console.print(f"\nkept {found.kept_count:,}, gained {len(found.gained):,}, lost {len(found.lost):,}")
+    for title, alerts, style in (("gained", found.gained, "green"), ("lost", found.lost, "red")):
+        by_rule: dict[str, list[dict[str, Any]]] = {}
+        for alert in alerts:
+            by_rule.setdefault(alert["rule_id"], []).append(alert)
+        for rule_id, own in sorted(by_rule.items()):
+            console.print(Text(f"{title} {len(own):,} of {rule_id}", style=style))
+            for alert in own[:examples_count]:
+                at = str(alert["detected_at"])[:19]
+                events = ", ".join(event["event_id"] for event in alert["events"])
+                console.print(f"  {at}  {alert['key']}  {alert['message']}  [{events}]", markup=False)

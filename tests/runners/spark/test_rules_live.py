@@ -1,0 +1,121 @@
+"""The life of a rule in a job of Spark that reads its events and its control records from a broker: published, seen to
+fire, put in shadow, promoted, rolled back, paused, with restarts between. Nothing is lost and nothing comes twice."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.model.rule import (
+    ControlRecord,
+    HeartbeatRecord,
+    PauseRecord,
+    ResumeRecord,
+    RollbackRecord,
+    UpsertRecord,
+    topic_key,
+    utc_text,
+)
+from cep.rulebook.held import Policies, hold_back
+from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.rulebook import Rulebook
+from cep.runners.control_topic import read_status
+from cep.runners.output import Replayed
+from cep.runners.spark.live import LiveSettings, TopicSource, serve, start_live
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.replay import replay
+from cep.sinks.letters import LetterFiles
+from tests.real_kafka import KafkaCluster
+from tests.runners.spark.live_cases import make_job, payments, rows, rules, split, time_ms
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+RULE = "small_then_large"
+
+
+class Run:
+    """One job on one broker, started anew for each phase."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, initial: list[UpsertRecord]) -> None:
+        self.spark, self.kafka, self.folder = spark, kafka, folder
+        self.job = make_job(rules().values())
+        self.initial = tuple(record.to_json() for record in initial)
+        self.reports: list[BatchReport] = []
+        self.history: list[ControlRecord] = list(initial)
+        for topic in ("life-events", "life-control", "life-status"):
+            kafka.create(topic, 1)
+        self.control = Topic(kafka.address, "life-control")
+        self.status = StatusTopic(kafka.address, "life-status")
+
+    def phase(self, lines: list[bytes], *records: ControlRecord) -> dict[str, object]:
+        """Publish, send events, and let the job run until it has read everything; returns what it says of its rules."""
+        self.control.send((topic_key(record).encode(), record.to_json()) for record in records)
+        self.history += [record for record in records if not isinstance(record, HeartbeatRecord)]
+        self.kafka.send("life-events", ({"value": line, "partition": 0} for line in lines))
+        self.spark.conf.set("spark.sql.shuffle.partitions", "2")
+        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
+        settings = LiveSettings(
+            self.job,
+            self.initial,
+            TopicSource(self.kafka.address, "life-events"),
+            TopicSource(self.kafka.address, "life-control"),
+            self.folder / "checkpoint" / "query",
+            available_now=True,
+            status=self.status,
+        )
+        serve(start_live(self.spark, settings, output), output, threading.Event())
+        status = read_status(self.status)
+        assert status is not None
+        return status
+
+    def replayed(self, lines: list[bytes]) -> Replayed:
+        """What a replay of the events finds with the history of the control topic."""
+        book = Rulebook(self.job.schema, self.job.domains)
+        for record in self.history:
+            assert book.apply(record, None).kind == "applied"
+        (self.folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+        found = replay(self.job, book, self.spark.read.text(str(self.folder / "events.jsonl")), "value", 2)
+        return Replayed(hold_back(found.alerts, Policies.of(book), {}).alerts, (), found.counters, 0.0)
+
+
+def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    given = rules()
+    parts = split(payments(41), 7)
+    starts = [utc_text(time_ms(part[0])) for part in parts]
+    first = given[RULE].model_copy(update={"effective_at": starts[1]})
+    stricter = {"params": {**first.params, "large": 700.0}}
+    shadow = first.model_copy(update={"version": 2, "status": "shadow", "effective_at": starts[2], **stricter})
+    promoted = first.model_copy(update={"version": 3, "effective_at": starts[3], **stricter})
+    back = RollbackRecord(id=RULE, version=4, to_version=1, rule=first, effective_at=starts[4])
+    run = Run(spark, kafka_broker, tmp_path, [rule for name, rule in given.items() if name != RULE])
+
+    run.phase(parts[0])
+    status = run.phase(parts[1], first)
+    assert status["last_versions"][RULE] == 1  # type: ignore[index]
+    run.phase(parts[2], shadow)
+    status = run.phase(parts[3], promoted)
+    assert status["last_versions"][RULE] == 3  # type: ignore[index]
+    run.phase(parts[4], back)
+    status = run.phase(parts[5], PauseRecord(id=RULE, version=1, effective_at=starts[5]))
+    assert status["paused"] == [RULE]
+    run.phase(parts[6], ResumeRecord(id=RULE, version=2, effective_at=starts[6]))
+    status = run.phase([], HeartbeatRecord(event_time="2026-06-01T00:00:00Z"))
+    assert (status["paused"], status["refused"]) == ([], [])
+
+    lines = [line for part in parts for line in part]
+    alerts = pa.concat_tables([report.alerts for report in run.reports])
+    found = run.replayed(lines)
+    assert rows(alerts) == rows(found.alerts)
+    versions = {alert["version"] for alert in alerts.to_pylist() if alert["rule_id"] == RULE}
+    assert versions <= {1, 3, 4}
+    assert 1 in versions
+    held = [orjson.loads(line) for file in (tmp_path / "checkpoint" / "held").glob("*") for line in file.open("rb")]
+    assert {line["held"] for line in held} <= {"shadow"}
+    totals = run.reports[-1].totals
+    assert totals["events"] == len(lines)
+    assert totals["control_applied"] == 6
+    assert totals["rule_late_ms"] == 0
