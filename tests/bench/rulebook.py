@@ -1,0 +1,124 @@
+"""What changes of rules cost: a large rulebook, one change of it, a burst of changes, and events meanwhile.
+
+    python -m tests.bench.rulebook [RULES] [RECORDS] [EVENTS]        2000, 10000 and 1000000 if left out
+
+The rules are the demo's `small_then_large` with other amounts, so all of them react to its payments. One process, one
+core; what a key group adds on Spark is a hash.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.schema import Schema
+from cep.columnar.batch import TEXT, EventBatch, data_columns, empty_batch
+from cep.model.rule import UpsertRecord, parse_control
+from cep.rulebook.deploy import schema_of
+from cep.rulebook.files import read_rules
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import save
+from cep.runners.job import Programs, StepOutput, match_step
+
+ROOT = Path(__file__).parents[2]
+DOMAIN = ("card_id",)
+BATCH = 50_000
+
+
+def record_of(base: UpsertRecord, number: int, version: int) -> bytes:
+    """One rule of many: a threshold of its own, and another one for each version."""
+    large = 5_000 + number + version / 100
+    changes = {"id": f"rule_{number}", "version": version, "params": {**base.params, "large": large}}
+    return base.model_copy(update={**changes, "on_update": "restart"}).to_json()
+
+
+def apply(book: Rulebook, data: bytes, seen_ms: int | None) -> None:
+    """As a job does: read, check, apply."""
+    record, problems = parse_control(data)
+    assert record is not None, problems
+    assert book.apply(record, seen_ms).kind == "applied"
+
+
+def batches(schema: Schema, count: int) -> Iterator[EventBatch]:
+    """Payments of 5 000 cards, one every millisecond; one in ten is small, none is large enough to fire."""
+    rng = np.random.default_rng(1)
+    for first in range(0, count, BATCH):
+        size = min(BATCH, count - first)
+        cards = pa.array([f"c{n}" for n in rng.integers(0, 5_000, size)], TEXT)
+        columns = {name: column.take(pa.array(np.zeros(size, np.int64))) for name, column in _one(schema).items()}
+        columns |= {"card_id": cards, "amount": pa.array(np.where(rng.random(size) < 0.1, 50, 20_000))}
+        ids = pa.array([f"t{n}" for n in range(first, first + size)], TEXT)
+        yield EventBatch(cards, ids, np.zeros(size, np.int16), np.arange(first, first + size) + 1_000, columns)
+
+
+def _one(schema: Schema) -> dict[str, pa.Array]:
+    columns = empty_batch(schema).columns
+    return {name: pa.nulls(1, columns[name].type) for name in data_columns(schema)}
+
+
+def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> tuple[float, int]:
+    """(events a second, alerts) with the burst spread evenly over the batches."""
+    programs, keyed_state, output = Programs(), None, StepOutput()
+    all_batches = list(batches(schema, events))
+    share = -(-len(burst) // len(all_batches))
+    started = time.perf_counter()
+    for number, batch in enumerate(all_batches):
+        for data in burst[number * share : (number + 1) * share]:
+            apply(book, data, int(batch.time_ms[0]) - 1)
+        program = programs.of(book, schema)[DOMAIN]
+        keyed_state = match_step(program, keyed_state, batch, int(batch.time_ms[-1]), output)
+        book.forget(int(batch.time_ms[-1]))
+    return events / (time.perf_counter() - started), output.alert_table().num_rows
+
+
+def main() -> None:
+    """Print one line for each figure."""
+    given = [int(text) for text in sys.argv[1:]]
+    rules_count, records_count, events = (*given, *(2_000, 10_000, 1_000_000)[len(given) :])
+    records, _ = read_rules(ROOT / "rules")
+    base = next(record for record in records if record.id == "small_then_large")
+    schema = schema_of([base])
+    book = Rulebook(schema, (DOMAIN,))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.perf_counter()
+    for number in range(rules_count):
+        apply(book, record_of(base, number, 1), None)
+    seconds = time.perf_counter() - started
+    grown_mb = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb) / 1_024
+    print(f"{rules_count} rules: {seconds:.2f} s, {seconds / rules_count * 1e3:.2f} ms each, {grown_mb:.0f} MB more")
+    saved = save(book)
+    print(f"saved: index {len(saved.index) / 1e6:.2f} MB, records {sum(map(len, saved.records.values())) / 1e6:.2f} MB")
+
+    changed = book.copy()
+    steps: dict[str, Callable[[], object]] = {
+        "apply": lambda: apply(changed, record_of(base, 0, 2), 999),
+        "save": lambda: save(changed),
+        "program": lambda: Programs().of(changed, schema),
+    }
+    for name, step in steps.items():
+        started = time.perf_counter()
+        step()
+        print(f"one change of {rules_count} rules, {name}: {(time.perf_counter() - started) * 1e3:.1f} ms")
+
+    burst = [record_of(base, n % rules_count, 2 + n // rules_count) for n in range(records_count)]
+    alone = book.copy()
+    started = time.perf_counter()
+    for data in burst:
+        apply(alone, data, 999)
+    seconds = time.perf_counter() - started
+    print(f"a burst of {records_count} records: {seconds:.2f} s, {seconds / records_count * 1e3:.2f} ms each")
+
+    matched(schema, book.copy(), min(events, BATCH), [])  # kernels are loaded now
+    quiet, _ = matched(schema, book.copy(), events, [])
+    busy, _ = matched(schema, book.copy(), events, burst)
+    print(f"events a second: {quiet:,.0f} without changes, {busy:,.0f} during the burst")
+
+
+if __name__ == "__main__":
+    main()
