@@ -55,10 +55,10 @@ def job_of(settings: JobSettings, deployment: Deployment) -> Job:
 
 
 def range_of(text: str) -> range:
-    """`0-63` as key groups. Raises: UsageError."""
+    """`0-15` as key groups. Raises: UsageError."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
-        raise UsageError(f"--groups {text}: give first-last, as 0-63")
+        raise UsageError(f"--groups {text}: give first-last, as 0-15")
     return range(int(first), int(last) + 1)
 
 

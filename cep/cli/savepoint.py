@@ -29,7 +29,7 @@ savepoint was made: events since then are read and matched again, and so are the
 examples:
   cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
   cep restore --from /backup/cep --list
-  cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-63     (a process of `cep run`)
+  cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-15     (a process of `cep run`)
 """
 
 
@@ -54,7 +54,7 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
     parser.add_argument("--name", metavar="NAME", help="of the savepoint (default: the latest)")
     parser.add_argument(
-        "--groups", metavar="RANGE", help="of a savepoint of `cep run`: the key groups of this process, as 0-63"
+        "--groups", metavar="RANGE", help="of a savepoint of `cep run`: the key groups of this process, as 0-15"
     )
     parser.add_argument("--store", choices=("rocksdb", "memory"), default="rocksdb", help="of `cep run` (rocksdb)")
 

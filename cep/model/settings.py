@@ -313,7 +313,7 @@ class EmbeddedSettings(_Section):
         "Key groups of this process, first-last; all of them if not given. Each process needs a checkpoint of its own.",
         "--groups",
         "RANGE",
-        '"0-63"',
+        '"0-15"',
     )
     store: Literal["rocksdb", "memory"] = _setting(
         "rocksdb", "Where keyed state is kept between checkpoints: rocksdb or memory.", "--store", "WHERE"
