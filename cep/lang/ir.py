@@ -157,8 +157,8 @@ class Call:
 
 
 CalendarUnit = Literal["hour", "day", "week", "month", "year"]
-# The longest that a unit can be: a clock that is put back makes it an hour longer.
 _HOUR_MS = 3_600_000
+# The longest that a unit can be: a clock that is put back makes it an hour longer.
 CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
     "hour": 2 * _HOUR_MS,
     "day": 25 * _HOUR_MS,
@@ -175,7 +175,8 @@ HistoryFn = Literal[
 class HistoryWindow:
     """Which past events: with `ms` those in (t − ms, t], else those since the calendar unit of t began in `zone`.
 
-    t is the time of the event under test. `previous` leaves that event out.
+    t is the time of the event under test. `previous` leaves that event out. Of events of time t only those up to it in
+    the order (time, id) count.
     """
 
     ms: int | Param | None
@@ -189,9 +190,9 @@ class History:
     """A function of the key's past events of one type, seen from the event under test.
 
     `argument` and `where` speak of each past event by CurrentField. `by`: only events with the same values of these
-    fields as the event under test. `window` None is all that is kept: `last` and `exists` then leave out the event
-    under test, and `first_seen` (event_type "", any type that has the field) is the time since the key first had the
-    value that `by` has now, 0 if that is now. `last` has the field as its argument.
+    fields as the event under test; none if one of them is null there. `window` None is all that is kept: `last` and
+    `exists` then leave out the event under test, and `first_seen` (event_type "", any type that has the field) is the
+    time since the key first had the value that `by` has now, 0 if that is now. `last` has the field as its argument.
     Of no events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
     Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
     nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100.
