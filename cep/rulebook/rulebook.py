@@ -12,7 +12,8 @@ restored rulebook has to say the same as the one that was saved (intervals.py). 
 one and ends only an earlier shadow; a live version ends both.
 Whatever the order in which records come and however often: of each thing the highest version is the last word.
 Knows nothing of Spark or Kafka. Every key group applies the same records in the same order and holds an equal rulebook.
-Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_pause.py
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_timeline.py,
+tests/rulebook/test_pause.py, tests/rulebook/test_edges.py
 """
 
 from __future__ import annotations
