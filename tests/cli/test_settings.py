@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import UsageError
+from cep.base.limits import KEY_GROUPS_LIVE_DEFAULT
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.main import main
 from cep.model.settings import SECTIONS, Settings, default_file, extra_of, fields
@@ -59,4 +60,4 @@ def test_flags_of_every_type() -> None:
 def test_help_has_every_flag() -> None:
     text = parser().format_help()
     assert all(extra_of(info)["flag"] in text for _, _, info in fields() if extra_of(info)["flag"])
-    assert "(default: 128)" in text
+    assert f"(default: {KEY_GROUPS_LIVE_DEFAULT})" in text
