@@ -7,7 +7,7 @@ Tested by: tests/rulebook/test_kafka.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -107,8 +107,3 @@ def _produce(
         else:
             producer.poll(0)
             return
-
-
-def keyed(records: Sequence[tuple[str, bytes]]) -> list[tuple[bytes, bytes | None]]:
-    """(key, value) as bytes."""
-    return [(key.encode(), value) for key, value in records]
