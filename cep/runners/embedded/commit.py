@@ -46,7 +46,6 @@ from cep.runners.spark.packed import decode_alerts, encode_alerts
 from cep.sinks.base import AlertSink
 from cep.sources.live.base import LiveSource
 from cep.state.checkpoints import Checkpoints, Part, Published, restore
-from cep.state.claim import Claim
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
@@ -160,7 +159,6 @@ class Commits:
         self._on_step = on_step
         self._in_flight: _InFlight | None = None
         self._checkpoints: Checkpoints | None = None
-        self._claim: Claim | None = None
         self.restored: dict[str, Any] | None = None
         self.restored_number = 0
         self.restored_part: range | None = None
@@ -185,7 +183,6 @@ class Commits:
         self._on_step("R1")
         target = Target(settings.target or str(folder / TARGET))
         working = folder / _STORE
-        self._claim = Claim(folder)  # before anything of another process is touched
         shutil.rmtree(working, ignore_errors=True)  # of a process that ended: nobody knows of which moment it is
         found = restore(target, working)
         self.store = settings.open(working / PART)
@@ -279,8 +276,6 @@ class Commits:
         if self._settings.folder is not None and self._in_flight is None and self._delivered:
             (self._settings.folder / DELIVERED).write_text(str(self._delivered))
         self._lock.close()
-        if self._claim is not None:
-            self._claim.close()
 
 
 def packed_alerts(alerts: pa.Table) -> str:

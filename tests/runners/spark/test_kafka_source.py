@@ -139,7 +139,7 @@ def test_records_that_retention_took(spark: SparkSession, kafka: MockKafka, tmp_
         ("batch", {"endingOffsets": '{"batch": {"0": 99999}}'}, "the partition ends at"),
         ("batch", {"maxRecordPerPartition": "1"}, "did you mean maxRecordsPerPartition"),
         ("batch", {"maxRecordsPerPartition": "0"}, "a number above 0, not '0'"),
-        ("batch", {"maxRecordsPerTrigger": "1"}, "is for streaming"),
+        ("batch", {"maxRecordsPerTrigger": "1"}, "bounds a trigger only in streaming"),
         (" ,", {}, "needs option topic"),
         ("batch", {"kafka.sasl.pasword": "hunter2"}, r"No such configuration property.*sasl\.pasword"),
     ],

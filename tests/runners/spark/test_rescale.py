@@ -45,7 +45,9 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     found = replayed(spark, tmp_path / "events", live.job, rules().values())
     assert live.alerts() == rows(found.alerts)
     assert live.totals["late_events"] == 0
-    assert live.totals["runs"] == 0
+    kept = held(stored_pages(spark, checkpoint, live.job))
+    assert kept.runs == live.totals["runs"]
+    assert {share.rule_id for share in kept.rules} == {"dormant_then_large"}, "its window is 1000 days, no other's is"
 
 
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
