@@ -97,6 +97,15 @@ def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(reversed(kept))
 
 
+def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
+    """The shadows without those whose whole turn a change of the live track takes: older ones that start no sooner.
+
+    They go when the change comes, because it may be forgotten before they would start: a retirement has nothing that
+    goes on.
+    """
+    return tuple(c for c in shadows if c.version > ender.version or c.from_ms < ender.from_ms)
+
+
 def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
     """The interval of every version that matches, pauses not counted.
 

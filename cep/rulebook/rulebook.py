@@ -43,7 +43,18 @@ from cep.model.rule import (
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.carry import same_automaton
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
-from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled, start_of, with_turns
+from cep.rulebook.intervals import (
+    Change,
+    Entry,
+    Switch,
+    end_of,
+    not_overtaken,
+    parts,
+    rules_of,
+    settled,
+    start_of,
+    with_turns,
+)
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
 from cep.rulebook.snoozes import Snoozes
@@ -195,6 +206,7 @@ class Rulebook:
             known.shadow, known.shadow_version = changes, record.version
         else:
             known.live, known.version = changes, record.version
+            known.shadow = not_overtaken(known.shadow, changes[-1])
         refusal = self.refusals.get(record.id)
         if refusal is not None and refusal.version <= record.version:
             del self.refusals[record.id]

@@ -181,3 +181,16 @@ def test_the_reference_sees_versions() -> None:
         arrivals = [Arrival(first, 0), Arrival(second, 2)]
         assert reference(events, arrivals) == found
         assert engine(events, arrivals, [1, 3], [3]) == found
+
+
+@pytest.mark.parametrize("ender", ["draft", "retire"])
+def test_a_shadow_that_was_ended_before_it_starts_stays_away(ender: str) -> None:
+    """Also once the change that ended it is forgotten, which is before the shadow would start."""
+    events = [Payment(1_000, 900), Payment(1_060, 900), Payment(1_110, 50), Payment(1_115, 650)]
+    shadow = upsert("a", 1, utc_text(1_100), 5, status="shadow")
+    at_ms = utc_text(1_050)
+    second = RetireRecord(id="a", version=2, effective_at=at_ms) if ender == "retire" else None
+    arrivals = [Arrival(shadow, 1), Arrival(second or upsert("a", 2, at_ms, 5, status="draft"), 1)]
+    assert reference(events, arrivals) == set()
+    assert engine(events, arrivals, [2], [2]) == set()
+    assert engine(events, arrivals[:1], [2], [2]) == {("a", 1, 1_110, 1_115)}, "it would have found something"
