@@ -103,7 +103,8 @@ def _rule_program(compiler: RuleCompiler, streams: list[tuple[int, ...]], at_mea
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
-    """A version that carries takes over from all parts of the one before: only the last one has runs left."""
+    """A version that carries takes over from the part of the one before that still sees events when it starts: what a
+    pause or a live version has ended before has no run left to hand over."""
     return tuple(
         sorted(
             (rule.from_ms, giver, taker)
@@ -111,6 +112,7 @@ def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...
             if rule.carries
             for giver, other in enumerate(rules)
             if (other.rule_id, other.version, other.status) == (rule.rule_id, rule.carries, rule.status)
+            and other.until_ms > rule.from_ms
         )
     )
 

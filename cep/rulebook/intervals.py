@@ -109,13 +109,14 @@ def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...
 def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
     """The interval of every version that matches, pauses not counted.
 
-    `changes` have their turns; `enders` are changes of higher versions that end these too, and all that they see.
+    `changes` have their turns; `enders` are changes of another track: those of higher versions end these too, and all
+    that they see, unless a change of here that is higher still has taken their turn.
     """
     for number, change in enumerate(changes):
         if change.entry is None:
             continue
         later = changes[number + 1 :]
-        above = [ender.from_ms for ender in enders if ender.version > change.version]
+        above = [e.from_ms for e in enders if e.version > change.version and not _is_overtaken(e, later)]
         closed_ms = min([change.closed_ms, *(c.from_ms for c in later[:1]), *above])
         ended_ms = min([change.ended_ms, *(c.from_ms for c in later if c.drops), *above])
         from_ms = change.from_ms if change.resumed_ms is None else change.resumed_ms
@@ -127,6 +128,10 @@ def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterat
             change.entry.rule, from_ms=from_ms, starts_until_ms=closed_ms, until_ms=ended_ms,
             resumed_ms=change.resumed_ms, carries=carries,
         )  # fmt: skip
+
+
+def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
+    return any(change.version > ender.version and change.from_ms <= ender.from_ms for change in later)
 
 
 def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:

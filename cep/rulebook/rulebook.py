@@ -9,7 +9,7 @@ that is waiting for its start, in force, or draining, each with its interval res
 
 The start of a change is kept, not worked out again: it depends on what the job had seen when the record came, and a
 restored rulebook has to say the same as the one that was saved (intervals.py). A shadow version stands beside the live
-one and ends only an earlier shadow; a live version ends both.
+one and ends only an earlier shadow; a live version ends both, but no shadow that a still higher one has followed.
 Whatever the order in which records come and however often: of each thing the highest version is the last word.
 Knows nothing of Spark or Kafka. Every key group applies the same records in the same order and holds an equal rulebook.
 Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_timeline.py,

@@ -194,3 +194,40 @@ def test_a_shadow_that_was_ended_before_it_starts_stays_away(ender: str) -> None
     assert reference(events, arrivals) == set()
     assert engine(events, arrivals, [2], [2]) == set()
     assert engine(events, arrivals[:1], [2], [2]) == {("a", 1, 1_110, 1_115)}, "it would have found something"
+
+
+CARRYING = upsert("a", 3, utc_text(1_008), 5, on_update="carry")
+
+
+@pytest.mark.parametrize("cuts", [[], [1]])
+def test_what_a_pause_has_ended_is_not_carried_on(cuts: list[int]) -> None:
+    """Though no event came between the pause and the version that carries."""
+    events = [Payment(1_000, 50), Payment(1_010, 650)]
+    pause = PauseRecord(id="a", version=1, effective_at=utc_text(1_004))
+    resume = ResumeRecord(id="a", version=2, effective_at=utc_text(1_006))
+    arrivals = [Arrival(record, 0) for record in (upsert("a", 1, None, 5), pause, resume, CARRYING)]
+    assert engine(events, arrivals, cuts, cuts) == reference(events, arrivals) == set()
+    unpaused = [arrivals[0], arrivals[3]]
+    assert engine(events, unpaused, cuts, cuts) == reference(events, unpaused) == {("a", 3, 1_000, 1_010)}
+
+
+@pytest.mark.parametrize("cuts", [[], [1]])
+def test_what_a_live_version_has_ended_is_not_carried_on(cuts: list[int]) -> None:
+    """A shadow carries from the shadow before it, unless a live version came between the two."""
+    events = [Payment(1_000, 50), Payment(1_010, 650)]
+    first = upsert("a", 1, None, 5, status="shadow")
+    live = upsert("a", 2, utc_text(1_004), 5)
+    third = CARRYING.model_copy(update={"status": "shadow"})
+    arrivals = [Arrival(record, 0) for record in (first, live, third)]
+    assert engine(events, arrivals, cuts, cuts) == reference(events, arrivals) == set()
+    alone = [arrivals[0], arrivals[2]]
+    assert engine(events, alone, cuts, cuts) == reference(events, alone) == {("a", 3, 1_000, 1_010)}
+
+
+def test_a_change_that_a_later_shadow_overtakes_does_not_end_what_drains() -> None:
+    """The retirement comes in the turn of the third version, as it would between versions that are live."""
+    events = [Payment(1_000, 50), Payment(1_010, 650)]
+    first, third = (upsert("a", v, ms, 5, status="shadow") for v, ms in ((1, None), (3, utc_text(1_004))))
+    retire = RetireRecord(id="a", version=2, effective_at=utc_text(1_006))
+    arrivals = [Arrival(record, 0) for record in (first, retire, third)]
+    assert engine(events, arrivals, [1], [1]) == reference(events, arrivals) == {("a", 1, 1_000, 1_010)}
