@@ -154,6 +154,7 @@ class RealKafka:
                 {
                     "bootstrap.servers": self.address,
                     "linger.ms": 1,
+                    "enable.idempotence": True,  # and with it, the order
                     "message.max.bytes": 16_777_216,
                     "queue.buffering.max.messages": 1_000_000,
                     "log_level": 2,

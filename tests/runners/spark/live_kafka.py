@@ -75,8 +75,13 @@ class TopicRun:
 
 
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
-    """Send (partition, value) records and wait until all are stored."""
-    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})
+    """Send (partition, value) records and wait until all are stored, those of a partition in this order.
+
+    Without idempotence some topics that are new hold the records of a first request behind those of the next: events
+    in disorder, which are late where no lateness is allowed.
+    """
+    options = {"bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1, "enable.idempotence": True}
+    producer = Producer(options)
     for partition, value in records:
         producer.produce(topic, value, partition=partition)
     assert producer.flush(TIMEOUT_S) == 0
@@ -96,7 +101,8 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int) ->
     """Events out of order by less than the lateness, some repeated, some late, some that are no events.
 
     Any event goes to any partition; the last of several gets none, as a quiet one. What is late comes in the second
-    phase, an hour before the first event.
+    phase, an hour before the first event. A repeated event comes behind the first of it, never before: ahead of earlier
+    ones it would itself move the watermark, and where a micro-batch ends right behind it make those late.
     """
     chance = random.Random(seed)
     used = max(1, partitions - 1)
@@ -107,13 +113,15 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int) ->
     early = utc_text(time_ms(lines[0]) - HOUR_MS)
     for number, part in enumerate((arriving[:half], arriving[half:])):
         sent: list[tuple[int, bytes]] = []
+        events: list[tuple[int, bytes]] = []
         for line in part:
             partition = chance.randrange(used)
-            sent.append((partition, line))
+            events.append((partition, line))
+            sent.append(events[-1])
             what = chance.random()
             if what < 0.05:  # at once, or some records later, and maybe from another partition
-                place = max(0, len(sent) - chance.choice([0, 0, 5]))
-                sent.insert(place, (chance.randrange(used) if lateness_ms else partition, line))
+                place, again = events[max(0, len(events) - 1 - chance.choice([0, 0, 5]))]
+                sent.append((chance.randrange(used) if lateness_ms else place, again))
                 wrong["duplicates"] += 1
             elif what < 0.07:
                 sent.append((partition, chance.choice([b"{broken", b"[]", b"", b'{"tx_id": "no more"}'])))

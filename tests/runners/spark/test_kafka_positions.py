@@ -41,7 +41,8 @@ def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str,
 
 
 def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, width: int = 1) -> None:
-    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2})  # one that has not seen the topic before
+    # One that has not seen the topic before; with idempotence, which keeps the order.
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2, "enable.idempotence": True})
     for n in numbers:
         producer.produce(topic, b"%0*d" % (width, n), partition=n % partitions, timestamp=1_000 * (n + 1))
     assert producer.flush(TIMEOUT_S) == 0
