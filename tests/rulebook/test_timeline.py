@@ -163,7 +163,7 @@ def test_long_histories(seed: int) -> None:
     cuts = [rng.randrange(len(events)) for _ in range(60)]
     found = engine(events, arrivals, cuts, cuts[:20])
     assert found == reference(events, arrivals)
-    assert len(found) > 100
+    assert len(found) > 40
     assert all(first.time_ms < second.time_ms for first, second in pairwise(events))
 
 
