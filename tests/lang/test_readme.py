@@ -5,11 +5,21 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.limits import TIME_MS_MAX
+from cep.columnar.decode import decode_table
+from cep.columnar.route import route
+from cep.engine.advance import advance
 from cep.lang.catalogue import CATALOGUE
 from cep.lang.check_calls import AGGREGATES, FUNCTIONS, WHICH
 from cep.lang.cursor import RESERVED
 from cep.lang.lexer import UNITS_MS
 from cep.lang.load import load_text
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
 from tests.lang.common import shown
 
 TEXT = (Path(__file__).parents[2] / "patterns" / "README.md").read_text(encoding="utf-8")
@@ -20,6 +30,36 @@ def test_the_example_is_clean() -> None:
     assert found is not None
     checked = load_text(found.group(1))
     assert not checked.diagnostics, shown(checked)
+
+
+OPERATORS = re.findall(r"^\| `(.+?)`(?: with `(skip .+?)`)? \| (`[a-c]\d.*`) \|$", TEXT, re.MULTILINE)
+MINUTES = "a1 a2 b3 a4 x5 b6 c7"
+
+
+@pytest.mark.parametrize(("written", "skip", "matches"), OPERATORS)
+def test_each_operator_matches_what_is_said(written: str, skip: str, matches: str) -> None:
+    structure = written.replace("\\|", "|")
+    names = [v for v in "abc" if re.search(rf"\b{v}\b", re.sub(r"until \(.*?\)", "", structure))]
+    where = " ".join(f"{v}: e kind == {v}" for v in names)
+    checked = load_text(
+        "event e { id id  event_time time  k string  kind enum(a, b, c, x) }\n"
+        f"pattern p by k {{ seq {structure} where {where} {skip or 'skip none'} }}"
+    )
+    assert checked.ok, shown(checked)
+    rows = MINUTES.split()
+    minutes = pa.array([int(row[1:]) * 60_000 for row in rows], pa.timestamp("ms", "UTC"))
+    columns = {"id": rows, "event_time": minutes, "k": ["k"] * len(rows), "kind": [row[0] for row in rows]}
+    batch, _ = route(decode_table(checked.schema, pa.table(columns), str), ("k",), checked.schema.columns())
+    program = compile_rules(checked.schema, ("k",), [DeployedRule("r", 1, 1, "h", checked.patterns["p"])])
+    found = advance(program, None, batch, TIME_MS_MAX).matches
+    ids = found.event_id.to_pylist()
+    bound = {" ".join(ids[found.offsets[m] : found.offsets[m + 1]]) for m in np.flatnonzero(found.completed)}
+    assert bound == set(re.findall(r"`(.+?)`", matches))
+
+
+def test_the_operators_are_there() -> None:
+    assert len(OPERATORS) > 20
+    assert f"`{MINUTES}`" in TEXT
 
 
 def test_the_example_of_patterns_that_feed_patterns_is_sound() -> None:
