@@ -114,13 +114,15 @@ def transfers(seed: int, count: int) -> pa.Table:
 
 def circles(table: pa.Table) -> set[tuple[str, str, str, int]]:
     """(origin, via, target, time of the closing transfer) of every circle of three, by looking at all triples."""
-    rows = table.to_pylist()
+    rows = [{**row, "ms": round(row["event_time"].timestamp() * 1_000)} for row in table.to_pylist()]
     found = set()
-    for one, two, three in product(rows, repeat=3):
-        t = [round(r["event_time"].timestamp() * 1_000) for r in (one, two, three)]
-        chained = one["payee"] == two["payer"] and two["payee"] == three["payer"] and three["payee"] == one["payer"]
-        timely = t[0] < t[1] < t[2] and t[1] - t[0] < TEN_MINUTES_MS and t[2] - t[1] < 2 * TEN_MINUTES_MS
-        shrinks = one["amount"] >= two["amount"] >= three["amount"]
-        if chained and timely and shrinks and one["payer"] != two["payee"]:
-            found.add((one["payer"], two["payer"], three["payer"], t[2]))
+    for one, two in product(rows, repeat=2):
+        passed_on = one["payee"] == two["payer"] and one["payer"] != two["payee"] and one["amount"] >= two["amount"]
+        if not (passed_on and 0 < two["ms"] - one["ms"] < TEN_MINUTES_MS):
+            continue
+        for three in rows:
+            comes_back = two["payee"] == three["payer"] and three["payee"] == one["payer"]
+            timely = 0 < three["ms"] - two["ms"] < 2 * TEN_MINUTES_MS
+            if comes_back and timely and two["amount"] >= three["amount"]:
+                found.add((one["payer"], two["payer"], three["payer"], three["ms"]))
     return found
