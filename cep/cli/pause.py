@@ -10,8 +10,16 @@ from typing import Any
 
 from rich.console import Console
 
-from cep.base.errors import UsageError
-from cep.cli.topics import Topics, add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.cli.topics import (
+    Topics,
+    add_topic_arguments,
+    await_status,
+    effective_at,
+    published,
+    running_rule,
+    send,
+    topics_of,
+)
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord
 
 HELP = """\
@@ -45,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     """Pause. Raises: UsageError and other CepErrors."""
     topics = topics_of(options)
     records = published(topics)
-    _check_known(options.rule, topics, records)
+    running_rule(options.rule, topics, records)
     starts, version = effective_at(options, topics.settings), _next_version(options.rule, records)
     record = PauseRecord(id=options.rule, version=version, effective_at=starts, reason=options.reason)
     return _turn(options, topics, record, is_paused=True)
@@ -55,15 +63,9 @@ def run_resume(options: argparse.Namespace) -> int:
     """Resume. Raises: UsageError and other CepErrors."""
     topics = topics_of(options)
     records = published(topics)
-    _check_known(options.rule, topics, records)
+    running_rule(options.rule, topics, records)
     starts, version = effective_at(options, topics.settings), _next_version(options.rule, records)
     return _turn(options, topics, ResumeRecord(id=options.rule, version=version, effective_at=starts), is_paused=False)
-
-
-def _check_known(rule_id: str, topics: Topics, records: list[ControlRecord]) -> None:
-    known, _ = running(topics, records)
-    if rule_id not in known:
-        raise UsageError(f"no job and no record on {topics.control.name} knows a rule {rule_id}")
 
 
 def _next_version(rule_id: str, records: list[ControlRecord]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from cep.base.errors import UsageError
-from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running_rule, send, topics_of
 from cep.model.rule import RollbackRecord, UpsertRecord
 from cep.rulebook.history import at_commit, history
 from cep.rulebook.publish import acknowledged
@@ -49,10 +49,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = published(topics)
-    known, _ = running(topics, records)
-    if options.rule not in known:
-        raise UsageError(f"no job and no record on {topics.control.name} knows a rule {options.rule}")
-    version = known[options.rule].version
+    version = running_rule(options.rule, topics, records).version
     upserts = [r.rule if isinstance(r, RollbackRecord) else r for r in records]
     earlier = next(
         (

@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from cep.base.errors import UsageError
-from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running_rule, send, topics_of
 from cep.model.rule import SnoozeRecord, utc_ms, utc_text
 
 HELP = """\
@@ -40,9 +40,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = published(topics)
-    known, _ = running(topics, records)
-    if options.rule not in known:
-        raise UsageError(f"no job and no record on {topics.control.name} knows a rule {options.rule}")
+    running_rule(options.rule, topics, records)
     try:
         until = utc_text(utc_ms(options.until))
     except ValueError as error:

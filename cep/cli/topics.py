@@ -88,6 +88,14 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
     return found, f"the job at epoch {status['epoch']}"
 
 
+def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord]) -> Running:
+    """What runs of one rule. Raises: UsageError for one that nobody knows."""
+    known, _ = running(topics, records)
+    if rule_id not in known:
+        raise UsageError(f"no job and no record on {topics.control.name} knows a rule {rule_id}")
+    return known[rule_id]
+
+
 def _last_status(topics: Topics) -> dict[str, Any] | None:
     if topics.status is None or topics.status.create():
         return None

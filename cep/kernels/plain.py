@@ -232,29 +232,15 @@ def _move_all(
             for c in range(work.shape[1]):
                 work[runs, c] = work[child, c]
             child = runs
-        target = image[wait + y.W_TARGET]
-        nfa_state = image[y.HEADER_STATES] + target * y.STATE_WIDTH
-        nodes[node_count, y.NODE_ROW] = row
-        nodes[node_count, y.NODE_STATE] = target
-        nodes[node_count, y.NODE_PREVIOUS] = work[child, y.RUN_NODE]
-        work[child, y.RUN_NODE] = node_count
-        work[child, y.RUN_STATE] = target
+        _take(image, wait, 0, columns, nulls, row, work, False, child, nodes, node_count, counters)
         node_count += 1
-        if image[wait + y.W_RESET] >= 0:
-            work[child, y.RUN_HEADER + image[wait + y.W_RESET]] = 0
-        act(image, nfa_state, columns, nulls, row, work, child, counters)
-        following = image[nfa_state + y.S_WAITS]
-        opens = following < image[nfa_state + y.S_WAITS_END]
-        if opens and image[following + y.W_COUNT_REGISTER] >= 0:
-            reached = work[child, y.RUN_HEADER + image[following + y.W_COUNT_REGISTER]]
-            opens = reached >= image[following + y.W_COUNT_MIN] and reached < image[following + y.W_COUNT_MAX]
-        work[child, y.RUN_WAITS] = np.int64(opens)
         if accepts(image, work, child):
             emit(
                 image, rule, columns, nulls, row, work, child, nodes, y.KIND_MATCH, time, out, matches, machine,
                 counters,
             )  # fmt: skip
             matches += 1
+        opens = work[child, y.RUN_WAITS] != 0
         if stays:
             runs += opens
         else:
