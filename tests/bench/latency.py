@@ -238,6 +238,11 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.floa
     return measured.latencies_ms(options.settle)
 
 
+def _marks(latencies_ms: np.ndarray) -> np.ndarray:
+    """p50, p99, p99.9 in milliseconds; not a number where nothing was answered."""
+    return np.percentile(latencies_ms, (50, 99, 99.9)) if len(latencies_ms) else np.full(3, np.nan)
+
+
 def main() -> None:
     """Measure both and print the percentiles."""
     options = parse()
@@ -249,11 +254,11 @@ def main() -> None:
         for stream in ("nothing", "live"):
             if options.only in (None, stream):
                 found[stream] = run(stream, options, Path(name) / stream)
-    for stream, latencies_ms in found.items():
-        marks = np.percentile(latencies_ms, (50, 99, 99.9)) if len(latencies_ms) else np.full(3, np.nan)
-        base = np.percentile(found["nothing"], (50, 99, 99.9)) if "nothing" in found else np.full(3, np.nan)
+    marks_of = {stream: _marks(latencies_ms) for stream, latencies_ms in found.items()}
+    base = marks_of.get("nothing", _marks(np.empty(0)))
+    for stream, marks in marks_of.items():
         ratios = "-" if stream == "nothing" else " ".join(f"{a / b:.2f}" for a, b in zip(marks, base, strict=True))
-        rows.append((stream, f"{len(latencies_ms):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
+        rows.append((stream, f"{len(found[stream]):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
     head = ("milliseconds", "answers", "p50", "p99", "p99.9", "÷ nothing")
     show(f"{options.rate:,} events/s over {options.keys:,} keys, {CORES} cores", head, rows)
 
