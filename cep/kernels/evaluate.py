@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import opcodes as o
-from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, subtract_overflows
+from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, remainder, subtract_overflows
 from cep.kernels.jit import kernel
 
 BLOCK = 256  # events a block; a multiple of 64 so that bitmaps are written in whole words
@@ -67,8 +67,7 @@ def _block_integer(op: Any, x: Any, y: Any, xn: Any, yn: Any, out: Any, outn: An
             if y[i] == 0 or outn[i] != 0:
                 outn[i] = 1
             else:
-                remainder = abs(x[i]) % abs(y[i])
-                out[i] = -remainder if x[i] < 0 else remainder
+                out[i] = remainder(x[i], y[i])
 
 
 @kernel

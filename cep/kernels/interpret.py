@@ -13,7 +13,7 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels import opcodes as o
-from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, subtract_overflows
+from cep.kernels.checked import INT64_MIN, add_overflows, multiply_overflows, remainder, subtract_overflows
 from cep.kernels.jit import bare
 
 
@@ -57,8 +57,7 @@ def _integer_step(op: Any, x: Any, z: Any, counters: Any) -> Any:
     elif op == o.MOD:
         if z == 0:
             return value, True
-        value = abs(x) % abs(z)
-        value = -value if x < 0 else value
+        value = remainder(x, z)
     elif op == o.LT:
         value = np.int64(x < z)
     elif op == o.LE:

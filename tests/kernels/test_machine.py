@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import orjson
+import pyarrow as pa
 import pytest
 
+from cep.columnar.decode import decode_json
+from cep.columnar.route import route
 from cep.engine.advance import advance
+from cep.lang.bind import bind
+from cep.lang.load import load_text
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
 from tests.engine.rules import batch, program, rule
 
 END_MS = 2**61 - 1
@@ -50,3 +58,35 @@ def test_division_by_zero_is_null(divisor: str) -> None:
     compiled = program(rule(f"seq a\nwhere a: e\nemit m = a.amount / {divisor}"))
     matches = advance(compiled, None, batch("x a@1 5.00"), END_MS).matches
     assert matches.measures_null[0, 0] == 1
+
+
+EDGES = (-(2**63), -(2**63) + 1, -(2**62), -1_000_000_007, -3, -2, -1, 0, 1, 2, 3, 100, 2**62, 2**63 - 2, 2**63 - 1)
+NUMBERS = "event n { id id event_time time key string x int y int rest int? }"
+
+
+def truncated(dividend: int, divisor: int) -> int | None:
+    """The remainder of SQL, with the sign of the dividend, in Python's integers."""
+    size = abs(dividend) % abs(divisor) if divisor else None
+    return None if size is None else -size if dividend < 0 else size
+
+
+@pytest.mark.parametrize("where", ["n x % y == rest", "n (if x % y is null then rest is null else x % y == rest)"])
+def test_the_remainder_is_that_of_whole_numbers(where: str) -> None:
+    """Of columns, and of what a run has bound: for every pair of numbers at the edges."""
+    checked = load_text(f"{NUMBERS}\npattern p by key {{ seq a where a: {where} emit m = a.x % a.y }}")
+    bound, diagnostics = bind(checked.patterns["p"], {})
+    assert bound is not None, diagnostics
+    compiled = compile_rules(checked.schema, ("key",), (DeployedRule("p", 1, 1, "", bound),))
+    pairs = {f"{x} {y}": (x, y, truncated(x, y)) for x in EDGES for y in EDGES}
+    records = [
+        orjson.dumps({"id": key, "event_time": 1, "key": key, "x": x, "y": y, "rest": rest})
+        for key, (x, y, rest) in pairs.items()
+    ]
+    decoded = decode_json(checked.schema, pa.array(records, pa.binary()))
+    events = route(decoded, ("key",), checked.schema.columns())[0]
+    matches = advance(compiled, None, events, END_MS).matches
+    nulls = matches.measures_null[:, 0].astype(bool)
+    found = [None if null else int(value) for value, null in zip(matches.measures[:, 0], nulls, strict=True)]
+    keys = matches.keys.take(pa.array(matches.key)).to_pylist()
+    expected = {key: rest for key, (_, _, rest) in pairs.items() if rest is not None or "null" in where}
+    assert dict(zip(keys, found, strict=True)) == expected
