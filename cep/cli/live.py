@@ -22,6 +22,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic
 from cep.runners.job import Job
+from cep.runners.live_checkpoint import QUERY_FOLDER, forget_planned, held, job_id, open_checkpoint
 from cep.runners.observe import Log, Observed, served
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.console import ConsoleSink
@@ -48,7 +49,6 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
-    from cep.runners.spark.live_checkpoint import forget_planned, held, job_id, open_checkpoint  # noqa: PLC0415
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
@@ -152,7 +152,6 @@ def _live(
     available_now: bool,
 ) -> LiveSettings:  # fmt: skip
     from cep.runners.spark.live import LiveSettings  # noqa: PLC0415
-    from cep.runners.spark.live_checkpoint import QUERY_FOLDER  # noqa: PLC0415
 
     query = checkpoint / QUERY_FOLDER
     trigger_ms, cores = settings.job.trigger, settings.spark.cores

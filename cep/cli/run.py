@@ -27,8 +27,8 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
 from cep.runners.job import Job
+from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.observe import Log, Observed, served
-from cep.runners.spark.live_checkpoint import open_checkpoint
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink

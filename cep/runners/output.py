@@ -5,7 +5,8 @@
     alerts.parquet.held.jsonl   {"held": reason, "alert": …}: what the rules hold back, only if there is any
 
 A file is written under another name, made durable, and renamed: a reader sees all of it or the one before. Dead letters
-come first, so that whoever sees the alerts sees them too.
+come first, so that whoever sees the alerts sees them too. Between processes, and in a checkpoint, alerts are one Arrow
+stream.
 Tested by: tests/runners/test_output.py
 """
 
@@ -118,3 +119,17 @@ def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def encode_alerts(alerts: pa.Table) -> bytes:
+    """Alerts as one Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, alerts.schema) as writer:
+        writer.write_table(alerts)
+    return bytes(sink.getvalue())
+
+
+def decode_alerts(payload: bytes) -> pa.Table:
+    """The alerts that `encode_alerts` wrote."""
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_all()

@@ -10,7 +10,7 @@ from cep.base.schema import Schema
 from cep.cli.main import USAGE, main
 from cep.lang.load import load_text
 from cep.runners.job import Job
-from cep.runners.spark.live_checkpoint import open_checkpoint
+from cep.runners.live_checkpoint import open_checkpoint
 from tests.engine.rules import EVENTS
 
 

@@ -40,9 +40,8 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.embedded.engine import Engine, Stepped
-from cep.runners.output import write_letters
-from cep.runners.spark.live_checkpoint import held
-from cep.runners.spark.packed import decode_alerts, encode_alerts
+from cep.runners.live_checkpoint import held
+from cep.runners.output import decode_alerts, encode_alerts, write_letters
 from cep.sinks.base import AlertSink
 from cep.sources.live.base import LiveSource
 from cep.state.checkpoints import Checkpoints, Part, Published, restore

@@ -30,7 +30,7 @@ from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
 from cep.runners.embedded.pages import pages_of_group
 from cep.runners.job import Programs
-from cep.runners.spark.live_checkpoint import held, read_job
+from cep.runners.live_checkpoint import held, read_job
 from cep.state.checkpoints import Checkpoints, Part, Restored, restore
 from cep.state.memory import MemoryStore
 from cep.state.pages import StoredPage

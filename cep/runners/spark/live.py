@@ -30,12 +30,12 @@ from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
 from cep.runners.group_rules import JobRules, bundle, known
 from cep.runners.job import Job
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
-from cep.runners.spark.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer

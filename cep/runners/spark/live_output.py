@@ -31,8 +31,9 @@ from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, STATUS, WATERMARK, decode_alerts
+from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, STATUS, WATERMARK
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.durable import write_durably
 

@@ -36,6 +36,7 @@ from cep.runners.event_time import PartitionTimes, due_before, merged, watermark
 from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
 from cep.runners.job import ARRIVAL, Programs, StepOutput, match_step, page_deadline_ms
 from cep.runners.letters import first_seen, on_time
+from cep.runners.output import encode_alerts
 from cep.runners.rule_status import rule_status
 from cep.runners.spark.packed import (
     ALERTS,
@@ -48,7 +49,6 @@ from cep.runners.spark.packed import (
     TIMES,
     WATERMARK,
     PackedRow,
-    encode_alerts,
     produced_rows,
 )
 from cep.state.pages import decode_page, encode_page

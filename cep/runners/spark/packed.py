@@ -139,17 +139,3 @@ def as_batch(rows: list[PackedRow]) -> pa.RecordBatch:
     columns: list[list[Any]] = [list(column) for column in zip(*rows, strict=True)]
     arrays = [pa.array(values, f.type) for values, f in zip(columns, _PACKED_ARROW, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_PACKED_ARROW)
-
-
-def encode_alerts(alerts: pa.Table) -> bytes:
-    """Alerts as one Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, alerts.schema) as writer:
-        writer.write_table(alerts)
-    return bytes(sink.getvalue())
-
-
-def decode_alerts(payload: bytes) -> pa.Table:
-    """The alerts that `encode_alerts` wrote."""
-    with pa.ipc.open_stream(payload) as reader:
-        return reader.read_all()

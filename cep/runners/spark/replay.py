@@ -35,7 +35,7 @@ from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.duplicates import without_repeats
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.letters import first_seen
-from cep.runners.output import Replayed
+from cep.runners.output import Replayed, decode_alerts, encode_alerts
 from cep.runners.spark.packed import (
     ALERTS,
     COUNTERS,
@@ -44,8 +44,6 @@ from cep.runners.spark.packed import (
     PACKED_SCHEMA,
     PackedRow,
     as_batch,
-    decode_alerts,
-    encode_alerts,
     packer,
     produced_rows,
 )

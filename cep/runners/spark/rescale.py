@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cep.base.errors import StateError, UsageError
-from cep.runners.spark.live_checkpoint import QUERY_FOLDER, held
+from cep.runners.live_checkpoint import QUERY_FOLDER, held
 from cep.runners.spark.state import job_of, last_batch, planned_batch
 
 _PARTITIONS = "spark.sql.shuffle.partitions"

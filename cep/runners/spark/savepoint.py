@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.runners.spark.live_checkpoint import LOCK_FILE, held
+from cep.runners.live_checkpoint import LOCK_FILE, held
 from cep.runners.spark.state import job_of, last_batch
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, sha256_of
 from cep.state.target import Target

@@ -21,7 +21,7 @@ from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.store import RulebookStore
 from cep.runners.job import Job, Programs
-from cep.runners.spark.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
+from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
 from cep.runners.spark.match_stage import PAGE_BITS, Progress
 from cep.state.pages import StoredPage
 

@@ -15,7 +15,8 @@ from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.runners.job import Job
 from cep.runners.letters import dead_letter
-from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, decode_alerts, encode_alerts, packer
+from cep.runners.output import decode_alerts, encode_alerts
+from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, packer
 from tests.columnar.common import GOOD_MS, TWO, record
 
 JOB = Job(TWO, (("card_id",), ("device",)), 4)

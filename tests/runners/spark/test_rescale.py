@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
 from cep.report.keyed_state import held
-from cep.runners.spark.live_checkpoint import held as locked
-from cep.runners.spark.live_checkpoint import open_checkpoint
+from cep.runners.live_checkpoint import held as locked
+from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.rescale import partitions_of, rescale
 from cep.runners.spark.state import last_batch, stored_pages
 from tests.runners.spark.live_cases import END, LiveRun, disordered, make_job, payments, replayed, rows, rules, split

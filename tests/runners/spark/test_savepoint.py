@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import main
-from cep.runners.spark.live_checkpoint import held, open_checkpoint
+from cep.runners.live_checkpoint import held, open_checkpoint
 from cep.runners.spark.live_output import read_progress
 from cep.runners.spark.savepoint import restore, save, savepoints
 from cep.state.target import Target

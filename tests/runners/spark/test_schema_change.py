@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
 from cep.base.schema import Field, Kind, Schema, Type
-from cep.runners.spark.live_checkpoint import open_checkpoint, read_job
+from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.spark.rescale import partitions_of
 from tests.runners.spark.live_cases import END, LiveRun, disordered, make_job, payments, replayed, rows, rules, split
 

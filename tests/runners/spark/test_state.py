@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.cli import state
-from cep.runners.spark.live_checkpoint import open_checkpoint
+from cep.runners.live_checkpoint import open_checkpoint
 from tests.runners.spark.live_cases import LiveRun, make_job, rules
 
 pytestmark = pytest.mark.spark

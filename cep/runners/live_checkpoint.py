@@ -1,4 +1,4 @@
-"""What a live job keeps beside Spark's own checkpoint: what it is, and the rules that it began with.
+"""What a live job keeps in its folder beside the checkpoint itself: what it is, and the rules that it began with.
 
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, times …
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
@@ -7,7 +7,7 @@
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
     CHECKPOINT/lock                held by the process that works on the folder
 
-Tested by: tests/runners/spark/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py
+Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.runners.spark.live_checkpoint import open_checkpoint, read_job
+from cep.runners.live_checkpoint import open_checkpoint, read_job
 from tests.runners.spark.live_cases import make_job, rules
 
 JOB = make_job(rules("card_testing").values())
