@@ -14,11 +14,10 @@ Tested by: tests/rulebook/test_store.py
 from __future__ import annotations
 
 import hashlib
-import os
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
 from cep.base.schema import Schema
 from cep.rulebook.compatible import KeyDomains
@@ -59,14 +58,8 @@ class RulebookStore:
         path = self.directory / kind / digest
         if path.exists():
             return
-        temporary = path.with_name(f".{digest}.{uuid.uuid4().hex}")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            replace_file(path, data, many_writers=True)
         except OSError as error:
             raise SinkError(
                 f"{path} cannot be written: {error}; the job goes on from its checkpoint once it can"

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.schema import Schema, misreadings
 from cep.runners.job import Job
@@ -163,13 +164,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(value, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, json.dumps(value, indent=1).encode())
     except OSError as error:
         raise UsageError(f"the checkpoint directory cannot be written: {error}; give another") from error

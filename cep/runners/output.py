@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.sinks.json_form import json_lines
 
@@ -75,13 +76,13 @@ def write_outputs(
     try:
         for beside_path, lines in beside:
             if lines:
-                _write(beside_path, partial(_write_lines, lines=lines))
+                replace_file(beside_path, partial(_write_lines, lines=lines))
             else:
                 beside_path.unlink(missing_ok=True)
         if format_ == "parquet":
-            _write(path, lambda file: pq.write_table(alerts, file, compression="zstd"))
+            replace_file(path, lambda file: pq.write_table(alerts, file, compression="zstd"))
         else:
-            _write(path, lambda file: _write_lines(file, json_lines(alerts)))
+            replace_file(path, lambda file: _write_lines(file, json_lines(alerts)))
     except OSError as error:
         raise SinkError(
             f"{alerts.num_rows} alerts cannot be written to {path}: {error}; make room or name another file, then "
@@ -97,8 +98,7 @@ def write_letters(folder: Path, number: int, letters: Sequence[bytes]) -> None:
     """
     path = folder / f"batch-{number:019d}.jsonl"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _write(path, lambda file: _write_lines(file, sorted(letters)))
+        replace_file(path, lambda file: _write_lines(file, sorted(letters)))
     except OSError as error:
         raise SinkError(
             f"{len(letters)} letters cannot be written to {path}: {error}; make room, then start again"
@@ -107,18 +107,6 @@ def write_letters(folder: Path, number: int, letters: Sequence[bytes]) -> None:
 
 def _write_lines(file: BinaryIO, lines: Iterable[bytes]) -> None:
     file.writelines(line + b"\n" for line in lines)
-
-
-def _write(path: Path, fill: Callable[[BinaryIO], None]) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with temporary.open("wb") as file:
-            fill(file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def encode_alerts(alerts: pa.Table) -> bytes:

@@ -10,7 +10,6 @@ Tested by: tests/sinks/test_jsonl.py, tests/sinks/test_contract.py
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,8 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from cep.base.durable import replace_file
 from cep.base.errors import SinkError
-from cep.sinks.durable import make_durable
 from cep.sinks.json_form import json_lines
 
 _PREFIX = "batch-"
@@ -42,15 +41,9 @@ class JsonLinesSink:
             return
         # 19 digits hold every int64, so that the order of names is the order of batches.
         path = self._directory / f"{_PREFIX}{batch_id:019d}{_SUFFIX}"
-        temporary = path.with_suffix(".tmp")
         try:
             self._refuse_strangers(path, alerts)
-            with temporary.open("wb") as file:
-                file.writelines(line + b"\n" for line in json_lines(alerts))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            make_durable(self._directory)
+            replace_file(path, lambda file: file.writelines(line + b"\n" for line in json_lines(alerts)))
         except OSError as error:
             raise SinkError(
                 f"{alerts.num_rows} alerts of batch {batch_id} cannot be written to {path}: {error}; "

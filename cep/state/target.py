@@ -18,6 +18,7 @@ from pathlib import Path
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from cep.base.durable import sync
 from cep.base.errors import StateCorruptError, StoreError
 
 PARTIAL = ".part"
@@ -107,7 +108,7 @@ class Target:
                 partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync(path.parent)
 
     def _put_local(self, source: Path, path: Path, may_link: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -116,11 +117,11 @@ class Target:
         try:
             if not (may_link and _linked(source, partial)):
                 shutil.copyfile(source, partial)
-            _sync(partial)
+            sync(partial)
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        _sync(path.parent)
+        sync(path.parent)
 
     @contextmanager
     def _telling(self, doing: str, name: str) -> Iterator[None]:
@@ -148,12 +149,3 @@ def _linked(source: Path, path: Path) -> bool:
             return False
         raise
     return True
-
-
-def _sync(path: Path) -> None:
-    """Bring a file's bytes, or a folder's names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
