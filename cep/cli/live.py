@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
         def report(found: BatchReport) -> None:
-            observed.finished(found.batch_id, found.totals, found.watermark_ms)
+            observed.finished(found.batch_id, found.totals, found.watermark_ms, found.phases_ms)
             _tell_batch(found, log)
 
         job_name = job_id(checkpoint)

@@ -56,17 +56,21 @@ class Observed(Collector):
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _alive_s: float = field(default_factory=time.monotonic)
 
-    def finished(self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None) -> None:
+    def finished(
+        self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None,
+        phases_ms: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
         """A micro-batch is done; `totals` are those of the job so far. Without a watermark the last one stays."""
         with self._lock:
             self.batch_id, self.totals, self._alive_s = batch_id, Counter(totals), time.monotonic()
             self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
+            self.phases_ms.update(phases_ms or {})
 
     def measured(self, gauges: Mapping[str, float], phases_ms: Mapping[str, float]) -> None:
         """Gauges by name (state_bytes …), and what the latest micro-batch took, by phase."""
         with self._lock:
             self.gauges.update(gauges)
-            self.phases_ms = dict(phases_ms)
+            self.phases_ms.update(phases_ms)
 
     def idle(self) -> None:
         """There is nothing to do, which is not the same as being stuck."""

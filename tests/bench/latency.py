@@ -15,6 +15,7 @@ times would add the wait for the slowest of them.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -36,7 +37,9 @@ from pyspark.sql import DataFrame
 
 from cep.runners.spark.kafka import FORMAT, KafkaDataSource
 from cep.runners.spark.live import SPARK_SETTINGS
+from cep.runners.spark.progress import measures
 from cep.runners.spark.session import create_session
+from tests.bench.metrics import Samples, metrics, phases_ms, watch
 from tests.bench.peer_data import show
 
 ROOT = Path(__file__).parents[2]
@@ -45,6 +48,7 @@ PARTITIONS = 4
 WAIT_S = 120
 OPTIONS = ("--key-groups", "4", "--order", "arrival")
 EVENTS, ALERTS, COPIES = "events", "alerts", "copies"
+PHASES = "phases.json"
 ADDRESS = re.compile(r"[\w.]+:\d+")
 PATTERN = """\
 event payment {
@@ -124,6 +128,10 @@ def copy(address: str, folder: Path) -> None:
     query = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(folder)).start()
     while not stop.is_set() and not query.awaitTermination(1):
         pass
+    samples = Samples()
+    for progress in query.recentProgress:
+        samples.add(measures(json.loads(progress.json))[1])
+    (folder.parent / PHASES).write_bytes(orjson.dumps(samples.medians()))
     query.stop()
     spark.stop()
 
@@ -217,9 +225,10 @@ def make_topics(address: str) -> None:
             time.sleep(0.1)
 
 
-def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.float64]:
-    """Latencies in milliseconds of one stream."""
+def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[np.float64], dict[str, float]]:
+    """Latencies in milliseconds of one stream, and what a micro-batch of it takes by phase."""
     folder.mkdir()
+    samples, done = Samples(), threading.Event()
     (folder / "pair.cep").write_text(PATTERN)
     (folder / "pair.toml").write_text(RULE)
     with kafka(folder, options.mock) as address:
@@ -229,13 +238,22 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> NDArray[np.floa
             command = "import sys; from cep.cli.main import main; sys.exit(main())"
             words = [
                 "-c", command, "live", "--rules", str(folder), "--bootstrap-servers", address, "--topic", EVENTS,
-                "--alerts", f"kafka:{ALERTS}", "--checkpoint", str(folder / "checkpoint"), *options.live,
+                "--alerts", f"kafka:{ALERTS}", "--checkpoint", str(folder / "checkpoint"), "--listen", "0",
+                *options.live,
             ]  # fmt: skip
         with process(words, folder / "log") as job:
-            measured = measure(address, ALERTS if name == "live" else COPIES, options, job)
+            arguments = (folder / "log", 0.5, done, samples, lambda address: phases_ms(metrics(address)))
+            watcher = threading.Thread(target=watch, args=arguments)
+            watcher.start()
+            try:
+                measured = measure(address, ALERTS if name == "live" else COPIES, options, job)
+            finally:
+                done.set()
+                watcher.join()
         if np.isnan(measured.received_s).all():
             print((folder / "log").read_text()[-4_000:], file=sys.stderr)
-    return measured.latencies_ms(options.settle)
+    phases = samples.medians() if name == "live" else orjson.loads((folder / PHASES).read_bytes())
+    return measured.latencies_ms(options.settle), phases
 
 
 def _marks(latencies_ms: np.ndarray) -> np.ndarray:
@@ -249,11 +267,12 @@ def main() -> None:
     if options.copy:
         copy(options.copy[0], Path(options.copy[1]))
         return
-    rows, found = [], {}
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
+    rows, found, phases = [], {}, {}
     with tempfile.TemporaryDirectory() as name:
         for stream in ("nothing", "live"):
             if options.only in (None, stream):
-                found[stream] = run(stream, options, Path(name) / stream)
+                found[stream], phases[stream] = run(stream, options, Path(name) / stream)
     marks_of = {stream: _marks(latencies_ms) for stream, latencies_ms in found.items()}
     base = marks_of.get("nothing", _marks(np.empty(0)))
     for stream, marks in marks_of.items():
@@ -261,6 +280,12 @@ def main() -> None:
         rows.append((stream, f"{len(found[stream]):,}", *(f"{ms:,.0f}" for ms in marks), ratios))
     head = ("milliseconds", "answers", "p50", "p99", "p99.9", "÷ nothing")
     show(f"{options.rate:,} events/s over {options.keys:,} keys, {CORES} cores", head, rows)
+    longest: dict[str, float] = {}
+    for of in phases.values():
+        longest |= {phase: max(ms, longest.get(phase, 0.0)) for phase, ms in of.items()}
+    names = sorted(longest, key=lambda phase: -longest[phase])
+    cells = [(n, *(f"{of[n]:,.0f}" if n in of else "-" for of in phases.values())) for n in names]
+    show("milliseconds of a micro-batch by phase, medians", ("phase", *phases), cells)
 
 
 if __name__ == "__main__":

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import statistics
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests.bench.latency import ALERTS, EVENTS, OPTIONS, PATTERN, RULE, kafka, make_topics, measure, process
+from tests.bench.metrics import Samples, metrics, watch
 from tests.bench.peer_data import show
 
 GROWTH_MAX = 1.1
@@ -32,24 +30,6 @@ SAMPLES = 240
 PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 GAUGES = ("cep_runs", "cep_state_bytes")
 JUDGED = (*GAUGES, "resident_bytes")
-ADDRESS = re.compile(r"/metrics and /health at (\S+)")
-
-
-@dataclass
-class Samples:
-    """Values by name, in the order in which they were taken."""
-
-    found: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, values: dict[str, float]) -> None:
-        for name, value in values.items():
-            self.found.setdefault(name, []).append(value)
-
-    def quarters(self, name: str) -> tuple[float, float]:
-        """(median of the third quarter, median of the last)."""
-        values = self.found[name]
-        half, three = len(values) // 2, len(values) * 3 // 4
-        return statistics.median(values[half:three] or values), statistics.median(values[three:] or values)
 
 
 def parse() -> argparse.Namespace:
@@ -80,9 +60,7 @@ def resident_bytes(leader: int) -> int:
 
 def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
     """One look at the job. Files of the checkpoint directory may go while they are counted."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
-        lines = answer.read().decode().splitlines()
-    found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines) if name in GAUGES}
+    found = {name: value for name, value in metrics(address).items() if name in GAUGES}
     sizes = []
     for path in checkpoint.rglob("*"):
         try:
@@ -90,14 +68,6 @@ def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
         except OSError:
             continue
     return {**found, "checkpoint_bytes": float(sum(sizes)), "resident_bytes": float(resident_bytes(leader))}
-
-
-def watch(log: Path, leader: int, checkpoint: Path, every_s: float, samples: Samples, done: threading.Event) -> None:
-    """Sample until told to end; begins when the job has said where it listens."""
-    while not done.wait(every_s):
-        found = ADDRESS.search(log.read_text())
-        if found is not None:
-            samples.add(sample(found[1], leader, checkpoint))
 
 
 def main() -> None:
@@ -118,8 +88,8 @@ def main() -> None:
             ]  # fmt: skip
             with process(words, folder / "log") as job:
                 every_s = options.seconds / SAMPLES
-                arguments = (folder / "log", job.pid, folder / "job", every_s, samples, done)
-                watcher = threading.Thread(target=watch, args=arguments)
+                look = partial(sample, leader=job.pid, checkpoint=folder / "job")
+                watcher = threading.Thread(target=watch, args=(folder / "log", every_s, done, samples, look))
                 watcher.start()
                 started_s = time.perf_counter()
                 measured = measure(address, ALERTS, options, job)

@@ -46,7 +46,7 @@ def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 def test_every_total_is_a_metric() -> None:
     observed = Observed(60_000)
-    observed.finished(16, TOTALS, int(time.time() * 1_000) - 30_000)
+    observed.finished(16, TOTALS, int(time.time() * 1_000) - 30_000, {"matching": 125.0})
     observed.finished(17, TOTALS)
     observed.measured({"state_bytes": 1_000.0}, {"addBatch": 250.0})
     with served(("127.0.0.1", 0), observed) as address:
@@ -62,6 +62,7 @@ def test_every_total_is_a_metric() -> None:
     assert found["cep_state_bytes", ()] == 1_000
     assert 30 <= found["cep_watermark_delay_seconds", ()] < 600
     assert found["cep_micro_batch_seconds", (("phase", "addBatch"),)] == 0.25
+    assert found["cep_micro_batch_seconds", (("phase", "matching"),)] == 0.125
     assert found["cep_micro_batch_id", ()] == 17
     counted = sum(value for (name, _), value in found.items() if name.endswith("_total"))
     assert counted == TOTALS.total() - TOTALS["runs"]

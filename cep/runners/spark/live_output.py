@@ -21,9 +21,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from time import perf_counter
 
 import orjson
 import pyarrow as pa
@@ -42,13 +43,18 @@ PROGRESS_FILE = "progress.json"
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one micro-batch gave; `totals` are those of the job so far, `watermark_ms` is None if it had no records."""
+    """What one micro-batch gave; `totals` are those of the job so far, `watermark_ms` is None if it had no records.
+
+    `phases_ms` is how long its parts took that are ours: `matching` (tasks, until their rows are here), `sinks`, and
+    `records` (letters and totals).
+    """
 
     batch_id: int
     alerts: pa.Table
     counters: Counter[str]
     totals: Counter[str]
     watermark_ms: int | None = None
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
@@ -83,13 +89,16 @@ class LiveOutput:
             self.refused_batch_id = batch_id
             raise StoppedBetween
         try:
-            self.take_table(frame.toArrow(), batch_id)
+            started_s = perf_counter()
+            rows = frame.toArrow()
+            self.take_table(rows, batch_id, (perf_counter() - started_s) * 1_000)
         except CepError as error:
             self.failure = error  # Spark would wrap it in a page of Java
             raise
 
-    def take_table(self, rows: pa.Table, batch_id: int) -> None:
-        """Rows (kind, payload) of a micro-batch, in any order."""
+    def take_table(self, rows: pa.Table, batch_id: int, matching_ms: float = 0.0) -> None:
+        """Rows (kind, payload) of a micro-batch, in any order; `matching_ms` is how long they took to be here."""
+        started_s = perf_counter()
         tables: list[pa.Table] = []
         letters: list[bytes] = []
         counters: Counter[str] = Counter()
@@ -118,6 +127,7 @@ class LiveOutput:
         # 3. and 4. A sink that has no transactions has done both when it returns.
         for sink in self._sinks:
             sink.write(alerts, batch_id)
+        sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
         self._letters.write(sorted(letters), batch_id)
         # 6. The totals.
@@ -127,7 +137,9 @@ class LiveOutput:
             record = {"batch_id": batch_id, "totals": dict(sorted(self.totals.items()))}
             write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
         if self._report is not None:
-            self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms))
+            records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
+            phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
+            self._report(BatchReport(batch_id, alerts, counters, self.totals, watermark_ms, phases_ms))
 
     def close(self) -> None:
         """Close the sinks and the letters."""
