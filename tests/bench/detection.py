@@ -2,10 +2,18 @@
 
     python -m tests.bench.detection [DAYS]
 
-Simulated card payments with known frauds (the data set of the Fraud Detection Handbook): kind 1 is any payment above
-220, kind 2 a terminal whose payments are all copied for 28 days, kind 3 a customer of whose payments a third is five
-times as large for 14 days. A fraud is reported DELAY_DAYS after the payment, once for each; the pattern for terminals
-knows the reports alone. Real logs of SSH servers have no labels: what is found there is listed.
+**Card payments** with known frauds, simulated (the data set of the Fraud Detection Handbook): kind 1 is any payment
+above 220, kind 2 a terminal whose payments are all copied for 28 days, kind 3 a customer of whose payments a third is
+five times as large for 14 days. A fraud is reported DELAY_DAYS after the payment, once for each; the pattern for
+terminals knows the reports alone. Parameters are chosen on the first two thirds of the days: of each pattern the choice
+whose harmonic mean of precision and recall of its kind is the largest there. What counts is what it finds in the last
+third, which had no say in the choice.
+
+**Logins**: real logs of SSH servers, in which nobody has written down who broke in. So break-ins are planted: each
+address that has only failures in the logs gets a success ten seconds after the last one, under the name that it tried
+last; what kind of failures these are is not looked at. Successes that the logs have are taken for rightful ones; those
+that are alerted are listed, to be judged by eye. (Two addresses in them look staged: dozens of users, after failures.)
+
 The patterns are those of `patterns/`, as they are.
 """
 
@@ -13,13 +21,15 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cep.model.rule import UpsertRecord
+from cep.model.rule import ParamValue, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
 from cep.runners.job import Job
@@ -30,16 +40,32 @@ ROOT = Path(__file__).parents[2]
 SSH = ULB.with_name("ssh_login_events.parquet")
 DELAY_DAYS = 7
 KINDS = {1: "above 220", 2: "compromised terminal", 3: "leaked customer"}
+# By pattern: the kind that it is for, and the parameters to choose from; the first of each is the pattern's own.
+CHOICES: Mapping[str, tuple[int, Mapping[str, tuple[ParamValue, ...]]]] = {
+    "leaked_customer": (3, {"times": (3.0, 2.5, 4.0), "back": ("30 d", "14 d")}),
+    "compromised_terminal": (2, {"reports": (2, 1, 3), "back": ("4 d", "7 d", "2 d")}),
+}
+TRIES = (10, 5, 3)  # failures of one user in an hour: the pattern's own number, and fewer
 
 
-def rule(file: str, pattern: str) -> UpsertRecord:
-    """A rule for a pattern of `patterns/`, with its own parameters."""
-    return upsert((ROOT / "patterns" / file).read_text(encoding="utf-8"), pattern)
+def rule(file: str, pattern: str, name: str, params: Mapping[str, ParamValue]) -> UpsertRecord:
+    """A rule for a pattern of `patterns/`."""
+    record = upsert((ROOT / "patterns" / file).read_text(encoding="utf-8"), pattern)
+    return record.model_copy(update={"id": name, "params": dict(params)})
 
 
-def found(given: list[UpsertRecord], events: pa.Table) -> pa.Table:
+def choices() -> dict[str, tuple[str, dict[str, ParamValue]]]:
+    """By the name of a rule: its pattern and parameters."""
+    return {
+        f"{pattern}_{number}": (pattern, dict(zip(offered, values, strict=True)))
+        for pattern, (_, offered) in CHOICES.items()
+        for number, values in enumerate(product(*offered.values()))
+    }
+
+
+def found(given: Iterable[UpsertRecord], events: pa.Table) -> pa.Table:
     """The alerts on a table of events."""
-    deployment = deploy(given)
+    deployment = deploy(list(given))
     assert deployment.set_aside == (), deployment.set_aside
     job = Job(deployment.schema, deployment.key_domains)
     with tempfile.TemporaryDirectory() as folder:
@@ -50,12 +76,18 @@ def found(given: list[UpsertRecord], events: pa.Table) -> pa.Table:
     return replayed.alerts
 
 
+# ----------------------------------------------------------------------------------------------------- payments
+
+
 def payments(days: int) -> tuple[pa.Table, pa.Table]:
-    """(events of payments and reports, labels) of the first days."""
+    """(events of payments and reports, labels) of the first days; a label says whether parameters are chosen on it."""
     with duckdb.connect() as connection:
         connection.sql(f"""create table p as from '{ULB}'
             where event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days} day""")
-        labels = connection.sql("select tx_id::varchar as tx_id, fraud_scenario as kind from p")
+        labels = connection.sql(f"""
+            select tx_id::varchar as tx_id, fraud_scenario as kind,
+                   event_time < timestamptz '2018-04-01 00:00:00+00' + interval {days * 2 // 3} day as is_chosen_on
+            from p""")
         events = connection.sql(f"""
             select 'payment' as event_type, tx_id::varchar as tx_id, null::varchar as report_id, event_time,
                    customer_id::varchar as customer_id, terminal_id::varchar as terminal_id, round(amount, 2) as amount
@@ -68,8 +100,8 @@ def payments(days: int) -> tuple[pa.Table, pa.Table]:
         return events.to_arrow_table(), labels.to_arrow_table()
 
 
-def judged(alerts: pa.Table, labels: pa.Table) -> list[tuple[str, ...]]:
-    """For each rule: payments alerted, how many of them are frauds, precision, and recall by kind."""
+def judged(alerts: pa.Table, labels: pa.Table) -> dict[tuple[str, bool], tuple[int, int, list[float]]]:
+    """By rule and part (whether it is what was chosen on): payments alerted, frauds among them, recall by kind."""
     recalls = ", ".join(f"count(h.tx_id) filter (kind = {k}) / count(*) filter (kind = {k})" for k in KINDS)
     with duckdb.connect() as connection:
         connection.register("alerts", alerts.select(["rule_id", "events"]))
@@ -77,26 +109,88 @@ def judged(alerts: pa.Table, labels: pa.Table) -> list[tuple[str, ...]]:
         query = connection.sql(f"""
             with hit as (select distinct rule_id, unnest(events).event_id as tx_id from alerts),
                  rules as (select distinct rule_id from hit)
-            select r.rule_id, count(h.tx_id), count(h.tx_id) filter (kind > 0), {recalls}
+            select r.rule_id, l.is_chosen_on, count(h.tx_id), count(h.tx_id) filter (kind > 0), {recalls}
             from rules r cross join labels l left join hit h on h.rule_id = r.rule_id and h.tx_id = l.tx_id
-            group by 1 order by 1""")
+            group by 1, 2""")
         assert query is not None
         rows = query.fetchall()
-    return [
-        (rule, f"{alerted:,}", f"{frauds:,}", f"{frauds / alerted:.1%}", *(f"{share:.1%}" for share in shares))
-        for rule, alerted, frauds, *shares in rows
-    ]
+    return {
+        (rule, part): (alerted, frauds, [s or 0.0 for s in shares]) for rule, part, alerted, frauds, *shares in rows
+    }
 
 
-def logins() -> pa.Table:
-    """The attempts to log in of all servers."""
+def detect_payments(days: int) -> None:
+    """Choose on the first part, report on both."""
+    events, labels = payments(days)
+    offered = choices()
+    given = (rule("payments.cep", pattern, name, params) for name, (pattern, params) in offered.items())
+    figures = judged(found(given, events), labels)
+    nothing = (0, 0, [0.0] * len(KINDS))
+    rows = []
+    for pattern, (kind, _) in CHOICES.items():
+
+        def quality(name: str, kind: int = kind) -> float:
+            alerted, frauds, recalls = figures.get((name, True), nothing)
+            precision, recall = frauds / max(alerted, 1), recalls[kind - 1]
+            return 2 * precision * recall / max(precision + recall, 1e-9)
+
+        own = [name for name, (of, _) in offered.items() if of == pattern]
+        best = max(own, key=quality)
+        for name in dict.fromkeys((best, own[0])):
+            told = " ".join(f"{key}={value}" for key, value in offered[name][1].items())
+            for part, title in ((True, "chosen on"), (False, "held out")):
+                alerted, frauds, recalls = figures.get((name, part), nothing)
+                shares = (f"{frauds / max(alerted, 1):.1%}", *(f"{share:.1%}" for share in recalls))
+                choice = "chosen" if name == best else "as written"
+                rows.append((f"{pattern} {told} ({choice})".replace(" d", "d"), title, f"{alerted:,}", *shares))
+    print(
+        f"{labels.num_rows:,} card payments, a fraud is reported after {DELAY_DAYS} days. Parameters are chosen on the"
+    )
+    print(f"first {days * 2 // 3} of {days} days. Recall by kind: {', '.join(f'{k} {n}' for k, n in KINDS.items())}.")
+    show("", ("rule", "part", "alerted", "precision", *(f"recall {kind}" for kind in KINDS)), rows)
+
+
+# ------------------------------------------------------------------------------------------------------- logins
+
+
+def logins() -> tuple[pa.Table, int]:
+    """The attempts to log in of all servers with planted successes, and how many these are."""
     with duckdb.connect() as connection:
-        query = connection.sql(f"""
+        connection.sql(f"""create table logins as
             select source || '-' || seq as login_id, event_time, source || ' ' || source_ip as source_ip, user_name,
                    event_type = 'login_success' as ok
             from '{SSH}' where event_type in ('login_failed', 'login_success') and source_ip is not null""")
-        assert query is not None
-        return query.to_arrow_table()
+        connection.sql("""create table planted as
+            select 'planted-' || row_number() over (order by source_ip), max(event_time) + interval 10 second,
+                   source_ip, arg_max(user_name, event_time), true
+            from logins group by source_ip having not bool_or(ok)""")
+        events = connection.sql("from logins union all from planted")
+        assert events is not None
+        return events.to_arrow_table(), connection.execute("select count(*) from planted").fetchall()[0][0]
+
+
+def detect_logins() -> None:
+    """How many of the planted break-ins are found, and what else."""
+    events, planted = logins()
+    given = [rule("logins.cep", "guessed_password", f"tries_{tries}", {"tries": tries}) for tries in TRIES]
+    alerts = found(given, events).to_pylist()
+    rows = []
+    for tries in TRIES:
+        own = [a["events"][-1]["event_id"].startswith("planted-") for a in alerts if a["rule_id"] == f"tries_{tries}"]
+        precision = f"{sum(own) / len(own):.1%}" if own else "-"
+        rows.append((f"tries = {tries}", str(planted), str(len(own)), precision, f"{sum(own) / planted:.1%}"))
+    title = f"SSH: {events.num_rows:,} attempts to log in, a break-in after the failures of each of {planted} addresses"
+    show(title, ("guessed_password", "break-ins", "alerts", "precision", "recall"), rows)
+    others = [
+        (a["key"], a["detected_at"].isoformat(" "), a["measures"])
+        for a in alerts
+        if a["rule_id"] == f"tries_{TRIES[0]}" and not a["events"][-1]["event_id"].startswith("planted-")
+    ]
+    show(
+        f"successes of the logs themselves that are alerted, tries = {TRIES[0]}",
+        ("server, address", "time", "who"),
+        others,
+    )
 
 
 def main() -> None:
@@ -104,14 +198,8 @@ def main() -> None:
     if not ULB.exists():
         print(f"the public card transactions are not at {ULB}")
         return
-    events, labels = payments(int(sys.argv[1]) if len(sys.argv) > 1 else 183)
-    given = [rule("payments.cep", name) for name in ("leaked_customer", "compromised_terminal")]
-    head = ("rule", "payments alerted", "frauds", "precision", *(f"recall: {name}" for name in KINDS.values()))
-    title = f"{labels.num_rows:,} card payments, a fraud is reported after {DELAY_DAYS} days"
-    show(title, head, judged(found(given, events), labels))
-    alerts = found([rule("logins.cep", "guessed_password")], logins()).to_pylist()
-    shown = [(a["key"], a["detected_at"].isoformat(" "), a["measures"]) for a in alerts]
-    show("SSH: many failures, then a success", ("server, address", "time", "who"), shown)
+    detect_payments(int(sys.argv[1]) if len(sys.argv) > 1 else 183)
+    detect_logins()
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def test_a_history_is_like_a_field_of_the_event(level: int) -> None:
     assert matched > CASES / 5
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, 2, 3])
 def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
     found, matched = [], 0
     for case in cases(level):
