@@ -107,3 +107,19 @@ TTL_BUCKETS_MAX = 64
 # Memory of a busy key, some tens of bytes an event; past this older events are left out, `histories_folded` counts the
 # values that lack some.
 HISTORY_EVENTS_MAX = 100_000
+
+# Lists (patterns/README.md). A list has at most so many entries, of so many bytes: half a gigabyte that all processes
+# of a machine share. A file is read whole.
+LIST_ENTRIES_MAX = 10_000_000
+LIST_ENTRY_BYTES_MAX = 256
+LIST_FILE_BYTES_MAX = 1_073_741_824
+# Entries that a version differs from the base that it shares with others; past this it gets a base of its own, which
+# costs a second for millions of entries.
+LIST_CHANGES_MAX = 100_000
+# Records that one version of a list may be divided into: 10 million entries of a hundred bytes are a thousand.
+LIST_PARTS_MAX = 4_096
+# Lists of one job, and of one list the versions that have not started or are not complete; the next one is refused.
+LISTS_MAX = 1_000
+LIST_VERSIONS_MAX = 64
+# Entries of a list that a rule's parameter gives in place: they are part of the rule, which is a few kB.
+LIST_PARAM_ENTRIES_MAX = 1_000

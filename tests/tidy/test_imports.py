@@ -24,6 +24,7 @@ FLOORS = {
     "nfa": 3,
     "lang": 2,
     "columnar": 2,
+    "lists": 2,
     "model": 1,
     "kernels": 1,
     "base": 0,

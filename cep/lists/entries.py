@@ -1,0 +1,183 @@
+"""Entries of a list as people write them (a file, a record, a pattern) → keys, and what is wrong with the others.
+
+    string, prefix   the text as UTF-8             C-104, 411111
+    int, decimal(n)  eight bytes of the scaled number
+    cidr             family, length, masked address   10.0.0.0/8, 2001:db8::/32, one address alone
+
+A text file has an entry a line; empty lines and those that begin with `#` are left out. A `.csv` file has a header, and
+the entries in the column with the list's name, else in the first one.
+Tested by: tests/lists/test_entries.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from cep.base.errors import SourceError
+from cep.base.limits import DECIMAL_SCALE_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LIST_FILE_BYTES_MAX
+from cep.kernels.layout import Int64, UInt8
+from cep.kernels.members import NETWORK_BYTES, read_networks
+
+TEXT = pa.large_string()
+TEXT_KINDS = ("string", "prefix", "cidr")
+_DECIMAL = re.compile(r"decimal\((\d)\)")
+_INT64_MAX = 2**63 - 1
+_NUMBER_CHARS_MAX = 40
+_PROBLEMS_MAX = 10  # of one list; who has more has given the wrong file
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Key i is data[offsets[i]:offsets[i + 1]]. Shapes: offsets int64[N + 1], data uint8[bytes]."""
+
+    offsets: Int64
+    data: UInt8
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class WrongEntry:
+    """An entry that cannot be taken. `code` is CEP802 for the wrong type, CEP803 for one that is too long."""
+
+    number: int
+    code: str
+    message: str
+
+
+def is_kind(text: str) -> bool:
+    """Whether this is what a list may be of: string, int, decimal(n), prefix or cidr."""
+    return text in (*TEXT_KINDS, "int") or scale_of(text) is not None
+
+
+def scale_of(kind: str) -> int | None:
+    """The decimals of `decimal(2)`; None for another kind, or more decimals than there can be."""
+    found = _DECIMAL.fullmatch(kind)
+    return int(found[1]) if found is not None and int(found[1]) <= DECIMAL_SCALE_MAX else None
+
+
+def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[WrongEntry]]:
+    """The keys of the good entries, in their order, and the first wrong ones. Null is a wrong entry.
+
+    Cost: O(N) and no Python object for an entry, but for decimals.
+    """
+    assert is_kind(kind), kind
+    texts = entries if isinstance(entries, pa.Array) else pa.array(entries, TEXT)
+    texts = texts.cast(TEXT)
+    if kind == "cidr":
+        return _networks(texts)
+    if kind in TEXT_KINDS:
+        return _texts(texts)
+    return _numbers(texts, kind)
+
+
+def read_entries(path: Path, column: str) -> pa.Array:
+    """The entries of a file, large_string. Raises: SourceError for a file that cannot be read or is too large."""
+    try:
+        size = path.stat().st_size
+        if size > LIST_FILE_BYTES_MAX:
+            raise SourceError(f"{path} has {size} bytes, a list has at most {LIST_FILE_BYTES_MAX}; divide the list")
+        if path.suffix == ".csv":
+            return _csv_entries(path, column)
+        lines = (line.strip() for line in path.read_bytes().decode("utf-8").splitlines())
+        found = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
+    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+        raise SourceError(f"{path} cannot be read as a list: {error}") from error
+    return _few_enough(found, path)
+
+
+def _csv_entries(path: Path, column: str) -> pa.Array:
+    with path.open("rb") as file:
+        header = file.readline().decode("utf-8")
+    names = [name.strip().strip('"') for name in header.rstrip("\r\n").split(",")]
+    chosen = column if column in names else names[0]
+    table = pa_csv.read_csv(
+        path,
+        convert_options=pa_csv.ConvertOptions(
+            include_columns=[chosen], column_types={chosen: TEXT}, strings_can_be_null=False
+        ),
+    )
+    return _few_enough(pc.utf8_trim_whitespace(table.column(0).combine_chunks()).cast(TEXT), path)
+
+
+def _few_enough(entries: pa.Array, path: Path) -> pa.Array:
+    if len(entries) > LIST_ENTRIES_MAX:
+        raise SourceError(f"{path} has {len(entries)} entries, a list has at most {LIST_ENTRIES_MAX}; divide the list")
+    return entries
+
+
+# ------------------------------------------------------------------------------------------------------ by kind
+
+
+def _texts(texts: pa.Array) -> tuple[Keys, list[WrongEntry]]:
+    lengths = np.asarray(pc.binary_length(texts).fill_null(0))
+    bad = (lengths == 0) | (lengths > LIST_ENTRY_BYTES_MAX)
+    return _buffers(texts.filter(pa.array(~bad)) if bad.any() else texts), _wrong(texts, bad, "a text")
+
+
+def _networks(texts: pa.Array) -> tuple[Keys, list[WrongEntry]]:
+    written = _buffers(texts.fill_null(""))
+    data = np.empty(len(texts) * NETWORK_BYTES, np.uint8)
+    ends = np.empty(len(texts) + 1, np.int64)
+    read_networks(written.offsets, written.data, data, ends)
+    bad = ends[1:] == ends[:-1]
+    offsets = np.concatenate([ends[:1], ends[1:][~bad]])
+    return Keys(offsets, data[: ends[-1]]), _wrong(texts, bad, "a network such as 10.0.0.0/8 without bits behind it")
+
+
+def _numbers(texts: pa.Array, kind: str) -> tuple[Keys, list[WrongEntry]]:
+    scale = scale_of(kind) or 0
+    plain = pc.match_substring_regex(texts.fill_null(""), r"^-?[0-9]{1,18}$")
+    if scale == 0 and pc.all(plain).as_py() is not False:
+        values, bad = np.asarray(texts.cast(pa.int64())), np.zeros(len(texts), bool)
+    else:
+        found = [_scaled(text, scale) for text in texts.to_pylist()]
+        bad = np.array([value is None for value in found], bool)
+        values = np.array([value for value in found if value is not None], np.int64)
+    data = np.ascontiguousarray(values.astype("<i8")).view(np.uint8)
+    return Keys(np.arange(len(values) + 1, dtype=np.int64) * 8, data), _wrong(texts, bad, f"of type {kind}")
+
+
+def _scaled(text: str | None, scale: int) -> int | None:
+    if text is None or len(text) > _NUMBER_CHARS_MAX:
+        return None
+    try:
+        scaled = Decimal(text).scaleb(scale)
+    except InvalidOperation:
+        return None
+    if not scaled.is_finite() or abs(scaled) > _INT64_MAX or scaled != scaled.to_integral_value():
+        return None
+    return int(scaled)
+
+
+def _buffers(texts: pa.Array) -> Keys:
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int64, len(texts) + 1, texts.offset * 8) if offsets else np.zeros(1, np.int64)
+    return Keys(bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8))
+
+
+def _wrong(texts: pa.Array, bad: np.ndarray, wanted: str) -> list[WrongEntry]:
+    found = []
+    for number in np.flatnonzero(bad)[:_PROBLEMS_MAX].tolist():
+        text = texts[number].as_py()
+        size = 0 if text is None else len(text.encode())
+        if size > LIST_ENTRY_BYTES_MAX:
+            message = f"entry {number + 1} has {size} bytes, an entry has at most {LIST_ENTRY_BYTES_MAX}"
+            found.append(WrongEntry(number, "CEP803", message))
+        else:
+            shown = "nothing" if not text else f"`{text}`"
+            found.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {wanted}"))
+    more = int(bad.sum()) - len(found)
+    if more:
+        found.append(WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {more} entries more"))
+    return found

@@ -1,0 +1,157 @@
+"""Keys → a set that answers in constant time, in memory or as a file that processes share through the page cache.
+
+    file    "CEPLIST1" | int64 keys, buckets, bytes of keys, kinds of lengths | the five arrays, each at a multiple of 8
+
+A file is written once, under another name and renamed, and then only ever mapped: a process that uses a list has one
+copy of it, and processes of one machine share that copy.
+Tested by: tests/lists/test_members.py
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from cep.base.errors import StateCorruptError, StoreError
+from cep.kernels.arrange import hash_texts
+from cep.kernels.layout import Int64, UInt8, UInt64
+from cep.kernels.members import copy_keys, distinct, keys_within
+from cep.lists.entries import Keys
+
+_MAGIC = np.frombuffer(b"CEPLIST1", np.uint8)
+_HEADER = 40  # magic and four int64
+LENGTHS = 2 * 129  # of prefixes of networks; texts have at most LIST_ENTRY_BYTES_MAX
+_SEEDS = (0, 0x5851F42D4C957F2D)
+
+
+@dataclass(frozen=True, slots=True)
+class KeySet:
+    """A set of keys (kernels/members.py). Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data
+    uint8[bytes], lengths uint8[LENGTHS]: which lengths of prefixes occur."""
+
+    first: Int64
+    hashes: UInt64
+    offsets: Int64
+    data: UInt8
+    lengths: UInt8
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    @property
+    def members(self) -> tuple[Int64, UInt64, Int64, UInt8]:
+        """As the kernels take it."""
+        return self.first, self.hashes, self.offsets, self.data
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.offsets, self.data)
+
+    def has(self, keys: Keys) -> np.ndarray:
+        """Which of these keys are in the set: bool[N]."""
+        out = np.empty(len(keys), np.uint8)
+        keys_within(self.members, keys.offsets, keys.data, out)
+        return out.astype(bool)
+
+    @property
+    def digest(self) -> int:
+        """128 bits that are the sum of those of the keys: those of a union of disjoint sets are the sum of theirs."""
+        found = 0
+        for number, seed in enumerate(_SEEDS):
+            hashes = np.empty(len(self), np.uint64)
+            hash_texts(self.offsets, self.data, seed, hashes)
+            found |= int(hashes.sum(dtype=np.uint64)) << (64 * number)
+        return found
+
+
+def build(keys: Keys, kind: str) -> KeySet:
+    """The set of these keys, each once. Cost: a sort of their hashes."""
+    hashes = np.empty(len(keys), np.uint64)
+    hash_texts(keys.offsets, keys.data, 0, hashes)
+    order = np.argsort(hashes, kind="stable")
+    order = order[: distinct(order, hashes, keys.offsets, keys.data)]
+    offsets = np.empty(len(order) + 1, np.int64)
+    sizes = keys.offsets[order + 1] - keys.offsets[order]
+    data = np.empty(int(sizes.sum()), np.uint8)
+    copy_keys(order, keys.offsets, keys.data, offsets, data)
+    hashes = hashes[order]
+    buckets = max(len(order), 1)
+    number = ((hashes >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
+    first = np.zeros(buckets + 1, np.int64)
+    np.cumsum(np.bincount(number.astype(np.int64), minlength=buckets), out=first[1:])
+    return KeySet(first, hashes, offsets, data, _lengths(offsets, data, kind))
+
+
+def _lengths(offsets: Int64, data: UInt8, kind: str) -> UInt8:
+    found = np.zeros(LENGTHS, np.uint8)
+    if kind == "cidr":
+        found[np.where(data[offsets[:-1]] == 4, 0, 129) + data[offsets[:-1] + 1]] = 1
+    elif kind == "prefix":
+        found[np.diff(offsets)] = 1
+    return found
+
+
+def joined(*parts: Keys) -> Keys:
+    """Keys one behind the other."""
+    sizes = [part.offsets[-1] - part.offsets[0] for part in parts]
+    starts = np.cumsum([0, *sizes])
+    offsets = [part.offsets[:-1] - part.offsets[0] + start for part, start in zip(parts, starts, strict=False)]
+    data = [part.data[part.offsets[0] : part.offsets[-1]] for part in parts]
+    return Keys(np.concatenate([*offsets, starts[-1:]]).astype(np.int64), np.concatenate(data))
+
+
+def chosen(keys: Keys, wanted: np.ndarray) -> Keys:
+    """The keys that are wanted (bool[N])."""
+    order = np.flatnonzero(wanted)
+    offsets = np.empty(len(order) + 1, np.int64)
+    data = np.empty(int((keys.offsets[order + 1] - keys.offsets[order]).sum()), np.uint8)
+    copy_keys(order, keys.offsets, keys.data, offsets, data)
+    return Keys(offsets, data)
+
+
+EMPTY = build(Keys(np.zeros(1, np.int64), np.zeros(0, np.uint8)), "string")
+
+
+def write(path: Path, members: KeySet) -> None:
+    """Write the file of a set, whole or not at all. Raises: StoreError."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    sizes = np.array([len(members), len(members.first) - 1, len(members.data), LENGTHS], np.int64)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            for array in (_MAGIC, sizes, members.first, members.hashes, members.offsets, members.lengths, members.data):
+                file.write(np.ascontiguousarray(array).view(np.uint8).data)
+                file.write(bytes(-file.tell() % 8))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise StoreError(f"the list {path} cannot be written: {error.strerror}; make room on the disk") from error
+
+
+def mapped(path: Path) -> KeySet:
+    """The set of a file, mapped into memory. Raises: StateCorruptError for a file that is missing or is none."""
+    try:
+        # Copy on write: arrays that may be written compile to the same code as those in memory, and no page is.
+        whole = np.memmap(path, np.uint8, "c").view(np.ndarray)
+    except (OSError, ValueError) as error:
+        raise StateCorruptError(f"the list {path} cannot be read ({error}); restore it with the checkpoint") from error
+    if len(whole) < _HEADER or not np.array_equal(whole[:8], _MAGIC):
+        raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")
+    count, buckets, size, lengths = whole[8:_HEADER].view(np.int64).tolist()
+    parts: list[np.ndarray] = []
+    at = _HEADER
+    for bytes_count in (8 * (buckets + 1), 8 * count, 8 * (count + 1), lengths, size):
+        parts.append(whole[at : at + bytes_count])
+        at += bytes_count + -bytes_count % 8
+    if at != len(whole) or lengths != LENGTHS:
+        raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {at}; restore it with the checkpoint")
+    first, hashes, offsets, flags, data = parts
+    return KeySet(first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags)
