@@ -1,0 +1,111 @@
+"""Many pages at once: taken apart and joined again, they are what a page of each would be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.columnar.batch import TEXT
+from cep.engine.advance import advance
+from cep.engine.history_rows import HistoryRows
+from cep.engine.keyed_state import KeyedState, concat_states, select_keys
+from cep.engine.partition import arrange_keys, partition_keys
+from cep.nfa.compile import problems
+from cep.nfa.program import Program
+from cep.state.packed import Shape, pack, shape_number, unpack
+from cep.state.pages import encode_page
+from tests.engine.bridge import batch_of, program_of
+from tests.oracle.random_cases import SCHEMA, random_case
+
+
+def halfway(seed: int) -> tuple[Program, KeyedState] | None:
+    """The state in the middle of a random case, with some columns in which values are missing."""
+    patterns = [random_case(seed * 7 + i, 1 + i % 3).pattern for i in range(4)]
+    chosen = [pattern for pattern in patterns if not problems(pattern, SCHEMA)]
+    if not chosen:
+        return None
+    program = program_of(SCHEMA, *chosen)
+    events = batch_of(SCHEMA, random_case(seed, 3).events)
+    found = advance(program, None, events, int(np.median(events.time_ms))).keyed_state
+    return program, _with_every_type(found, np.random.default_rng(seed))
+
+
+def _with_every_type(found: KeyedState, random: np.random.Generator) -> KeyedState:
+    def columns(rows: int) -> dict[str, pa.Array]:
+        values = [random.random() for _ in range(rows)]
+        missing = random.random(rows) < 0.3
+        return {
+            "number": pa.array([int(v * 100) for v in values], pa.int64(), mask=missing),
+            "share": pa.array(values, pa.float64()),
+            "text": pa.array(["é" * int(v * 4) for v in values], TEXT, mask=~missing),
+            "truth": pa.array([v < 0.5 for v in values], pa.bool_(), mask=missing),
+        }
+
+    keys = np.sort(random.integers(0, max(1, len(found.keys)), 20 if len(found.keys) else 0)).astype(np.int32)
+    times = random.integers(0, 10**12, len(keys))
+    past = HistoryRows(keys, np.zeros(len(keys), np.int64), times, columns(len(keys)))
+    events = replace(found.events, columns={**found.events.columns, **columns(len(found.events))})
+    return replace(found, events=events, histories=past)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_packed_comes_back_page_by_page_and_together(seed: int) -> None:
+    given = halfway(seed)
+    if given is None:
+        return
+    program, keyed_state = given
+    random = np.random.default_rng(seed)
+    parts_count = int(random.integers(1, 5))
+    part = random.integers(0, parts_count, len(keyed_state.keys))
+    registers = program.row_registers
+    shape = Shape.of(keyed_state)
+    assert Shape.from_bytes(shape.to_bytes()) == shape
+    pages = pack(arrange_keys(keyed_state, part, parts_count, registers), shape)
+    cut = partition_keys(keyed_state, part, parts_count, registers)
+    for page, wanted in zip(pages, cut, strict=True):
+        assert shape_number(page) == shape.number
+        if len(wanted.keys):
+            assert encode_page(unpack([page], shape, None)) == encode_page(wanted)
+    filled = [at for at, share in enumerate(cut) if len(share.keys)]
+    if filled:
+        chosen = random.permutation(filled).tolist()
+        joined = unpack([pages[at] for at in chosen], shape, registers)
+        assert encode_page(joined) == encode_page(concat_states([cut[at] for at in chosen], registers))
+
+
+def test_pages_with_and_without_nulls_are_joined() -> None:
+    program, keyed_state = next(found for found in map(halfway, range(60)) if found and len(found[1].keys) > 1)
+    first = np.arange(len(keyed_state.keys)) == 0
+    whole = replace(keyed_state, events=_filled(keyed_state))
+    shape, registers = Shape.of(keyed_state), program.row_registers
+    parts = [select_keys(keyed_state, first, registers), select_keys(whole, ~first, registers)]
+    pages = [pack(arrange_keys(part, np.zeros(len(part.keys), np.int64), 1, registers), shape)[0] for part in parts]
+    assert encode_page(unpack(pages, shape, registers)) == encode_page(concat_states(parts, registers))
+
+
+def _filled(keyed_state: KeyedState):  # type: ignore[no-untyped-def]
+    fills = {pa.int64(): 1, pa.float64(): 1.0, pa.bool_(): True, TEXT: "x"}
+    columns = {name: column.fill_null(fills[column.type]) for name, column in keyed_state.events.columns.items()}
+    return replace(keyed_state.events, columns=columns)
+
+
+def test_bytes_that_are_no_page_are_refused_by_name() -> None:
+    program, keyed_state = next(found for found in map(halfway, range(60)) if found and len(found[1].keys))
+    shape = Shape.of(keyed_state)
+    part = np.zeros(len(keyed_state.keys), np.int64)
+    (page,) = pack(arrange_keys(keyed_state, part, 1, program.row_registers), shape)
+    with pytest.raises(StateFormatError, match="format 9, this build reads 1"):
+        shape_number(page[:3] + b"\x09" + page[4:])
+    with pytest.raises(StateCorruptError, match="not ours"):
+        shape_number(b"CEP" + page[3:])
+    with pytest.raises(StateCorruptError, match="shorter than its head"):
+        shape_number(page[:5])
+    for torn in (page[:20], page[:-1], page + b"x"):
+        with pytest.raises(StateCorruptError):
+            unpack([torn], shape, None)
+    with pytest.raises(StateCorruptError):
+        Shape.from_bytes(b'{"rules": 1}')
