@@ -12,14 +12,63 @@ Tested by: tests/runners/test_duplicates.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import EventBatch
+from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.route import key_hashes
+from cep.runners.job import Job, StepOutput
+from cep.runners.letters import first_seen
 
 _BUCKETS_PER_WINDOW = 8
 _TYPE_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, from the golden ratio: types differ in all bits
+
+
+class SeenIds(Protocol):
+    """The hashes of event ids that a runner keeps, by the number of the key domain and bucket."""
+
+    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
+        """Those of a bucket, sorted: uint64[N]."""
+
+    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
+        """Keep more of them, none of which is there; `keys` are those of their events."""
+
+    def forget(self, oldest: int) -> None:
+        """Drop the buckets before this one."""
+
+
+def without_seen(
+    job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen: SeenIds, output: StepOutput
+) -> Mapping[int, Sequence[EventBatch]]:
+    """The events whose ids have not been seen, by the number of their domain; all, if the job does not look.
+
+    `watermark_ms` is the one that the micro-batch begins with: an event that is not late by it finds its bucket.
+    """
+    if job.dedup_ms == 0:
+        return batches
+    oldest = oldest_bucket(watermark_ms, job.dedup_ms)
+    fresh: dict[int, Sequence[EventBatch]] = {}
+    for number, parts in batches.items():
+        batch = concat_batches(parts)
+        hashes = event_hashes(batch)
+        is_new = first_of_each(hashes)
+        buckets = batch.time_ms // bucket_width(job.dedup_ms)
+        for bucket in np.unique(buckets[buckets >= oldest]).tolist():
+            here = buckets == bucket
+            is_new[here] &= ~are_known(hashes[here], seen.of(number, bucket))
+            added = here & is_new
+            if added.any():
+                seen.add(number, bucket, hashes[added], batch.key.filter(pa.array(added)))
+        if not is_new.all():
+            output.counters["duplicates"] += first_seen(job, number, batch.take(~is_new))
+            batch = batch.take(is_new)
+        fresh[number] = [batch]
+    seen.forget(oldest)
+    return fresh
 
 
 def event_hashes(batch: EventBatch) -> NDArray[np.uint64]:

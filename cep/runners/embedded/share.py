@@ -10,31 +10,32 @@ Tested by: tests/runners/embedded/test_engine.py
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import KeyDomain, key_groups, key_hashes, split_by_group
-from cep.engine.keyed_state import KeyedState, concat_states, fit
-from cep.engine.partition import partition_keys
+from cep.columnar.route import KeyDomain, key_hashes, split_by_group
+from cep.engine.keyed_state import KeyedState
 from cep.nfa.program import Program
-from cep.runners import duplicates
+from cep.runners.duplicates import without_seen
 from cep.runners.embedded.pages import Pages, Place, domain_name
-from cep.runners.job import ARRIVAL, Job, StepOutput, match_step, page_deadline_ms
-from cep.runners.letters import first_seen, on_time
+from cep.runners.embedded.seen import SeenOfShare
+from cep.runners.job import ARRIVAL, Job, StepOutput
+from cep.runners.letters import on_time
+from cep.runners.paged import drop_pages, match_pages
+from cep.runners.waiting import part_due
 from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import KeyedStore, WriteBatch
 
-WAITING, SEEN, DEADLINES = b"waiting", b"seen", b"deadlines"
-_BUCKET = struct.Struct(">q")
+WAITING, DEADLINES = b"waiting", b"deadlines"
 _PARTS_MAX = 64  # waiting batches of a domain before they are joined
 _NEVER = TIME_MS_MAX
 
@@ -74,157 +75,53 @@ class Share:
         self.pages = pages
         shape = (len(job.domains), len(groups), job.pages_count)
         self._deadlines = np.full(shape, _NEVER, np.int64)  # the earliest end of a run; _NEVER: no page
-        self._earliest_ms = _NEVER
+        self._no_events = empty_batch(job.schema)
         self._waiting: dict[int, list[EventBatch]] = {}
         self._waiting_groups: dict[int, set[int]] = {}  # for which the store has waiting events
         self._waiting_changed: set[int] = set()
-        self._seen: dict[tuple[int, int], tuple[NDArray[np.uint64], NDArray[np.int32]]] = {}
-        self._seen_changed: set[tuple[int, int]] = set()
-        self._gone: list[bytes] = []
+        self._seen = SeenOfShare(self._names, job.groups_count)
 
     def step(self, work: Work) -> Done:
         """Match what is due. Raises: StateError, StoreError."""
         job, output = self._job, StepOutput()
-        fresh, late = on_time(job, self._without_duplicates(work, output), work.before_ms, output)
+        new = without_seen(
+            job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self._seen, output
+        )
+        fresh, late = on_time(job, new, work.before_ms, output)
         released = fresh if job.order == ARRIVAL else self._reorder(fresh, work.due_ms)
-        is_due = self._earliest_ms <= work.watermark_ms
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
-            if domain not in work.programs:
+            if domain in work.programs:
+                events = self._no_events if batch is None else batch
+                match_pages(self._domain_pages(number), work.programs[domain], events, work.watermark_ms, output)
+            else:
                 output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
-                self._drop_pages(number, output)
-            elif batch is not None or is_due:
-                self._match(number, work.programs[domain], batch, work.watermark_ms, output)
-        if is_due:
-            self._earliest_ms = int(self._deadlines.min(initial=_NEVER))
+                drop_pages(self._domain_pages(number), output)
         return Done(output, late)
 
-    # -------------------------------------------------------------------------------------------------- matching
-
-    def _match(
-        self, number: int, program: Program, batch: EventBatch | None, watermark_ms: int, output: StepOutput
-    ) -> None:
-        """Read the touched and the due pages of a domain, advance them together, put them back."""
-        deadlines = self._deadlines[number].reshape(-1)
-        touched = deadlines <= watermark_ms
-        if batch is not None:
-            touched[self._slots(batch.key)] = True
-        slots = np.flatnonzero(touched)
-        if not len(slots):
-            return
-        states: list[KeyedState] = []
-        for slot in slots[deadlines[slots] != _NEVER].tolist():
-            fitted, orphans = fit(self.pages.read(self._place(number, slot)), program)
-            output.counters["runs_orphaned"] += orphans
-            states.append(fitted)
-        before = concat_states(states, program.row_registers) if states else None
-        events = empty_batch(self._job.schema) if batch is None else batch
-        after = match_step(program, before, events, watermark_ms, output)
-        self._put_back(number, slots, after, program)
-
-    def _put_back(self, number: int, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-        deadlines = self._deadlines[number].reshape(-1)
-        part = np.searchsorted(slots, self._slots(after.keys))
-        shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
-        for slot, share in zip(slots.tolist(), shares, strict=True):
-            deadline_ms = page_deadline_ms(program, share)
-            if deadline_ms is not None:
-                self.pages.write(self._place(number, slot), share)
-                deadlines[slot] = min(deadline_ms, _NEVER - 1)
-                self._earliest_ms = min(self._earliest_ms, deadline_ms)
-            elif deadlines[slot] != _NEVER:
-                self.pages.remove(self._place(number, slot))
-                deadlines[slot] = _NEVER
-
-    def _drop_pages(self, number: int, output: StepOutput) -> None:
-        """Nothing is matched by this key any more: its runs belong to no rule."""
-        deadlines = self._deadlines[number].reshape(-1)
-        for slot in np.flatnonzero(deadlines != _NEVER).tolist():
-            place = self._place(number, slot)
-            output.counters["runs_orphaned"] += len(self.pages.read(place))
-            self.pages.remove(place)
-            deadlines[slot] = _NEVER
+    def _domain_pages(self, number: int) -> _DomainPages:
+        return _DomainPages(self._job, number, self.groups.start, self.pages, self._deadlines[number].reshape(-1))
 
     def stored(self, group: int, page: int) -> Iterator[StoredPage]:
         """A page of a key group, of every key domain that has it, as it would be stored."""
         slot = (group - self.groups.start) * self._job.pages_count + page
         for number, domain in enumerate(self._job.domains):
-            if self._deadlines[number].reshape(-1)[slot] != _NEVER:
-                yield StoredPage(group, domain, encode_page(self.pages.read(Place(number, group, page))))
-
-    def _slots(self, key: Any) -> NDArray[np.int64]:
-        """The place of each key's page in a domain's deadlines: int64[N]."""
-        hashes = key_hashes(key)
-        groups, pages = np.uint64(self._job.groups_count), np.uint64(self._job.pages_count)
-        group = (hashes % groups).astype(np.int64) - self.groups.start
-        return group * self._job.pages_count + ((hashes // groups) % pages).astype(np.int64)
-
-    def _place(self, number: int, slot: int) -> Place:
-        group, page = divmod(slot, self._job.pages_count)
-        return Place(number, self.groups.start + group, page)
-
-    # --------------------------------------------------------------------------------------------------- waiting
+            found = self._domain_pages(number).read(slot)
+            if found is not None:
+                yield StoredPage(group, domain, encode_page(found))
 
     def _reorder(self, fresh: Mapping[int, EventBatch], due_ms: int) -> dict[int, EventBatch]:
         """Hold back what is not due; bring out what is."""
         released: dict[int, EventBatch] = {}
         for number in range(len(self._job.domains)):
             held = self._waiting.get(number, [])
-            if number in fresh:
-                held = [*held, fresh[number]]
-            out: list[EventBatch] = []
-            rest: list[EventBatch] = []
-            for batch in held:
-                ready = batch.time_ms < due_ms
-                if ready.any():
-                    out.append(batch.take(ready))
-                    batch = batch.take(~ready)  # noqa: PLW2901 what is left of it
-                if len(batch):
-                    rest.append(batch)
-            if number in fresh or out:
+            due, rest = part_due([*held, fresh[number]] if number in fresh else held, due_ms)
+            if number in fresh or due is not None:
                 self._waiting[number] = [concat_batches(rest)] if len(rest) > _PARTS_MAX else rest
                 self._waiting_changed.add(number)
-            if out:
-                released[number] = concat_batches(out)
+            if due is not None:
+                released[number] = due
         return released
-
-    # ------------------------------------------------------------------------------------------------ duplicates
-
-    def _without_duplicates(self, work: Work, output: StepOutput) -> dict[int, list[EventBatch]]:
-        """The events whose ids have not been seen, if the job looks for duplicates; old ids are forgotten."""
-        window_ms = self._job.dedup_ms
-        if window_ms == 0:
-            return {number: [batch] for number, batch in work.batches.items()}
-        oldest = duplicates.oldest_bucket(work.before_ms, window_ms)
-        fresh: dict[int, list[EventBatch]] = {}
-        for number, batch in work.batches.items():
-            hashes = duplicates.event_hashes(batch)
-            groups = key_groups(batch.key, self._job.groups_count)
-            is_new = duplicates.first_of_each(hashes)
-            buckets = batch.time_ms // duplicates.bucket_width(window_ms)
-            for bucket in np.unique(buckets[buckets >= oldest]).tolist():
-                here = buckets == bucket
-                kept, kept_groups = self._seen.get((number, bucket), (np.empty(0, np.uint64), np.empty(0, np.int32)))
-                is_new[here] &= ~duplicates.are_known(hashes[here], kept)
-                added = here & is_new
-                if added.any():
-                    joined = np.concatenate([kept, hashes[added]])
-                    order = np.argsort(joined)
-                    joined_groups = np.concatenate([kept_groups, groups[added]])[order]
-                    self._seen[number, bucket] = (joined[order], joined_groups)
-                    self._seen_changed.add((number, bucket))
-            if not is_new.all():
-                output.counters["duplicates"] += first_seen(self._job, number, batch.take(~is_new))
-                batch = batch.take(is_new)  # noqa: PLW2901 what is left of it
-            fresh[number] = [batch]
-        for number, bucket in [at for at in self._seen if at[1] < oldest]:
-            _, groups = self._seen.pop((number, bucket))
-            self._gone += [self._seen_key(group, number, bucket) for group in np.unique(groups).tolist()]
-            self._seen_changed.discard((number, bucket))
-        return fresh
-
-    def _seen_key(self, group: int, number: int, bucket: int) -> bytes:
-        return store_key(group, b"", SEEN, self._names[number], _BUCKET.pack(bucket))
 
     # --------------------------------------------------------------------------------------------- save, restore
 
@@ -247,14 +144,7 @@ class Share:
                 batch.delete(store_key(group, b"", WAITING, name))
             self._waiting_groups[number] = now
         self._waiting_changed.clear()
-        for number, bucket in sorted(self._seen_changed):
-            hashes, groups = self._seen[number, bucket]
-            for group in np.unique(groups).tolist():
-                batch.put(self._seen_key(group, number, bucket), duplicates.to_bytes(hashes[groups == group]))
-        self._seen_changed.clear()
-        for key in self._gone:
-            batch.delete(key)
-        self._gone.clear()
+        self._seen.save(batch)
         return pages_count
 
     def restore(self, store: KeyedStore) -> None:
@@ -271,18 +161,46 @@ class Share:
                     continue
                 self._waiting.setdefault(number, []).append(conformed(decode_batch(data), self._job.schema))
                 self._waiting_groups.setdefault(number, set()).add(group)
-            for raw, data in store.scan(prefix_range(group, b"", SEEN)):
-                found = split_key(raw)
-                if found.name in numbers:
-                    self._restore_seen(numbers[found.name], _BUCKET.unpack(found.item)[0], group, data)
-        self._earliest_ms = int(self._deadlines.min(initial=_NEVER))
+            self._seen.restore(store, group)
 
-    def _restore_seen(self, number: int, bucket: int, group: int, data: bytes) -> None:
-        hashes = duplicates.from_bytes(data)
-        kept, groups = self._seen.get((number, bucket), (np.empty(0, np.uint64), np.empty(0, np.int32)))
-        joined = np.concatenate([kept, hashes])
-        order = np.argsort(joined)
-        self._seen[number, bucket] = (
-            joined[order],
-            np.concatenate([groups, np.full(len(hashes), group, np.int32)])[order],
-        )
+
+class _DomainPages:
+    """As paged.DomainPages. `deadlines` int64[slots]: the earliest end of a run; _NEVER where there is no page."""
+
+    def __init__(self, job: Job, number: int, first_group: int, pages: Pages, deadlines: NDArray[np.int64]) -> None:
+        self._job = job
+        self._number = number
+        self._first_group = first_group
+        self._pages = pages
+        self._deadlines = deadlines
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        job, hashes = self._job, key_hashes(keys)
+        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
+        group = (hashes % groups).astype(np.int64) - self._first_group
+        return group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
+
+    def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
+        touched = self._deadlines <= watermark_ms
+        touched[self.slots(keys)] = True
+        return np.flatnonzero(touched)
+
+    def stored(self) -> list[int]:
+        found: list[int] = np.flatnonzero(self._deadlines != _NEVER).tolist()
+        return found
+
+    def read(self, slot: int) -> KeyedState | None:
+        return None if self._deadlines[slot] == _NEVER else self._pages.read(self._place(slot))
+
+    def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
+        self._pages.write(self._place(slot), keyed_state)
+        self._deadlines[slot] = min(deadline_ms, _NEVER - 1)
+
+    def remove(self, slot: int) -> None:
+        if self._deadlines[slot] != _NEVER:
+            self._pages.remove(self._place(slot))
+            self._deadlines[slot] = _NEVER
+
+    def _place(self, slot: int) -> Place:
+        group, page = divmod(slot, self._job.pages_count)
+        return Place(self._number, self._first_group + group, page)

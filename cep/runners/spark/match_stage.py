@@ -21,22 +21,24 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pyarrow as pa
+from numpy.typing import NDArray
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
-from cep.engine.keyed_state import KeyedState, concat_states, fit, select_keys
-from cep.nfa.program import Program
+from cep.engine.keyed_state import KeyedState
 from cep.rulebook.held import Policies
 from cep.runners import duplicates
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
-from cep.runners.job import ARRIVAL, Programs, StepOutput, match_step, page_deadline_ms
-from cep.runners.letters import first_seen, on_time
+from cep.runners.job import ARRIVAL, Job, Programs, StepOutput
+from cep.runners.letters import on_time
 from cep.runners.output import encode_alerts
+from cep.runners.paged import drop_pages, match_pages
 from cep.runners.rule_status import rule_status
 from cep.runners.spark.packed import (
     ALERTS,
@@ -51,6 +53,7 @@ from cep.runners.spark.packed import (
     PackedRow,
     produced_rows,
 )
+from cep.runners.waiting import part_due
 from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
@@ -146,7 +149,8 @@ class MatchProcessor(StatefulProcessor):
         progress.times = merged(progress.times, times)
         watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))
         progress.watermark_ms = watermark_ms
-        fresh, late = on_time(job, self._without_duplicates(progress, batches, output), before_ms, output)
+        seen = _SeenIds(progress.seen, self._seen)
+        fresh, late = on_time(job, duplicates.without_seen(job, batches, before_ms, seen, output), before_ms, output)
         if not is_first:  # the first stage has told already what is behind, or was here before
             output.counters.clear()
         elif late:
@@ -155,12 +159,14 @@ class MatchProcessor(StatefulProcessor):
         programs = _PROGRAMS.of(rulebook.rulebook, job.schema, self._level)
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
+            pages = _DomainPages(job, number, progress, self._pages)
             if domain in programs:
-                self._match_domain(progress, number, programs[domain], batch, watermark_ms, output)
+                events = empty_batch(job.schema) if batch is None else batch
+                match_pages(pages, programs[domain], events, watermark_ms, output)
             else:
                 if is_first and batch is not None and domain not in rulebook.rulebook.domains():
                     output.counters["events_without_rule"] += len(batch)
-                self._drop_pages(progress, number, output)
+                drop_pages(pages, output)
         # Not before: events that waited may belong to a version that is over by now.
         after = rulebook
         if rulebook.forget_ms <= watermark_ms:
@@ -175,8 +181,8 @@ class MatchProcessor(StatefulProcessor):
         if alerts.num_rows:
             yield group, ALERTS, 0, 0, encode_alerts(alerts)
         if self._level + 1 < job.levels_count:
-            for events in output.produced:
-                yield from produced_rows(job, events)
+            for made in output.produced:
+                yield from produced_rows(job, made)
         counters = {name: count for name, count in output.counters.items() if count}
         if counters:
             yield group, COUNTERS, 0, 0, json.dumps(counters).encode()
@@ -214,127 +220,89 @@ class MatchProcessor(StatefulProcessor):
             keep(self._rules_of_job, rulebook)
             progress.rulebook = rulebook.digest
 
-    # -------------------------------------------------------------------------------------------------- events
-
-    def _without_duplicates(
-        self, progress: Progress, batches: dict[int, list[EventBatch]], output: StepOutput
-    ) -> dict[int, list[EventBatch]]:
-        """The events whose ids have not been seen, if the job looks for duplicates; it forgets ids that are too old."""
-        window_ms = self._job.dedup_ms
-        if window_ms == 0:
-            return batches
-        fresh: dict[int, list[EventBatch]] = {}
-        oldest = duplicates.oldest_bucket(progress.watermark_ms, window_ms)
-        for number, parts in batches.items():
-            batch = concat_batches(parts)
-            hashes = duplicates.event_hashes(batch)
-            is_new = duplicates.first_of_each(hashes)
-            buckets = batch.time_ms // duplicates.bucket_width(window_ms)
-            held = set(progress.seen.get(number, ()))
-            for bucket in np.unique(buckets[buckets >= oldest]).tolist():
-                here = buckets == bucket
-                stored = self._seen.getValue((number, bucket)) if bucket in held else None
-                kept = duplicates.from_bytes(bytes(stored[0]) if stored is not None else b"")
-                is_new[here] &= ~duplicates.are_known(hashes[here], kept)
-                added = hashes[here & is_new]
-                if len(added):
-                    self._seen.updateValue((number, bucket), (duplicates.to_bytes(np.concatenate([kept, added])),))
-                    held.add(bucket)
-            for bucket in [bucket for bucket in held if bucket < oldest]:
-                self._seen.removeKey((number, bucket))
-                held.remove(bucket)
-            progress.seen[number] = sorted(held)
-            if not is_new.all():
-                output.counters["duplicates"] += first_seen(self._job, number, batch.take(~is_new))
-                batch = batch.take(is_new)
-            fresh[number] = [batch]
-        return fresh
-
     def _reorder(self, progress: Progress, fresh: dict[int, EventBatch], watermark_ms: int) -> dict[int, EventBatch]:
         """Hold back what the watermark has not passed; bring out what it has."""
         # What a pattern produces may have the time of an event that is still to come, and stands behind it.
         at_once = self._job.lateness_ms == 0 and len(progress.times) == 1 and self._level == 0
         bound_ms = due_before(watermark_ms, at_once=at_once)
-        due = progress.waiting_ms is not None and progress.waiting_ms < bound_ms
+        is_due = progress.waiting_ms is not None and progress.waiting_ms < bound_ms
         released: dict[int, EventBatch] = {}
-        earliest: list[int] = []
+        # Domains that are not looked at hold nothing that is due.
+        earliest = [] if is_due or progress.waiting_ms is None else [progress.waiting_ms]
         for number in range(len(self._job.domains)):
-            if number not in fresh and not due:
+            if number not in fresh and not is_due:
                 continue
             stored = self._waiting.getValue((number,)) if progress.waiting_ms is not None else None
-            parts = [conformed(decode_batch(bytes(stored[0])), self._job.schema)] if stored is not None else []
-            parts += [fresh[number]] if number in fresh else []
-            if not parts:
-                continue
-            batch = concat_batches(parts)
-            ready = batch.time_ms < bound_ms
-            if ready.any():
-                released[number] = batch.take(ready)
-            if ready.all():
-                if stored is not None:
-                    self._waiting.removeKey((number,))
-                continue
-            rest = batch.take(~ready)
-            earliest.append(int(rest.time_ms.min()))
-            self._waiting.updateValue((number,), (encode_batch(rest),))
-        if not due and progress.waiting_ms is not None:
-            earliest.append(progress.waiting_ms)  # domains that were not looked at hold nothing that is due
+            held = [conformed(decode_batch(bytes(stored[0])), self._job.schema)] if stored is not None else []
+            due, rest = part_due([*held, fresh[number]] if number in fresh else held, bound_ms)
+            if due is not None:
+                released[number] = due
+            if rest:
+                left = concat_batches(rest)
+                earliest.append(int(left.time_ms.min()))
+                self._waiting.updateValue((number,), (encode_batch(left),))
+            elif stored is not None:
+                self._waiting.removeKey((number,))
         progress.waiting_ms = min(earliest, default=None)
         return released
 
-    def _match_domain(
-        self, progress: Progress, number: int, program: Program, batch: EventBatch | None, watermark_ms: int,
-        output: StepOutput,
-    ) -> None:  # fmt: skip
-        """Read the touched and the due pages of a domain, advance them together, write them back."""
-        job = self._job
-        touched: set[int] = set()
-        if batch is not None:
-            touched = {int(p) for p in np.unique(key_pages(batch.key, job.groups_count, job.pages_count))}
-        base = number << PAGE_BITS
-        touched |= {p - base for p, ms in progress.deadlines.items() if p >> PAGE_BITS == number and ms <= watermark_ms}
-        if not touched:
-            return
-        states: list[KeyedState] = []
-        runs_before = 0
-        for page in sorted(touched):
-            stored = self._pages.getValue((base + page,)) if base + page in progress.deadlines else None
-            if stored is not None:
-                fitted, orphans = fit(decode_page(bytes(stored[0])), program)
-                output.counters["runs_orphaned"] += orphans
-                runs_before += len(fitted) + orphans
-                states.append(fitted)
-        before = concat_states(states, program.row_registers) if states else None
-        after = match_step(program, before, empty_batch(job.schema) if batch is None else batch, watermark_ms, output)
-        output.counters["runs"] += len(after) - runs_before  # so the job's total is the number of runs alive
-        self._write_pages(progress, base, touched, after, program)
 
-    def _write_pages(
-        self, progress: Progress, base: int, touched: set[int], after: KeyedState, program: Program
-    ) -> None:
-        job = self._job
-        page_of_key = key_pages(after.keys, job.groups_count, job.pages_count)
-        for page in sorted(touched):
-            wanted = page_of_key == page
-            share = after if wanted.all() else select_keys(after, wanted, program.row_registers)
-            deadline_ms = page_deadline_ms(program, share)
-            if deadline_ms is not None:
-                self._pages.updateValue((base + page,), (encode_page(share),))
-                progress.deadlines[base + page] = deadline_ms
-            elif base + page in progress.deadlines:
-                self._pages.removeKey((base + page,))
-                del progress.deadlines[base + page]
+class _DomainPages:
+    """As paged.DomainPages; a slot is the number of a page in its key group. `map_` is the state variable."""
 
-    def _drop_pages(self, progress: Progress, number: int, output: StepOutput) -> None:
-        """Nothing is matched by this key any more: its runs belong to no rule."""
-        for page in [page for page in progress.deadlines if page >> PAGE_BITS == number]:
-            stored = self._pages.getValue((page,))
-            assert stored is not None, "a page with a deadline is stored"
-            orphans = len(decode_page(bytes(stored[0])))
-            output.counters["runs_orphaned"] += orphans
-            output.counters["runs"] -= orphans
-            self._pages.removeKey((page,))
-            del progress.deadlines[page]
+    def __init__(self, job: Job, number: int, progress: Progress, map_: MapState) -> None:
+        self._job = job
+        self._base = number << PAGE_BITS
+        self._deadlines = progress.deadlines
+        self._map = map_
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
+
+    def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
+        due = [slot for slot in self.stored() if self._deadlines[self._base + slot] <= watermark_ms]
+        return np.union1d(self.slots(keys), np.array(due, np.int64))
+
+    def stored(self) -> list[int]:
+        return [page - self._base for page in self._deadlines if page >> PAGE_BITS == self._base >> PAGE_BITS]
+
+    def read(self, slot: int) -> KeyedState | None:
+        if self._base + slot not in self._deadlines:
+            return None
+        stored = self._map.getValue((self._base + slot,))
+        assert stored is not None, "a page with a deadline is stored"
+        return decode_page(bytes(stored[0]))
+
+    def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
+        self._map.updateValue((self._base + slot,), (encode_page(keyed_state),))
+        self._deadlines[self._base + slot] = deadline_ms
+
+    def remove(self, slot: int) -> None:
+        if self._deadlines.pop(self._base + slot, None) is not None:
+            self._map.removeKey((self._base + slot,))
+
+
+class _SeenIds:
+    """As duplicates.SeenIds. `buckets`: those of each domain that the state variable `map_` has."""
+
+    def __init__(self, buckets: dict[int, list[int]], map_: MapState) -> None:
+        self._buckets = buckets
+        self._map = map_
+
+    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
+        stored = self._map.getValue((number, bucket)) if bucket in self._buckets.get(number, ()) else None
+        return duplicates.from_bytes(b"" if stored is None else bytes(stored[0]))
+
+    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
+        joined = np.concatenate([self.of(number, bucket), hashes])
+        self._map.updateValue((number, bucket), (duplicates.to_bytes(joined),))
+        self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
+
+    def forget(self, oldest: int) -> None:
+        for number, buckets in self._buckets.items():
+            for bucket in [bucket for bucket in buckets if bucket < oldest]:
+                self._map.removeKey((number, bucket))
+            self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
 
 
 def _row(packed: PackedRow) -> Row:
