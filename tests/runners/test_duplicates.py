@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from cep.columnar.route import route
+from cep.model.rule import utc_text
 from cep.runners import duplicates
 from cep.runners.job import Job, StepOutput
-from tests.columnar.common import TWO, decode, record
+from tests.columnar.common import ONE, TWO, decode, record
 
 HASHES = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5), max_size=30)
 
@@ -60,7 +61,7 @@ class PlainIds:
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 7), st.integers(0, 30))
 def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int], size: int, lateness: int) -> None:
     """Also where one micro-batch moves the watermark by more than the window. An event's id is its time."""
-    job = Job(TWO, (("card_id",),), dedup_ms=lateness + 1)
+    job = Job(ONE, (("card_id",),), dedup_ms=lateness + 1)
     seen, output = PlainIds(), StepOutput()
     came: list[int] = []
     expected: set[int] = set()
@@ -68,8 +69,8 @@ def test_an_event_on_time_comes_once_however_the_stream_is_cut(times: list[int],
     watermark = 0
     for at in range(0, len(times), size):
         part = times[at : at + size]
-        records = [record(tx_id=str(ms), event_time=ms) for ms in part]
-        batch, _ = route(decode(records, TWO), ("card_id",), TWO.columns())
+        records = [record(tx_id=str(ms), event_time=utc_text(ms)) for ms in part]
+        batch, _ = route(decode(records), ("card_id",), ONE.columns())
         fresh = duplicates.without_seen(job, {0: [batch]}, watermark, seen, output)
         came += [ms for found in fresh[0] for ms in found.time_ms.tolist() if ms >= watermark]
         expected |= {ms for ms in part if ms >= watermark}
