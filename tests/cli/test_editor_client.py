@@ -30,6 +30,8 @@ def modules() -> Path:
         raise pytest.skip.Exception(str(error)) from error  # Java and Python are enough for the project itself
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None:
     (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
     (tmp_path / "p.cep").write_text(PATTERN + TEST, encoding="utf-8")

@@ -92,6 +92,8 @@ def versions(job: Answering) -> dict[str, int]:
     return found
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     publish = ["publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
@@ -127,6 +129,8 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert "rising_amounts" not in {rule.rule_id for rule in job.book.report().rules if rule.starts_until_ms > 2_000}
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.book.key_domains = (("account_id",),)
     assert main(["publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
@@ -148,6 +152,8 @@ def test_a_failing_test_and_a_finding_stop_a_publication(
     assert read_control_topic(job.control) == ([], 0)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_two_people_where_it_is_configured(
     job: Answering, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +172,8 @@ def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.Cap
     assert "--control-topic" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_a_job_that_does_not_answer(
     kafka_broker: KafkaCluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

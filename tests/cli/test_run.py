@@ -45,6 +45,8 @@ def written(folder: Path) -> list[bytes]:
     return [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [*day(), b"{"]

@@ -13,8 +13,8 @@ from tests.oracle.random_cases import SCHEMA, Case, random_case
 BLOCK = 50
 BLOCKS = [(1, 4), (2, 12), (3, 24)]  # level, blocks of seeds
 WRONG_ONCE = (100_882, 100_972, 101_382, 101_657, 101_738, 102_134, 102_951)  # seeds at level 3
-# The first blocks of each level belong to the fast loop; the others take a minute together.
-FAST_BLOCKS = 2
+# The first block of each level belongs to the fast loop; the others take a minute together.
+FAST_BLOCKS = 1
 EVERY_BLOCK = [
     pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
     for level, blocks in BLOCKS
@@ -51,6 +51,8 @@ def test_the_engine_finds_what_the_oracle_finds(level: int, block: int) -> None:
     assert len(cases) > BLOCK / 2, "most random patterns should compile"
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
 def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> None:
     found = []
@@ -64,6 +66,8 @@ def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> Non
     assert [line for line in found if line] == []
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: int) -> None:
     found = []
@@ -96,6 +100,8 @@ def test_cases_that_were_answered_wrongly_once() -> None:
     assert [line for line in found if line] == []
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_the_random_cases_are_worth_it() -> None:
     expected = [_expected(case) for level, _ in BLOCKS for case in compiled_cases(level, 0)]
     assert sum(bool(answers.matches) for answers in expected) > len(expected) / 3

@@ -96,6 +96,8 @@ def _swapped(expr: Any, swaps: dict[History, CurrentField]) -> Any:
                             if hasattr(expr, name)})  # fmt: skip
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_history_is_like_a_field_of_the_event(level: int) -> None:
     found, matched = [], 0
@@ -125,6 +127,8 @@ def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
     assert matched > CASES / 5
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("level", [1, 3])
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None:
     found = []

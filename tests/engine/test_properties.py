@@ -61,6 +61,8 @@ def _joined(parts: list[Answers]) -> Answers:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @LEVELS
 def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: int) -> None:
     found = []
@@ -74,6 +76,8 @@ def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: in
     assert [line for line in found if line] == []
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @LEVELS
 def test_over_all_looks_at_every_type(level: int) -> None:
     found, changed = [], 0
@@ -89,6 +93,8 @@ def test_over_all_looks_at_every_type(level: int) -> None:
     assert changed > 3 or level == 1, "`over all` should decide something now and then"
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @LEVELS
 def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: int) -> None:
     found = []

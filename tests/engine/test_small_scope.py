@@ -124,6 +124,8 @@ def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
     assert not differing, f"{pattern.structure} {pattern.skip.kind} on {differing[:5]}"
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("kind", KINDS)
 def test_some_small_patterns_on_every_short_stream(kind: str) -> None:
     patterns = list(KINDS[kind]())

@@ -29,6 +29,8 @@ for level in (1, 2, 3):
 """
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_without_jit_the_answers_are_the_same() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)

@@ -45,12 +45,16 @@ def random_files_keep_their_meaning(seeds: range) -> None:
         only_the_layout_changes(text, f"seed {seed}")
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_random_files_are_valid() -> None:
     for seed in range(60):
         checked = load_text(random_file(seed))
         assert checked.ok, f"seed {seed}\n{shown(checked)}"
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_random_files() -> None:
     random_files_keep_their_meaning(range(120))
 
@@ -66,6 +70,8 @@ def test_ten_thousand_random_files() -> None:
     random_files_keep_their_meaning(range(500, 10_500))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize(
     "seeds",
     [range(25), pytest.param(range(25, 100), marks=[pytest.mark.slow, pytest.mark.random])],

@@ -124,6 +124,8 @@ def mutate(seeds: range) -> None:
         survives(broken_bytes(text, random), f"bytes, seed {seed}")
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_some_mutations() -> None:
     mutate(range(25))
 
@@ -133,6 +135,8 @@ def test_many_mutations() -> None:
     mutate(range(25, 2_000))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("word", [*ODD, *HUGE], ids=[ascii(w)[:16] for w in (*ODD, *HUGE)])
 def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
     text = random_file(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -109,6 +110,8 @@ pattern p(n: int = 1) by k {
 """
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @given(st.lists(st.sampled_from(WORDS), max_size=40), st.booleans())
 @example(["c1", ":", "0s", "t", "x2", "every", "0s", "expect", "none", "}"], True)
 @example(["c1", ":", "0s", "t", "expect", "match", "{", "at", ":", "5m", "}"], True)

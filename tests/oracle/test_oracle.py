@@ -274,6 +274,8 @@ def test_distance() -> None:
     assert math.isclose(km, 343.6, abs_tol=0.5)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_random_cases_run_and_repeat_themselves(level: int) -> None:
     found_any = 0

@@ -86,6 +86,8 @@ def in_force(book: Rulebook) -> object:
     return rules, report.last_versions, report.paused
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
     """Where one number has one meaning, as it has when versions are published."""
@@ -112,6 +114,8 @@ def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st
     return [Arrival(record, after) for record, after in zip(given_records, sorted(places), strict=True)]
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @given(EVENTS, records(), st.data())
 @settings(max_examples=150)
 def test_records_in_any_order_and_at_any_time(
@@ -123,6 +127,8 @@ def test_records_in_any_order_and_at_any_time(
     assert found == reference(events, arrivals)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @given(EVENTS, st.data())
 @settings(max_examples=100)
 def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:

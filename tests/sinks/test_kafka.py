@@ -44,6 +44,8 @@ def names(first: int, count: int) -> list[str]:
     return sorted(f"a{number}" for number in range(first, first + count))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     sink = KafkaTransactionSink(to)
@@ -57,6 +59,8 @@ def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     assert json.loads(value)["measures"] == {"probes": 3, "amount": "900.00"}
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
     """By the same process, and by the next one, which asks the topic what it holds."""
     if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
@@ -74,6 +78,8 @@ def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: Kafka
     assert keys(consumed(kafka_broker, to.topic, 25)) == names(0, 25)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     KafkaTransactionSink(to).write(alert_table(0, 3), 0)
@@ -81,6 +87,8 @@ def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> 
     assert keys(consumed(kafka_broker, to.topic, 6)) == names(0, 6)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_what_was_not_committed_is_aborted_by_the_next_process(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +103,8 @@ def test_what_was_not_committed_is_aborted_by_the_next_process(
     assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock fences nobody
         return
@@ -122,6 +132,8 @@ def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster
         KafkaTransactionSink(to).write(alert_table(first, 2), batch_id)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_letters(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     letters = [b'{"code": "late", "event_id": "e1"}', b'{"code": "unreadable", "record": "{"}']
@@ -134,6 +146,8 @@ def test_letters(kafka_broker: KafkaCluster) -> None:
     assert {dict(record.headers() or [])["code"] for record in records} == {b"late", b"unreadable"}
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_more_alerts_than_the_queue_holds(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={"queue.buffering.max.messages": "10"})
     KafkaTransactionSink(to).write(alert_table(0, 200), 0)
@@ -147,6 +161,8 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     sink.close()
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_at_once_and_at_least_once(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={})
     for _ in range(2):

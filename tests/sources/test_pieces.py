@@ -38,6 +38,8 @@ def ids(path: Path) -> list[str]:
     return [i for part in decoded for i in part.event_id.to_pylist()]
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("block", [100, 1_000, 1 << 24])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,6 +267,8 @@ def variant(model: type[Model], cleanup: Cleanup | None, on_disk: bool) -> type[
     return type(f"{model.__name__}{cleanup}", (model,), {"cleanup": cleanup, "on_disk": on_disk})
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("cleanup", CLEANUPS)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind.value)
 def test_in_memory(model: type[Model], cleanup: Cleanup | None) -> None:
@@ -274,6 +276,8 @@ def test_in_memory(model: type[Model], cleanup: Cleanup | None) -> None:
     run_state_machine_as_test(variant(model, cleanup, on_disk=False), settings=run)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("cleanup", [Cleanup.ACCESS, Cleanup.COMPACTION])
 @pytest.mark.parametrize("model", [ValueModel, MapModel], ids=lambda model: model.kind.value)
 def test_on_disk(model: type[Model], cleanup: Cleanup) -> None:

@@ -16,7 +16,7 @@ from tests.oracle.random_cases import SCHEMA, Case, random_case
 
 BLOCK = 50
 # The first blocks of each level belong to the fast loop.
-FAST_BLOCKS = 2
+FAST_BLOCKS = 1
 BLOCKS = [
     pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
     for level, blocks in ((1, 3), (2, 6), (3, 10))

@@ -159,6 +159,8 @@ def test_a_crash_in_each_step(step: str, tmp_path: Path) -> None:
     assert sorted(broker.all()) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize(("seed", "backend"), [(1, "memory"), (2, "rocksdb"), (3, "rocksdb")])
 def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp_path: Path) -> None:
     """Random lives; a failure names its seed by its parameter."""
@@ -178,6 +180,8 @@ def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp
     assert life > 2
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_files_hold_each_alert_once(tmp_path: Path) -> None:
     lines = disordered(list(morning()), LATENESS_MS, seed=5)
     for life in range(100):

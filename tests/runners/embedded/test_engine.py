@@ -44,6 +44,8 @@ def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
     return list(json_lines(stepped.alerts))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize(
     ("workers", "pages", "lateness_ms", "order", "page_bytes"),
     [
@@ -71,6 +73,8 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     assert counters["events"] == counters["records"] == len(lines)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path) -> None:
     """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""

@@ -43,6 +43,8 @@ def run(path: Path, given: list[Any], workers: int = 2) -> Replayed:
     return embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), workers)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
     replayed = run(history / "events.parquet", records("rising", "terminal_quiet"))
@@ -60,6 +62,8 @@ def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.Monke
     assert replayed.counters["events"] == replayed.counters["records"] == len(table)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_files_threads_and_shares_do_not_matter(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = records(*BY_CUSTOMER, *BY_TERMINAL)
     expected = run(history / "events.parquet", given, workers=1)
@@ -103,6 +107,8 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
     assert counted(ours) == counted(theirs)
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) -> None:
     """In a process of its own, with pyspark out of reach and no Java: Spark is not tried, and its absence is said."""
     rules = Path(__file__).parents[3] / "rules"

@@ -39,6 +39,8 @@ def written(folder: Path) -> list[bytes]:
     return [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = day()
     (tmp_path / "alerts").mkdir()
@@ -81,6 +83,8 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
         savepoint.save([tmp_path / "job"], Target(str(tmp_path / "s2")))
 
 
+@pytest.mark.slow
+@pytest.mark.random
 def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, day()[:3_000])
