@@ -5,6 +5,7 @@ Tested by: tests/lang/test_cli_check.py
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -12,6 +13,26 @@ from pathlib import Path
 from cep.lang.load import load_files
 from cep.lang.render import render_text, summary, to_json
 from cep.nfa.diagnose import compilable
+
+HELP = """\
+Check pattern files: every mistake of every file, with its place and the nearest valid name.
+
+examples:
+  cep check patterns
+  cep check --json patterns/cards.cep | jq .
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, or a folder of them (*.cep)")
+    parser.add_argument("--json", action="store_true", help="print diagnostics as JSON, for editors")
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="auto: when standard output is a terminal and NO_COLOR is not set",
+    )
 
 
 def run(paths: list[str], as_json: bool, color: bool) -> int:

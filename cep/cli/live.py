@@ -35,7 +35,10 @@ if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings, Source
     from cep.runners.spark.live_output import BatchReport, LiveOutput
 
-
+HELP = """\
+Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
+checkpoint directory goes on where it was.
+"""
 _KAFKA = "kafka:"
 
 

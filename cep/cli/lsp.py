@@ -6,6 +6,7 @@ Tested by: tests/cli/test_lsp.py, tests/cli/test_editor_client.py
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import re
@@ -61,7 +62,7 @@ _ITEM_KINDS = {
 }
 
 
-def run() -> int:
+def run(_: argparse.Namespace) -> int:
     """Serve until the editor says exit."""
     # Standard output is the protocol's; anything else that is written there ends the session.
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)

@@ -38,6 +38,11 @@ _LOSSES = (
     "arithmetic_overflows",
 )
 
+HELP = """\
+Match a finite history, with Spark in batch mode, and write its alerts. The same rules on the same events give the same
+alerts as the live job.
+"""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""

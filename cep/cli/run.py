@@ -12,13 +12,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
+from cep.base.schema import Schema
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import URLS, job_of, range_of, stop_on_signals, tell_problems, webhook_of
+from cep.columnar.decode import Decoded
 from cep.model.settings import Settings
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
@@ -38,6 +41,7 @@ from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource
 from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
+from cep.sources.registry.kafka import RecordFormat, decode
 
 HELP = """\
 Match a stream in this process, without Java: a topic, files that appear in a folder, or JSON lines on standard input. A
@@ -128,8 +132,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     kafka = settings.kafka
     client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
     folder, topic, control = settings.events.folder, settings.events.topic, settings.control
-    if settings.events.format != "json":
-        raise UsageError(f"cep run reads JSON values only, not {settings.events.format}; cep live reads them")
+    form = _format(settings)
     if (folder is None) == (topic is None):
         raise UsageError("give the events: either --events PATH (`-` is standard input), or --topic")
     if control.folder is not None and control.topic is not None:
@@ -150,7 +153,20 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
         changes = TopicSource(client, control.topic)
     elif control.folder is not None:
         changes = FilesSource(control.folder, follow=True)
-    return Sources(events, changes)
+
+    def read(schema: Schema, values: pa.Array) -> Decoded:
+        return decode(form, schema, values, topic or "")
+
+    return Sources(events, changes, read)
+
+
+def _format(settings: Settings) -> RecordFormat:
+    """How the values of the topic are written. Raises: UsageError for another than JSON without a topic."""
+    asked = settings.events
+    if asked.format != "json" and asked.topic is None:
+        raise UsageError(f"{asked.format} is read from a topic only; files and standard input hold JSON lines")
+    file = None if asked.schema_file is None else str(asked.schema_file.resolve())
+    return RecordFormat(asked.format, tuple(asked.registry_settings().items()), file, asked.message)
 
 
 def _workers(settings: Settings, job: Job) -> Workers:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 
@@ -23,11 +22,11 @@ from cep.base.errors import SourceError
 from cep.base.schema import Schema
 from cep.columnar.decode import TYPE_FIELD, Decoded, decode_json, decode_table
 from cep.sources.files import files_of, kind_of, open_dataset
+from cep.sources.json_lines import json_values
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
 PIECE_ROWS = 131_072
 _BLOCK_BYTES = 16 << 20
-_NEWLINE, _RETURN, _BRACE = ord("\n"), ord("\r"), ord("{")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,31 +60,6 @@ def read_pieces(path: Path, schema: Schema) -> Pieces:
         dataset = open_dataset(path, kind, schema)
         rows = dataset.count_rows() if kind == "parquet" else size // 100
     return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, _table_pieces(dataset, schema)))
-
-
-def json_values(block: bytes) -> pa.Array:
-    """The lines of a block as large_binary values, those left out that hold nothing."""
-    data = np.frombuffer(block, np.uint8)
-    ends = np.flatnonzero(data == _NEWLINE)
-    if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
-        ends = np.append(ends, len(data))  # the last line has no end
-    offsets = np.zeros(len(ends) + 1, np.int64)
-    offsets[1:] = ends - np.arange(len(ends))
-    kept = np.delete(data, ends[ends < len(data)])
-    values = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
-    )
-    # A record begins with a brace; of the few lines that do not, the blank ones are nobody's record.
-    lengths = np.diff(offsets)
-    odd = (lengths == 0) | (kept[np.minimum(offsets[:-1], max(len(kept) - 1, 0))] != _BRACE) if len(kept) else None
-    if odd is None:
-        return values.slice(0, 0)
-    blank = [row for row in np.flatnonzero(odd).tolist() if not values[row].as_py().strip()]
-    if not blank:
-        return values
-    wanted = np.ones(len(values), bool)
-    wanted[blank] = False
-    return values.filter(pa.array(wanted))
 
 
 def _json_pieces(files: list[Path], schema: Schema) -> Iterator[Piece]:

@@ -29,6 +29,8 @@ RULES = str(ROOT / "rules")
         (["--events", "-", "--groups", "0-40000"], "below the job's"),
         (["--events", "-", "--groups", "7"], "give first-last"),
         (["--events", "x", "--workers", "0"], "$.embedded.workers"),
+        (["--events", "x", "--format", "avro", "--schema-file", "y"], "avro is read from a topic only"),
+        (["--topic", "x", "--bootstrap-servers", "y", "--format", "avro"], "a schema file"),
     ],
 )
 def test_bad_arguments(capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from cep.base.errors import SourceError
 from cep.sources import pieces
-from cep.sources.pieces import json_values, read_pieces
+from cep.sources.json_lines import json_values
+from cep.sources.pieces import read_pieces
 from tests.columnar.common import ONE
 
 ROWS = [

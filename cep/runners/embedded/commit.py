@@ -38,6 +38,8 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.schema import Schema
+from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.live_checkpoint import held
@@ -114,10 +116,11 @@ class Outlets:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is read: events, and control records if rules may change."""
+    """What is read: events, with what decodes their values, and control records if rules may change."""
 
     events: LiveSource
     control: LiveSource | None
+    decode: Callable[[Schema, pa.Array], Decoded] = decode_json
 
     def positions(self) -> dict[str, dict[str, int]]:
         control = {} if self.control is None else self.control.positions()

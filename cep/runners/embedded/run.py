@@ -153,7 +153,7 @@ class Runner:
             self._is_dirty = False
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
-        decoded = decode_chunks(self._engine.job.schema, chunks)
+        decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
         behind = self._sources.events.behind()
         times: PartitionTimes = {
             lane: (decoded.latest_ms.get(lane, TIME_MS_MIN), is_behind)

@@ -25,7 +25,7 @@ Positions = dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one lane in order: JSON values (large_binary), or a table whose columns are fields."""
+    """Records of one lane in order: values (large_binary, JSON unless said), or a table whose columns are fields."""
 
     lane: str
     records: pa.Array | pa.Table
@@ -71,20 +71,22 @@ class DecodedChunks:
     latest_ms: dict[str, int]
 
 
-def decode_chunks(schema: Schema, chunks: Sequence[Chunk]) -> DecodedChunks:
-    """Decode what one poll gave. JSON of all lanes is parsed at once, unless a record spoils it."""
+def decode_chunks(
+    schema: Schema, chunks: Sequence[Chunk], decode: Callable[[Schema, pa.Array], Decoded] = decode_json
+) -> DecodedChunks:
+    """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it."""
     texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     found = DecodedChunks([], {})
     if texts:
-        whole = decode_json(schema, pa.concat_arrays([chunk.records for chunk in texts]))
+        whole = decode(schema, pa.concat_arrays([chunk.records for chunk in texts]))
         if len(whole) == sum(len(chunk) for chunk in texts):
             starts = np.cumsum([0, *(len(chunk) for chunk in texts[:-1])])
             found.parts.append(whole)
             _note(found, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
         else:
             # Rows do not tell their lanes any more.
-            parts = [decode_json(schema, chunk.records) for chunk in texts]
+            parts = [decode(schema, chunk.records) for chunk in texts]
             found.parts.extend(parts)
             _note(found, texts, [int(part.time_ms.max(initial=TIME_MS_MIN)) for part in parts])
     for chunk in tables:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.base.errors import SourceError, UsageError
+from cep.sources.json_lines import json_values
 from cep.sources.live.base import Chunk, Positions
-from cep.sources.pieces import json_values
 
 LANE = "files"
 _KINDS = (".parquet", ".jsonl", ".ndjson", ".json")

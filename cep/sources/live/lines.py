@@ -13,8 +13,8 @@ from collections.abc import Mapping
 
 from cep.base.errors import SourceError
 from cep.base.limits import RECORD_BYTES_MAX
+from cep.sources.json_lines import json_values
 from cep.sources.live.base import Chunk, Positions
-from cep.sources.pieces import json_values
 
 LANE = "lines"
 _BLOCK_BYTES = 1 << 20

@@ -19,15 +19,11 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import httpx2
 import pyarrow as pa
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.avro import AvroDeserializer
-from confluent_kafka.schema_registry.error import SchemaRegistryError
-from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
@@ -36,6 +32,10 @@ from google.protobuf.message import DecodeError, Message
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, concat_decoded, decode_json, decode_table
+
+# The registry's client takes a tenth of a second to import: a job over JSON starts without it.
+if TYPE_CHECKING:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
 
 FORMATS = ("json", "avro", "protobuf")
 _FRAME_BYTES = 5  # a zero, and the schema's id in four bytes, big-endian
@@ -121,6 +121,8 @@ def _shown(value: bytes | None) -> str:
 @functools.cache
 def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
     """The client of a registry, one for each settings in a process. Raises: UsageError for settings that it refuses."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
+
     try:
         settings = {name: int(value) if name in _NUMBERS else value for name, value in registry}
         return SchemaRegistryClient.new_client(settings)
@@ -133,6 +135,8 @@ def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[byt
 
     Raises: SourceError if the registry does not answer, or refuses to.
     """
+    from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
+
     client = client_of(form.registry)
     found: dict[bytes, str] = {}
     for frame in {value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0}:
@@ -164,6 +168,8 @@ def _reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[
         return _protobuf_reader(form)
     text = None if form.schema_file is None else _file(form.schema_file).decode()
     if form.registry:
+        from confluent_kafka.schema_registry.avro import AvroDeserializer  # noqa: PLC0415
+
         # The file's schema is then the one to read with; the registry's says how the record was written.
         deserializer = AvroDeserializer(client_of(form.registry), text)
         return lambda value, context: _record(deserializer(value, context))
@@ -182,6 +188,8 @@ def _record(found: object) -> dict[str, Any]:
 
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
+    from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer  # noqa: PLC0415
+
     assert form.schema_file is not None, "checked with the settings"
     assert form.message is not None, "checked with the settings"
     deserializer = ProtobufDeserializer(

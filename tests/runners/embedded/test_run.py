@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -13,10 +14,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import fastavro
 import orjson
 import pytest
 from confluent_kafka import Consumer
 
+from cep.cli.main import main
 from cep.model.rule import utc_text
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
@@ -114,6 +117,33 @@ def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) ->
                 found.append(value)
     consumer.close()
     return found
+
+
+def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """The values are those of `cep live --format avro`, read by the same module."""
+    events = [orjson.loads(line) for line in day()]
+    fields = {name: value for event in events for name, value in event.items() if value is not None}
+    kinds = {bool: "boolean", int: "long", float: "double", str: "string"}
+    shown = [{"name": name, "type": ["null", kinds[type(value)]], "default": None} for name, value in fields.items()]
+    schema = {"type": "record", "name": "Event", "fields": shown}
+    (tmp_path / "event.avsc").write_bytes(orjson.dumps(schema))
+    parsed, topic = fastavro.parse_schema(schema), f"avro-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic)
+    values = []
+    for event in events:
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, parsed, event)
+        values.append(file.getvalue())
+    kafka_broker.send(topic, [{"value": value, "partition": 0} for value in [*values, b"\xff"]])
+    arguments = [
+        "run", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", topic,
+        "--format", "avro", "--schema-file", str(tmp_path / "event.avsc"), "--checkpoint", str(tmp_path / "job"),
+        "--alerts", str(tmp_path / "alerts"), "--available-now",
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), GIVEN, tmp_path))
+    (letter,) = written(tmp_path / "job" / "dead_letters")
+    assert orjson.loads(letter)["code"] == "unreadable"
 
 
 @pytest.mark.slow
