@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,7 @@ from cep.rulebook.kafka import StatusTopic
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import QUERY_FOLDER, forget_planned, held, job_id, open_checkpoint
 from cep.runners.observe import Log, Observed, served
+from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
@@ -75,8 +77,10 @@ def run(options: argparse.Namespace) -> int:
                 "rules_differ",
                 f"the job goes on with the rules it began with; publish changes of {rules} as control records",
             )
-        with console.status("starting Spark"):
-            spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
+        with closing(Warming()) as warming:
+            with console.status("starting Spark"):
+                spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
+            _wait_for_kernels(warming, log, console)
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
         def report(found: BatchReport) -> None:
@@ -101,6 +105,16 @@ def run(options: argparse.Namespace) -> int:
             spark.stop()
             _tell_end(output, letters, log, console)
     return 1 if problems or deployment.set_aside else 0
+
+
+def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:
+    """Compiled in the first micro-batch instead, they would hold its events up for as long."""
+    if warming.is_done():
+        return
+    log.tell("compiling", "compiling the kernels, once after an installation or a change: about a minute")
+    with console.status("compiling the kernels"):
+        while not warming.is_done():
+            pass
 
 
 def _needed(path: Path | None, flag: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.schema import Kind, Schema, Type
+
+N = TypeVar("N", bound=np.generic)
 
 TEXT = pa.large_string()
 
@@ -124,7 +127,15 @@ def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type)
 
 
 def text_buffers(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy."""
+    """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
-    return bounds, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    return read_only(bounds), read_only(held)
+
+
+def read_only(array: NDArray[N]) -> NDArray[N]:
+    """A view that cannot be written to. A kernel is compiled once for what may be written to and once for what not."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, EventBatch, slots, text_buffers
+from cep.columnar.batch import TEXT, EventBatch, read_only, slots, text_buffers
 from cep.engine.functions import fill_computed
 from cep.engine.histories import Past, look_back
 from cep.engine.history_rows import HistoryRows, no_rows
@@ -151,7 +151,7 @@ def _order(batch: EventBatch, key: Int32, keys_count: int) -> Int64:
     by_time = np.arange(len(batch)) if sorted_already else np.argsort(time, kind="stable")
     offsets, data = text_buffers(batch.event_id)
     ordered = np.empty(len(batch), np.int64)
-    group_by_key(by_time, key, keys_count, time, offsets, data, ordered)
+    group_by_key(by_time, key, keys_count, read_only(time), offsets, data, ordered)
     return ordered
 
 

@@ -15,13 +15,11 @@ import sys
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from pyspark import daemon, worker
 from pyspark.sql.streaming import stateful_processor_util
 
-from cep.columnar.batch import TEXT
-from cep.columnar.route import key_groups
 from cep.runners.spark import kafka, match_stage, packed
+from cep.runners.warm import warm_up
 
 MODULE = "cep.runners.spark.daemon"
 _PRELOADED = (np, pd, worker, stateful_processor_util, kafka, match_stage, packed)
@@ -31,7 +29,7 @@ _MATCHING_WORKER = "pyspark.worker"
 def main() -> None:
     """Load, then serve Spark until it closes standard input."""
     if sys.argv[1:2] == [_MATCHING_WORKER]:
-        key_groups(pa.array(["a"], TEXT), 1)  # reads the first kernels and, with them, numba's runtime
+        warm_up()  # reads the kernels and, with them, numba's runtime
     daemon.manager()
 
 

@@ -1,0 +1,162 @@
+"""Compile the kernels into their cache on disk, before a job has events to keep waiting.
+
+    python -m cep.runners.warm
+
+The first call of a kernel compiles it, which takes seconds; all together take most of a minute after an installation
+or a change of the package, and are read from the disk in less than a second from then on. Here a few events go the way
+of a job's, through patterns that between them ask for every kernel. `warm_up` does that in this process; `Warming` in a
+process of its own, beside something else that the caller starts, and the compiler's memory goes with it.
+Tested by: tests/runners/test_warm.py
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from cep.columnar.batch import EventBatch
+from cep.columnar.codec import decode_batch, encode_batch
+from cep.columnar.decode import decode_json
+from cep.columnar.route import split_by_group
+from cep.engine.keyed_state import KeyedState, concat_states, select_keys
+from cep.model.rule import UpsertRecord
+from cep.nfa.program import Program
+from cep.rulebook.deploy import deploy
+from cep.runners.intake import take_in
+from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.state.pages import decode_page, encode_page
+
+_KEYS, _STEPS, _EVENTS = 3, 4, 48
+_GROUPS = 2
+_TIME_MS = 1_700_000_000_000
+_SECONDS_SHOWN_AFTER = 3.0
+_EVENT = """event e {
+  id_of  id
+  event_time  time
+  k      string
+  text   string?
+  kind   enum(a, b, c)
+  whole  int
+  money  decimal(2)
+  real   float?
+  is_on  bool
+}
+"""
+# Between them: plain sequences, repetition of every sort, groups, absence, time-outs, skipping, aggregates of bound
+# events, arithmetic, lists and text; windows over the past with every aggregate there is.
+_PATTERNS = (
+    "seq x -> y within 1 min where x: e kind == a  y: e kind == b skip past last emit n = y.whole",
+    "seq x, y where x: e kind == a  y: e whole > x.whole skip none emit n = y.money",
+    """seq x{2,} any -> y within 1 min
+       where x: e kind == a and money < 9.00  y: e real > avg(x.real) or count(x) > 3 or is_on
+       skip to next emit n = count(x), s = sum(x.real), m = sum(x.money), d = distinct(x.text), r = stddev(x.real),
+                         lo = min(x.whole), hi = max(x.money), t = first(x).text
+       on timeout emit n = count(x)""",
+    """seq x+ greedy until (kind == c) ->[30 s] y where x: e kind == a  y: e kind == b or text in ["u", "v"]
+       skip to last x emit n = count(x)""",
+    "seq (x -> y){1,3} -> z within 1 min where x: e kind == a  y: e kind == b  z: e kind == c emit n = count(x)",
+    """seq (x | y) ->> (v & z) within 20 events where x: e kind == a  y: e kind == b  v: e is_on  z: e kind == c
+       skip none""",
+    'seq x -> !y within 30 s where x: e kind == a  y: e kind == b and upper(text) == "U" emit n = x.whole',
+    "seq x -> !y -> z? -> v where x: e kind == a  y: e kind == b and is_on  z: e kind == c  v: e kind == a skip none",
+    """seq x where x: e count(e over 1 h) > 2 and sum(e.whole over previous 1 h) > 0 and sum(e.real over 1 h) > 0.0
+                       and avg(e.money over 1 d) > 0.0 and min(e.whole over 1 h) < 9 and max(e.real over 1 h) > 0.0
+       emit n = x.whole""",
+    """seq x where x: e stddev(e.real over 1 h) > 0.0 or stddev(e.whole over 1 h) > 0.0 or distinct(e.text over 1 h) > 1
+                       or median(e.whole over 1 h) > 3 or percentile(e.real over 1 h, 95) > 1.0
+       emit n = x.whole""",
+    """seq x where x: e count(e over day where kind == a) > 1 or sum(e.money over 1 h by text) > 1.00
+                       or last(e).text == text or exists(e over previous 1 h where is_on) or first_seen(text) < 1 d
+       emit n = x.whole""",
+)  # fmt: skip
+
+
+class Warming:
+    """The kernels on their way into the cache, in a process of their own."""
+
+    def __init__(self) -> None:
+        words = [sys.executable, "-m", "cep.runners.warm"]
+        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL)  # noqa: S603 no shell, our arguments
+
+    def is_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:
+        """Whether it has ended. One that failed has too: then kernels are compiled where they are first called."""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End it, if it has not ended."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def warm_up() -> None:
+    """Call every kernel. Cost: most of a minute where nothing is compiled yet, else a second."""
+    job, programs = _job()
+    kept: list[KeyedState | None] = [None] * len(programs)
+    for step in range(_STEPS):
+        is_last = step + 1 == _STEPS
+        batch = _events(job, step)
+        watermark_ms = int(batch.time_ms.max()) + (3_600_000 if is_last else 0)
+        for number, program in enumerate(programs):
+            output = StepOutput()
+            after = match_step(program, kept[number], batch, watermark_ms, output)
+            output.alert_table()
+            kept[number] = after if step % 2 else _stored(program, after)
+
+
+def _job() -> tuple[Job, Sequence[Program]]:
+    records = [_rule(number, text) for number, text in enumerate(_PATTERNS)]
+    deployment = deploy(records)
+    assert not deployment.set_aside, deployment.set_aside
+    job = Job(deployment.schema, deployment.key_domains, _GROUPS)
+    # All rules in one program, as in a job; and each alone, which takes the short ways that there are for few rules.
+    books = [deployment.rulebook, *(deploy([record]).rulebook for record in records)]
+    return job, [
+        program for book in books for level in programs_by_level(book, job.schema) for program in level.values()
+    ]
+
+
+def _rule(number: int, text: str) -> UpsertRecord:
+    name = f"warm_{number}"
+    source = f"{_EVENT}pattern {name}() by k {{ {text} }}\n"
+    return UpsertRecord(
+        id=name, pattern=name, source=source, version=1, status="live", severity="low", owner="cep", message="{key}"
+    )
+
+
+def _events(job: Job, step: int) -> EventBatch:
+    """A few events, in bytes, decoded, routed, packed and unpacked."""
+    values = [
+        orjson.dumps(
+            {
+                "id_of": f"{step}-{n:03}", "event_time": _TIME_MS + 1_000 * (step * _EVENTS + n), "k": f"k{n % _KEYS}",
+                "text": None if n % 7 == 6 else "uvw"[n % 3], "kind": "abc"[n * n % 3 if n % 5 else 2], "whole": n % 11,
+                "money": n % 13 + 0.25, "real": None if n % 9 == 8 else n * 0.37, "is_on": n % 4 == 0,
+            }
+        )
+        for n in range(_EVENTS)
+    ]  # fmt: skip
+    taken = take_in(job, decode_json(job.schema, pa.array(values, pa.binary())))
+    assert not taken.dead_letters, taken.dead_letters
+    share = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
+    # What was unpacked is not to be written to, which is another type to the compiler.
+    return decode_batch(encode_batch(share)) if step % 2 else share
+
+
+def _stored(program: Program, kept: KeyedState) -> KeyedState:
+    """As a page is: cut by keys, written, read and joined."""
+    page = select_keys(kept, np.ones(len(kept.keys), np.bool_), program.row_registers)
+    return concat_states([decode_page(encode_page(page))], program.row_registers)
+
+
+if __name__ == "__main__":
+    warm_up()
