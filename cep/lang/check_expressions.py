@@ -144,6 +144,8 @@ class ExpressionChecker:
 
     def _unknown(self, node: NameRef, scope: Scope) -> None:
         name, labels = node.name, scope.labels()
+        if scope.fields is not None and scope.definitions.partial and name not in scope.variables:
+            return  # it may be one of the fields that could not be read
         if name in scope.variables:
             help_line = f"write `{name}.field` or `count({name})`"
             self.collector.add("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
@@ -185,6 +187,8 @@ class ExpressionChecker:
         if variable is None:
             return None
         field = variable.event_type.field(node.field)
+        if field is None and variable.event_type.name in scope.definitions.partial:
+            return None
         if field is None:
             names = [f.name for f in variable.event_type.fields]
             message = f"`{variable.event_type.name}` has no field `{node.field}`"

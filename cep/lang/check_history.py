@@ -199,6 +199,8 @@ def _has_key(checker: Checker, node: object, event_type: EventType, scope: Scope
 
 def _last(checker: Checker, event_type: EventType, field: Member, scope: Scope) -> tuple[EventType, Expr | None] | None:
     found = event_type.field(field.field)
+    if found is None and event_type.name in scope.definitions.partial:
+        return None
     if found is None:
         names = [f.name for f in event_type.fields]
         message = f"`{event_type.name}` has no field `{field.field}`"
@@ -234,6 +236,8 @@ def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
             (scope.fields or (), scope.fields_of),
         ):
+            if name.name not in known and scope.definitions.partial:
+                return False
             if name.name not in known:
                 message = f"`{name.name}` is no field of {of}"
                 help_line, fix = did_you_mean(name.name, known), nearest_fix(name.name, known, name.span)

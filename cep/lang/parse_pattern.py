@@ -96,6 +96,11 @@ def parse_type(cursor: Cursor) -> TypeSyntax:
             value = cursor.integer("the number of decimals").value
             assert isinstance(value, int)
             scale = value
+            if cursor.at(","):
+                cursor.fail(
+                    f"expected `)`, found {cursor.shown()}",
+                    "a decimal names its digits after the point alone: `decimal(2)`",
+                )
         else:
             while not cursor.at(")"):
                 token = cursor.name("a symbol")

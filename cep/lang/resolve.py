@@ -36,11 +36,15 @@ ListValue = int | float | str | bool | Decimal
 
 @dataclass(slots=True)
 class Resolved:
-    """All names of a file set. `events` has every event type, also those in `faulty`; the schema has not."""
+    """All names of a file set. `events` has every event type, also those in `faulty`; the schema has not.
+
+    `partial` are the faulty ones with a field that could not be read: that they lack a field is no news.
+    """
 
     events: dict[str, EventType] = field(default_factory=dict)
     event_spans: dict[str, Span] = field(default_factory=dict)
     faulty: set[str] = field(default_factory=set)
+    partial: set[str] = field(default_factory=set)
     lists: dict[str, ListSyntax] = field(default_factory=dict)
     defines: dict[str, DefineSyntax] = field(default_factory=dict)
     patterns: dict[str, PatternSyntax] = field(default_factory=dict)
@@ -54,7 +58,7 @@ class Resolved:
 
     @property
     def definitions(self) -> Definitions:
-        return Definitions(self.lists, self.defines)
+        return Definitions(self.lists, self.defines, partial=self.partial)
 
     def list_values(self) -> dict[str, tuple[ListValue, ...]]:
         """The constants of each list: durations in milliseconds, enum symbols by name."""
@@ -139,6 +143,8 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
             _clash(declared, value_type, first, collector)
     if complete:
         _identity(event, fields, collector)
+    else:
+        resolved.partial.add(event.name)
     resolved.events[event.name] = EventType(
         event.name, tuple(fields), None if event.retain is None else event.retain.ms
     )

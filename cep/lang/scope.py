@@ -5,7 +5,7 @@ Tested by: tests/lang/test_check.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
@@ -44,10 +44,11 @@ class AggregateArgument:
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """The names that a whole file set shares."""
+    """The names that a whole file set shares. `partial` event types have fields that could not be read."""
 
     lists: Mapping[str, ListSyntax] = field(default_factory=dict)
     defines: Mapping[str, DefineSyntax] = field(default_factory=dict)
+    partial: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,3 +88,10 @@ def test_until_sees_the_fields_of_every_event_type_of_the_pattern() -> None:
 
 def test_conditions_given_twice() -> None:
     assert pattern_codes("seq a where a: transaction a: transaction") == ["CEP207"]
+
+
+def test_a_field_that_could_not_be_read_is_reported_once() -> None:
+    uses = "pattern p by card_id { seq a where a: login amount > 1 and last(login).amount > a.amount emit x = a.amount}"
+    assert codes(LOGIN.replace("ok bool", "amount decimal(12,2)") + uses) == ["CEP105"]
+    assert codes(LOGIN.replace("ok bool", "amount money") + uses) == ["CEP212"]
+    assert set(codes(LOGIN + uses)) == {"CEP201", "CEP203"}
