@@ -8,18 +8,75 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MIN
 from cep.lang.render import render_text
+from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment
+from cep.rulebook.files import read_rules
 from cep.rulebook.levels import by_level
 from cep.runners.job import Job
+from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
+from cep.runners.warm_start import WarmStart, open_warm_start
 from cep.sinks.letters import LetterFiles
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 
 URLS = ("http://", "https://")
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """What a job begins with: its first control records, problems of rule files, and the state of a replay if any."""
+
+    records: tuple[ControlRecord, ...]
+    problems: tuple[str, ...]
+    warm: WarmStart | None
+
+    @property
+    def initial(self) -> tuple[bytes, ...]:
+        """The records as a job keeps them."""
+        return tuple(record.to_json() for record in self.records) if self.warm is None else self.warm.about.rules
+
+
+def beginning_of(settings: JobSettings, log: Log) -> Beginning:
+    """The rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
+    if settings.rules is None and settings.warm_start is None:
+        raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
+    records, problems = ([], []) if settings.rules is None else read_rules(settings.rules)
+    if settings.warm_start is None:
+        return Beginning(tuple(records), tuple(problems), None)
+    warm = open_warm_start(settings.warm_start)
+    kept = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
+    if settings.rules is not None and records != kept:
+        tell_rules_differ(settings, log)
+    return Beginning(tuple(kept), tuple(problems), warm)
+
+
+def tell_rules_differ(settings: JobSettings, log: Log) -> None:
+    """The folder of rules is not what the job has."""
+    told = f"publish changes of {settings.rules} as control records"
+    log.tell("rules_differ", f"the job goes on with the rules it began with; {told}")
+
+
+def opened(
+    settings: JobSettings, checkpoint: Path, job: Job, begins: Beginning, log: Log
+) -> tuple[Job, tuple[bytes, ...], bool]:
+    """The job of a checkpoint folder, the rules that it began with, and whether it goes on. Raises: UsageError."""
+    kept, goes_on = open_checkpoint(checkpoint, job, begins.initial)
+    if goes_on and kept != begins.initial:
+        tell_rules_differ(settings, log)
+    known = read_job(checkpoint)
+    assert known is not None, "open_checkpoint has written it"
+    if begins.warm is not None and known.begins_ms != job.begins_ms:
+        raise UsageError(
+            f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
+        )
+    return replace(job, begins_ms=known.begins_ms), kept, goes_on
 
 
 def webhook_of(settings: Settings, url: str) -> WebhookSink:
@@ -30,7 +87,7 @@ def webhook_of(settings: Settings, url: str) -> WebhookSink:
     return WebhookSink(WebhookTarget(url, settings.output.webhook_secret()), letters)
 
 
-def job_of(settings: JobSettings, deployment: Deployment) -> Job:
+def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
     """The job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
     known = deployment.schema.columns()
     extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
@@ -51,6 +108,7 @@ def job_of(settings: JobSettings, deployment: Deployment) -> Job:
         settings.idle,
         settings.dedup,
         levels_count=len(by_level(deployment.rulebook.deployed())),
+        begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
     )
 
 

@@ -18,14 +18,17 @@ from rich.text import Text
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.lang.render import render_text
-from cep.model.rule import ControlRecord
+from cep.model.rule import ControlRecord, utc_ms, utc_text
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_rules
-from cep.rulebook.held import Policies, counted, hold_back
+from cep.rulebook.held import HeldBack, Policies, counted, hold_back, memory_json
+from cep.rulebook.levels import by_level
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
+from cep.runners.job import Job
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.runners.rule_output import held_lines
+from cep.runners.warm_start import About, Ending, check_free, finish
 
 # Counters whose name begins with one of these tell of something that did not get through.
 _LOSSES = (
@@ -33,6 +36,7 @@ _LOSSES = (
     "poison[",
     "unkeyed[",
     "events_without_rule",
+    "events_after_end",
     "runs_evicted",
     "matches_dropped",
     "arithmetic_overflows",
@@ -80,6 +84,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
     )
 
+    parser.add_argument(
+        "--savepoint",
+        type=Path,
+        metavar="FOLDER",
+        help="end in a cut instead of at the end of time, and put the state there: `cep live --from FOLDER` and "
+        "`cep run --from FOLDER` go on with open windows, runs and histories",
+    )
+    parser.add_argument(
+        "--until",
+        metavar="TIME",
+        help="event time of the cut, like 2026-03-01T00:00:00Z: what is earlier belongs to the replay, the rest to the "
+        "job that goes on (default: just behind the last event)",
+    )
+
 
 def run(options: argparse.Namespace) -> int:
     """Replay; returns 0, or 1 if a rule or a control record was set aside. Raises: UsageError and other CepErrors."""
@@ -94,17 +112,51 @@ def run(options: argparse.Namespace) -> int:
     if not deployment.key_domains:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
-    replayed = _replay(options, deployment, errors)
+    ending = _ending(options)
+    replayed = _replay(options, deployment, ending, errors)
     found = hold_back(replayed.alerts, Policies.of(deployment.rulebook), {})
     replayed.counters.update(counted(found))
+    if ending is not None:
+        _finish(ending, replayed, deployment, records, found, options.key_groups)
     paths = write_outputs(found.alerts, replayed.dead_letters, options.out, format_, held_lines(found))
-    _print_summary(deployment, replace(replayed, alerts=found.alerts), paths)
+    _print_summary(deployment, replace(replayed, alerts=found.alerts), paths, ending)
     return 1 if findings else 0
 
 
-def _replay(options: argparse.Namespace, deployment: Deployment, errors: Console) -> Replayed:
+def _ending(options: argparse.Namespace) -> Ending | None:
+    """Where the state goes, if it is asked for. Raises: UsageError."""
+    if options.savepoint is None:
+        if options.until is not None:
+            raise UsageError("--until is where --savepoint cuts; give both")
+        return None
+    try:
+        ending = Ending(options.savepoint, None if options.until is None else utc_ms(options.until))
+    except ValueError as error:
+        raise UsageError(f"--until: {error}") from error
+    check_free(ending)
+    return ending
+
+
+def _finish(
+    ending: Ending, replayed: Replayed, deployment: Deployment, records: Sequence[ControlRecord], found: HeldBack,
+    groups_count: int,
+) -> None:  # fmt: skip
+    assert replayed.until_ms is not None, "it has ended in a cut"
+    job = Job(
+        deployment.schema,
+        deployment.key_domains,
+        groups_count,
+        levels_count=len(by_level(deployment.rulebook.deployed())),
+    )
+    rules = tuple(record.to_json() for record in records)
+    finish(ending.folder, replayed.state_files, About(job, rules, replayed.until_ms, memory_json(found.memory)))
+
+
+def _replay(options: argparse.Namespace, deployment: Deployment, ending: Ending | None, errors: Console) -> Replayed:
     if _engine(options, errors) == "embedded":
-        return embedded.read_and_replay(deployment, options.events, options.cores, options.key_groups, errors)
+        return embedded.read_and_replay(deployment, options.events, options.cores, options.key_groups, errors, ending)
+    if ending is not None:
+        raise UsageError("--savepoint is there with --engine embedded")
     # Loaded here because Spark takes a second to import, and the embedded engine does without.
     from cep.runners.spark.replay import read_and_replay  # noqa: PLC0415
 
@@ -164,7 +216,7 @@ def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Con
             errors.print(text, markup=False, soft_wrap=True)
 
 
-def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path]) -> None:
+def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[Path], ending: Ending | None) -> None:
     console = Console(highlight=False)
     rules = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("rule", "version", "status", "severity"):
@@ -183,6 +235,9 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
     console.print(figures)
     for path in paths:
         console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    if ending is not None and replayed.until_ms is not None:
+        cut = f"wrote {ending.folder}: the state of {utc_text(replayed.until_ms)}, to go on from with --from"
+        console.print(cut, markup=False, soft_wrap=True)
 
 
 def _figures(replayed: Replayed) -> list[tuple[str, str]]:

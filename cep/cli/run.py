@@ -18,20 +18,30 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
+from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import URLS, job_of, range_of, stop_on_signals, tell_problems, webhook_of
+from cep.cli.given_job import (
+    URLS,
+    beginning_of,
+    job_of,
+    opened,
+    range_of,
+    stop_on_signals,
+    tell_problems,
+    webhook_of,
+)
 from cep.columnar.decode import Decoded
+from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_rules
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
 from cep.runners.job import Job
-from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.observe import Log, Observed, served
+from cep.runners.warm_start import WarmStart
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.jsonl import JsonLinesSink
@@ -50,6 +60,8 @@ job that starts again with the same checkpoint folder goes on where it was; with
 examples:
   cep run --rules rules --events payments.jsonl --available-now
   generate | cep run --rules rules --events -
+  cep replay --rules rules --events history/ --out past.jsonl --savepoint warm/
+  cep run --from warm/ --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep
   cep run --rules rules --bootstrap-servers kafka:9092 --topic payments --alerts kafka:alerts --checkpoint /var/lib/cep
 """
 _STDIN = Path("-")
@@ -65,21 +77,14 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
-    if settings.job.rules is None:
-        raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
-    records, problems = read_rules(settings.job.rules)
-    deployment = deploy(records)
-    tell_problems(problems, deployment, log)
-    job = job_of(settings.job, deployment)
-    initial = tuple(record.to_json() for record in records)
+    begins_with = beginning_of(settings.job, log)
+    deployment = deploy(begins_with.records)
+    tell_problems(begins_with.problems, deployment, log)
+    job, initial = job_of(settings.job, deployment, begins_with.warm), begins_with.initial
     workers = _workers(settings, job)
     checkpoint = settings.job.checkpoint
     if checkpoint is not None:
-        kept, goes_on = open_checkpoint(checkpoint, job, initial)
-        if goes_on and kept != initial:
-            told = f"publish changes of {settings.job.rules} as control records"
-            log.tell("rules_differ", f"the job goes on with the rules it began with; {told}")
-        initial = kept
+        job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     sources = _sources(settings, options.available_now)
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
@@ -90,6 +95,8 @@ def run(options: argparse.Namespace) -> int:
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
     engine = Engine(job, initial, commits.store, workers)
+    if commits.restored is None:
+        commits.totals["runs"] += _begin(engine, begins_with.warm)
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
     outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
 
@@ -122,7 +129,19 @@ def run(options: argparse.Namespace) -> int:
         engine.close()
         commits.close()
         _tell_end(commits, settings, log)
-    return 1 if problems or deployment.set_aside else 0
+    return 1 if begins_with.problems or deployment.set_aside else 0
+
+
+def _begin(engine: Engine, warm: WarmStart | None) -> int:
+    """A job without a checkpoint begins from nothing, or where a replay has ended; with how many runs."""
+    if warm is not None:
+        return engine.begin(warm)
+    if engine.job.begins_ms > TIME_MS_MIN:
+        raise UsageError(
+            f"the job began where a replay had ended ({utc_text(engine.job.begins_ms)}) and has no checkpoint since; "
+            "give the same --from again"
+        )
+    return 0
 
 
 # ---------------------------------------------------------------------------------------------------- what to run

@@ -53,6 +53,15 @@ class Decoded:
     def __len__(self) -> int:
         return len(self.time_ms)
 
+    def between(self, begins_ms: int, ends_ms: int) -> Decoded:
+        """The good records whose event time is in [begins_ms, ends_ms), and all poison ones."""
+        rows = np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms))
+        if len(rows) == len(self):
+            return self
+        indices = pa.array(rows)
+        columns = {name: column.take(indices) for name, column in self.columns.items()}
+        return Decoded(self.event_id.take(indices), self.event_type[rows], self.time_ms[rows], columns, self.poison)
+
 
 def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     """Decode JSON objects, one a value (binary or text).

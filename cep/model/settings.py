@@ -101,6 +101,14 @@ class JobSettings(_Section):
     rules: PathText | None = _setting(
         None, "Folder of rule files that the job begins with.", "--rules", "FOLDER", '"rules"'
     )
+    warm_start: str | None = _setting(
+        None,
+        "Where a replay has put the state to begin with (`cep replay --savepoint`), with its rules; counts at the "
+        "first start.",
+        "--from",
+        "PLACE",
+        '"/var/lib/cep/history"',
+    )
     checkpoint: PathText | None = _setting(
         None, "Folder of progress and keyed state; kept over restarts.", "--checkpoint", "FOLDER", '"/var/lib/cep/job"'
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.route import route
@@ -27,6 +28,10 @@ class Intake:
 def take_in(job: Job, decoded: Decoded) -> Intake:
     """Route each event once to every key of the job, and tell what became of the records."""
     counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
+    if len(decoded) and (job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX):
+        counters["events_before_start"] = int((decoded.time_ms < job.begins_ms).sum())
+        counters["events_after_end"] = int((decoded.time_ms >= job.ends_ms).sum())
+        decoded = decoded.between(job.begins_ms, job.ends_ms)
     types = job.schema.columns()
     batches = []
     for domain in job.domains:

@@ -14,7 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.errors import UsageError
-from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_DEFAULT, KEY_GROUPS_MAX, PRODUCE_DEPTH_MAX
+from cep.base.limits import (
+    IDLE_MS_DEFAULT,
+    KEY_GROUPS_DEFAULT,
+    KEY_GROUPS_MAX,
+    PRODUCE_DEPTH_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
@@ -42,7 +49,8 @@ class Job:
     when catching up, more when keys are sparse. `lateness_ms` is how far events may come out of order. In live,
     `order` says whether an event waits until the watermark has passed it, `idle_ms` how long a partition without new
     records holds the watermark, `dedup_ms` for how long the id of an event is known (0: not at all), and
-    `levels_count` how many stages there are for patterns that read what others produce.
+    `levels_count` how many stages there are for patterns that read what others produce. Events before `begins_ms` are
+    in the state that the job began with (warm_start.py); those from `ends_ms` on are for the job that goes on from it.
     """
 
     schema: Schema
@@ -54,6 +62,8 @@ class Job:
     idle_ms: int = IDLE_MS_DEFAULT
     dedup_ms: int = 0
     levels_count: int = 1
+    begins_ms: int = TIME_MS_MIN
+    ends_ms: int = TIME_MS_MAX
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
@@ -77,6 +87,8 @@ class Job:
             "idle_ms": self.idle_ms,
             "dedup_ms": self.dedup_ms,
             "levels_count": self.levels_count,
+            "begins_ms": self.begins_ms,
+            "ends_ms": self.ends_ms,
         }
 
     @staticmethod
@@ -92,6 +104,8 @@ class Job:
             data["idle_ms"],
             data["dedup_ms"],
             data["levels_count"],
+            data.get("begins_ms", TIME_MS_MIN),
+            data.get("ends_ms", TIME_MS_MAX),
         )
 
 

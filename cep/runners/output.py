@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
 from cep.sinks.json_form import json_lines
+from cep.state.manifest import StoredFile
 
 Format = Literal["parquet", "jsonl"]
 _DEAD_SUFFIX = ".dead.jsonl"
@@ -34,12 +35,17 @@ _HELD_SUFFIX = ".held.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took."""
+    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took.
+
+    Of one that ends in a cut its event time, and the files of the keyed state there (warm_start.py).
+    """
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
     seconds: float
+    until_ms: int | None = None
+    state_files: tuple[StoredFile, ...] = ()
 
 
 def format_of(path: Path) -> Format:

@@ -64,6 +64,19 @@ def match_pages(pages: DomainPages, program: Program, batch: EventBatch, waterma
     before = concat_states(states, program.row_registers) if states else None
     after = match_step(program, before, batch, watermark_ms, output)
     output.counters["runs"] += len(after) - runs_before
+    _put_back(pages, slots, after, program)
+
+
+def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> int:
+    """Put keys that have no pages yet into theirs. Returns: how many runs they have."""
+    slots = np.unique(pages.slots(keyed_state.keys))
+    if len(slots):
+        _put_back(pages, slots, keyed_state, program)
+    return len(keyed_state)
+
+
+def _put_back(pages: DomainPages, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+    """Write the pages of these slots, which are ascending and those of all keys of the state."""
     part = np.searchsorted(slots, pages.slots(after.keys))
     shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
     for slot, share in zip(slots.tolist(), shares, strict=True):

@@ -28,6 +28,8 @@ from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, key_hashes, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.partition import partition_keys
+from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
 from cep.rulebook.held import forgotten as forgotten_memory
@@ -39,6 +41,7 @@ from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten,
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.runners.rule_output import held_lines
+from cep.runners.warm_start import WarmStart, check_fits, laid_out
 from cep.state.pages import StoredPage
 from cep.state.store import DurableStore, WriteBatch
 
@@ -220,15 +223,39 @@ class Engine:
             if count == 1 and len(self.groups) == self.job.groups_count:
                 found[0][number] = batch
                 continue
-            groups = key_groups(batch.key, self.job.groups_count)
-            owner = np.where(groups < self.groups.start, -1, np.searchsorted(self._bounds, groups, side="right"))
+            owner = self._owners(batch.key)
             for at in range(count):
                 own = owner == at
                 if own.any():
                     found[at][number] = batch if own.all() else batch.take(own)
         return found
 
+    def _owners(self, keys: pa.Array) -> Int64:
+        """The number of each key's share; -1 for keys of other processes."""
+        groups = key_groups(keys, self.job.groups_count)
+        is_ours = (groups >= self.groups.start) & (groups < self.groups.stop)
+        return np.where(is_ours, np.searchsorted(self._bounds, groups, side="right"), -1)
+
     # --------------------------------------------------------------------------------------------- save, restore
+
+    def begin(self, warm: WarmStart) -> int:
+        """Begin with the state that a replay has ended in; returns how many runs it has.
+
+        Raises: UsageError if it does not fit; StateError.
+        """
+        runs = 0
+        check_fits(warm.about, self.job)
+        self._memory = memory_from_json(list(saved) for saved in warm.about.memory)
+        self.watermark_ms = warm.about.until_ms - 1
+        for level, shares in enumerate(self._levels):
+            programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
+            for number, whole in laid_out(warm, self.job, level, programs):
+                program = programs[self.job.domains[number]]
+                owners = self._owners(whole.keys)
+                parts = partition_keys(whole, owners + 1, len(shares) + 1, program.row_registers)
+                for share, part in zip(shares, parts[1:], strict=True):
+                    runs += share.begin(number, part, program)
+        return runs
 
     def save(self) -> tuple[dict[str, Any], int]:
         """Write what has changed into the store. Returns: what is to be kept beside it, and how many pages changed."""

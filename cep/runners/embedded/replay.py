@@ -6,7 +6,8 @@
                               ▲                             │
                               └──── what patterns produce ──┘ level by level (rulebook/levels.py)
 
-The same events, keys and rules give the alerts of the replay on Spark, byte for byte. The events are held in memory,
+The same events, keys and rules give the alerts of the replay on Spark, byte for byte. Instead of at the end of time a
+replay can end at a cut, from which a live job goes on (warm_start.py). The events are held in memory,
 with the columns that rules read. Kernels and Arrow let go of the interpreter's lock, so threads use all cores.
 Tested by: tests/runners/embedded/test_replay.py
 """
@@ -31,13 +32,16 @@ from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.output import Replayed
+from cep.runners.warm_start import Ending, behind, by_group, job_until, put_state
 from cep.sources.pieces import Piece, Pieces, read_pieces
+from cep.state.manifest import StoredFile
 
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
@@ -58,15 +62,18 @@ class _Split:
     counters: Counter[str]
 
 
-def read_and_replay(deployment: Deployment, path: Path, workers: int, groups_count: int, console: Console) -> Replayed:
-    """Match the events at `path` on `workers` threads, and show how far it is on `console`.
+def read_and_replay(
+    deployment: Deployment, path: Path, workers: int, groups_count: int, console: Console, ending: Ending | None = None
+) -> Replayed:
+    """Match the events at `path` on `workers` threads, and show how far it is on `console`. With an `ending` the keyed
+    state is put there, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
-    job = Job(deployment.schema, deployment.key_domains, groups_count)
+    job = job_until(Job(deployment.schema, deployment.key_domains, groups_count), ending)
     history = read_pieces(path, job.schema)
     if not console.is_terminal:
-        return replay(job, deployment.rulebook, history, workers)
+        return replay(job, deployment.rulebook, history, workers, ending=ending)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -80,12 +87,12 @@ def read_and_replay(deployment: Deployment, path: Path, workers: int, groups_cou
         def show(what: str, done: int, total: int | None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        return replay(job, deployment.rulebook, history, workers, show)
+        return replay(job, deployment.rulebook, history, workers, show, ending)
 
 
 def replay(
     job: Job, rulebook: Rulebook, history: Pieces, workers: int,
-    show: Callable[[str, int, int | None], None] = lambda *_: None,
+    show: Callable[[str, int, int | None], None] = lambda *_: None, ending: Ending | None = None,
 ) -> Replayed:  # fmt: skip
     """Match all events. `show(what, done, total)` is told how far it is."""
     started = time.monotonic()
@@ -110,18 +117,45 @@ def replay(
             counters.update(split.counters)
             done += size
             show("reading", done, history.size)
+        until_ms = _until_ms(ending, shares)
+        # Windows that are open at the cut are the live job's; what it will see next may have that very time.
+        watermark_ms = TIME_MS_MAX if until_ms is None else until_ms - 1
         tables: list[pa.Table] = []
+        files: list[StoredFile] = []
         for number, programs in enumerate(levels):
             is_last = number + 1 == len(levels)
             produced: list[Decoded] = []
-            for output in _matched(pool, job, programs, shares, show, is_last=is_last):
+            ended: dict[int, list[KeyedState]] = {}
+            for domain, output, left in _matched(pool, job, programs, shares, show, watermark_ms, is_last=is_last):
                 tables += output.alerts
                 counters.update(output.counters)
                 produced += output.produced
+                if left and ending is not None:
+                    ended.setdefault(domain, []).append(left)
+            if ending is not None:
+                files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
                 _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
     alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started)
+    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started, until_ms, tuple(files))
+
+
+def _until_ms(ending: Ending | None, shares: Shares) -> int | None:
+    """The event time of the cut, if there is one to be made. Raises: UsageError if it cannot be told."""
+    if ending is None or ending.until_ms is not None:
+        return None if ending is None else ending.until_ms
+    return behind(max((int(b.time_ms.max()) for held in shares.values() for b in held), default=None))
+
+
+def _put_states(
+    ending: Ending, job: Job, programs: Mapping[KeyDomain, Program], level: int, ended: Mapping[int, list[KeyedState]]
+) -> Iterator[StoredFile]:
+    """The keyed state of a level, one file a key domain and key group."""
+    for number, states in sorted(ended.items()):
+        program = programs[job.domains[number]]
+        whole = concat_states(states, program.row_registers)
+        for group, share in by_group(whole, program, job.groups_count):
+            yield put_state(ending.folder, level, number, group, share)
 
 
 def _in_order(
@@ -145,18 +179,21 @@ def _in_order(
 
 def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
-    show: Callable[[str, int, int | None], None], *, is_last: bool,
-) -> Iterator[StepOutput]:  # fmt: skip
-    """Match every share with the rules of one level; after the last one the events are let go of."""
+    show: Callable[[str, int, int | None], None], watermark_ms: int, *, is_last: bool,
+) -> Iterator[tuple[int, StepOutput, KeyedState]]:  # fmt: skip
+    """Match every share with the rules of one level; after the last one the events are let go of.
+
+    Gives: the number of the share's key domain, what was found, the keyed state at the end.
+    """
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
-    def work(at: tuple[int, int]) -> Callable[[], StepOutput]:
-        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at])
+    def work(at: tuple[int, int]) -> Callable[[], tuple[StepOutput, KeyedState]]:
+        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], watermark_ms)
 
     matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
-    for number, (_, output) in enumerate(matched):
+    for number, (at, (output, left)) in enumerate(matched):
         show("matching", number + 1, len(wanted))
-        yield output
+        yield at[0], output, left
 
 
 def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
@@ -210,7 +247,7 @@ def _add_produced(
                 shares.setdefault(at, []).append(part)
 
 
-def _match(program: Program, parts: list[EventBatch]) -> StepOutput:
+def _match(program: Program, parts: list[EventBatch], watermark_ms: int) -> tuple[StepOutput, KeyedState]:
     output = StepOutput()
-    match_step(program, None, concat_batches(parts), TIME_MS_MAX, output)
-    return output
+    left = match_step(program, None, concat_batches(parts), watermark_ms, output)
+    return output, left

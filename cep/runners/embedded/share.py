@@ -29,7 +29,7 @@ from cep.runners.embedded.pages import Pages, Place, domain_name
 from cep.runners.embedded.seen import SeenOfShare
 from cep.runners.job import ARRIVAL, Job, StepOutput
 from cep.runners.letters import on_time
-from cep.runners.paged import drop_pages, match_pages
+from cep.runners.paged import begin_pages, drop_pages, match_pages
 from cep.runners.waiting import part_due
 from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.pages import StoredPage, encode_page
@@ -146,6 +146,10 @@ class Share:
         self._waiting_changed.clear()
         self._seen.save(batch)
         return pages_count
+
+    def begin(self, number: int, keyed_state: KeyedState, program: Program) -> int:
+        """Begin with this state of a key domain, whose keys belong to this share; returns how many runs it has."""
+        return begin_pages(self._domain_pages(number), keyed_state, program)
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has of these key groups; pages stay where they are until they are asked for."""

@@ -1,0 +1,221 @@
+"""The state that a replay of history ends in → a folder, and that folder → what a live job begins with: a warm start.
+
+    FOLDER/warm_start.json                 what it is made of (state/manifest.py), written last
+    FOLDER/files/SHA256                    its files, under their checksums:
+        about.json                         the replay's job, its rules, until when it has seen events, who was alerted
+        LEVEL-DOMAIN-GROUP.page            runs and kept events of one key domain and key group (state/pages.py)
+
+History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it and no
+window has closed at or after it; the live job leaves out what its source brings from before it, and counts that. So the
+two may overlap as they like, every event counts once, and replay + live give what a replay of everything gives.
+A job has its own key groups and pages: keys are laid out anew when it begins.
+Tested by: tests/runners/test_warm_start.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from cep.base.durable import replace_file
+from cep.base.errors import StateCorruptError, StateFormatError, StoreError, UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import misreadings
+from cep.columnar.route import KeyDomain, key_groups
+from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.partition import partition_keys
+from cep.model.rule import utc_text
+from cep.nfa.program import Program
+from cep.runners.job import Job
+from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
+from cep.state.pages import decode_page, encode_page
+from cep.state.target import Target
+
+KIND, FORMAT = "warm-start", 1
+NAME = "warm_start.json"
+_ABOUT = "about.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a replay ends that a live job goes on from: where its state goes, and the event time of the cut; None is just
+    behind the last event."""
+
+    folder: Path
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What stands beside the keyed state. `rules` are control records, `memory` who was alerted (rulebook/held.py)."""
+
+    job: Job
+    rules: tuple[bytes, ...]
+    until_ms: int
+    memory: Sequence[Sequence[Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """A warm start that is there."""
+
+    target: Target
+    about: About
+    files: Mapping[tuple[int, int, int], StoredFile]
+
+    def states(self, level: int, number: int, group: int | None = None) -> Iterator[KeyedState]:
+        """The keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
+        with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+            for (of_level, of_number, of_group), file in sorted(self.files.items()):
+                if (of_level, of_number) == (level, number) and group in (None, of_group):
+                    path = Path(scratch) / "page"
+                    fetch(self.target, file, path, may_link=False)
+                    yield decode_page(path.read_bytes())
+
+
+def job_until(job: Job, ending: Ending | None) -> Job:
+    """The job of a replay that leaves out what lies behind its cut."""
+    return job if ending is None or ending.until_ms is None else replace(job, ends_ms=ending.until_ms)
+
+
+def behind(last_ms: int | None) -> int:
+    """The event time of a cut just behind the last event. Raises: UsageError if there was none."""
+    if last_ms is None:
+        raise UsageError("there are no events behind which a live job could begin; say from when with --until")
+    return last_ms + 1
+
+
+def check_free(ending: Ending) -> None:
+    """Refuse at once what would fail after an hour of matching. Raises: UsageError."""
+    if (ending.folder / NAME).exists():
+        raise UsageError(f"{ending.folder} has a warm start already; name another folder")
+    if ending.folder.exists() and not ending.folder.is_dir():
+        raise UsageError(f"{ending.folder} is no folder; name another for the warm start")
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> Iterator[tuple[int, KeyedState]]:
+    """A state divided by key group; groups without keys are left out."""
+    groups = key_groups(keyed_state.keys, groups_count).astype(np.int64)
+    present, part = np.unique(groups, return_inverse=True)
+    parts = partition_keys(keyed_state, part, len(present), program.row_registers)
+    yield from zip(present.tolist(), parts, strict=True)
+
+
+def put_state(folder: Path, level: int, number: int, group: int, keyed_state: KeyedState) -> StoredFile:
+    """Write the state of one key group; the same again replaces itself. Raises: StoreError."""
+    return _put(folder, f"{level}-{number}-{group}.page", encode_page(keyed_state))
+
+
+def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
+    """The warm start is there from here on. Raises: StoreError."""
+    told = {
+        "format": FORMAT,
+        "job": about.job.to_json(),
+        "rules": [record.decode() for record in about.rules],
+        "until_ms": about.until_ms,
+        "memory": about.memory,
+    }
+    held = [*files, _put(folder, _ABOUT, orjson.dumps(told))]
+    manifest = Manifest(KIND, 0, int(time.time() * 1_000), (), tuple(sorted(held, key=lambda file: file.name)))
+    _replace(folder / NAME, manifest.to_bytes())
+
+
+def _put(folder: Path, name: str, data: bytes) -> StoredFile:
+    file = StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
+    _replace(folder / FOLDER / file.sha256, data)
+    return file
+
+
+def _replace(path: Path, data: bytes) -> None:
+    try:
+        replace_file(path, data, many_writers=True)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}; make room or name another folder") from error
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def open_warm_start(place: str) -> WarmStart:
+    """The warm start in a folder, or in what fsspec reaches. Raises: UsageError if there is none; StateError."""
+    target = Target(place)
+    if NAME not in target.sizes():
+        raise UsageError(f"{place} has no warm start; `cep replay --savepoint {place}` makes one")
+    manifest = Manifest.from_bytes(target.read(NAME), f"{place}/{NAME}")
+    if manifest.kind != KIND:
+        raise UsageError(f"{place} holds a {manifest.kind}, not the state of a replay; `cep restore` takes that")
+    files = {file.name: file for file in manifest.files}
+    with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+        path = Path(scratch) / _ABOUT
+        fetch(target, files.pop(_ABOUT), path, may_link=False)
+        about = _about(path.read_bytes(), place)
+    named = {_place_of(name): file for name, file in files.items()}
+    return WarmStart(target, about, named)
+
+
+def _about(data: bytes, place: str) -> About:
+    told = orjson.loads(data)
+    if told.get("format") != FORMAT:
+        raise StateFormatError(
+            f"the warm start in {place} has format {told.get('format')}, this build reads {FORMAT}; replay again"
+        )
+    try:
+        rules = tuple(record.encode() for record in told["rules"])
+        return About(Job.from_json(told["job"]), rules, told["until_ms"], told["memory"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(f"the warm start in {place} does not say what it is of ({error!r})") from error
+
+
+def _place_of(name: str) -> tuple[int, int, int]:
+    level, number, group = (int(part) for part in name.removesuffix(".page").split("-"))
+    return level, number, group
+
+
+def check_fits(about: About, job: Job) -> None:
+    """Raises: UsageError if a job would misread the state, or has no place for it."""
+    reasons = list(misreadings(about.job.schema, job.schema))
+    reasons += [f"the key {', '.join(domain)} is missing" for domain in about.job.domains if domain not in job.domains]
+    if reasons:
+        raise UsageError(f"the warm start does not fit the job: {'; '.join(reasons)}")
+
+
+def laid_out(
+    warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program]
+) -> Iterator[tuple[int, KeyedState]]:
+    """(number of the job's key domain, its whole keyed state at a level), of the domains that have any."""
+    for at, domain in enumerate(warm.about.job.domains):
+        program = programs.get(domain)
+        if program is None:
+            continue
+        states = [fit(found, program)[0] for found in warm.states(level, at)]
+        if states:
+            yield job.domains.index(domain), concat_states(states, program.row_registers)
+
+
+def copied(warm: WarmStart, job: Job, levels: Sequence[Mapping[KeyDomain, Program]], folder: Path) -> None:
+    """A copy with the job's own key domains and key groups, so that each group finds its part. Raises: StateError."""
+    shutil.rmtree(folder, ignore_errors=True)  # of a start that was cut off
+    files: list[StoredFile] = []
+    for level, programs in enumerate(levels):
+        for number, whole in laid_out(warm, job, level, programs):
+            program = programs[job.domains[number]]
+            for group, share in by_group(whole, program, job.groups_count):
+                files.append(put_state(folder, level, number, group, share))
+    finish(folder, files, About(job, warm.about.rules, warm.about.until_ms, warm.about.memory))
+
+
+def told(about: About) -> str:
+    """Until when it has seen events, for a person."""
+    return utc_text(about.until_ms) if about.until_ms > TIME_MS_MIN else "nothing"
