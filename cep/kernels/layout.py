@@ -61,8 +61,9 @@ WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_GAP_MIN, G_GAP_MAX = range(7)
 GUARD_WIDTH = 7
 # Before the event may be taken; after it; after it, and on the very next event of the stream alone; before, as long as
-# no stop event has ended the loop's greed; and what is such a stop event.
-GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT, GUARD_GREEDY, GUARD_FREES = range(5)
+# no stop event has ended the loop's greed; what is such a stop event; and after it, unless a wait is open that reopens
+# the guarded one.
+GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT, GUARD_GREEDY, GUARD_FREES, GUARD_STOP = range(6)
 
 # A bound: the gap to the event in the register (-1: the last event taken) lies in [min, max).
 B_REGISTER, B_MIN, B_MAX = range(3)

@@ -81,19 +81,19 @@ def offer(
         if waits & current == 0:
             continue
         kind = image[wait + y.W_KIND]
-        if kind == y.WAIT_STRICT and columns[y.COLUMN_ORDINAL, row] != work[i, y.RUN_ORDINAL] + 1:
-            waits &= ~current
-            continue
         fits = 1
-        if i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
+        if kind == y.WAIT_STRICT and columns[y.COLUMN_ORDINAL, row] != work[i, y.RUN_ORDINAL] + 1:
+            fits = -1
+        elif i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
             fits = gaps_fit(image, wait, columns, row, work, i, nodes)
         guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
         if guards and fits >= 0:
-            if guarded(image, wait, True, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
+            if guarded(image, wait, waits, True, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 fits = -1
-            elif kind >= y.WAIT_ABSENCE:  # which takes nothing: whatever is forbidden breaks it
-                if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
-                    fits = -1
+            elif kind >= y.WAIT_ABSENCE and guarded(  # it takes nothing: whatever is forbidden breaks it
+                image, wait, waits, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters
+            ):
+                fits = -1
         if fits < 0:
             waits &= ~current
             continue
@@ -132,7 +132,7 @@ def offer(
                 matches += 1
             waits &= ~current
         if guards and waits & current != 0:
-            if guarded(image, wait, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
+            if guarded(image, wait, waits, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 waits &= ~current
     if i > 0:
         waits |= work[i, y.RUN_WAITS] & _FREED

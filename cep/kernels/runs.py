@@ -81,15 +81,20 @@ def suits(
 
 @bare
 def guarded(
-    image: Any, wait: Any, before: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any, runs: Any, run: Any,
-    nodes: Any, machine: Any, counters: Any,
+    image: Any, wait: Any, waits: Any, before: Any, columns: Any, nulls: Any, bitmaps: Any, row: Any, new: Any,
+    runs: Any, run: Any, nodes: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Whether a guard of the wait closes it for the event: one of those that speak before a take, or of the others."""
+    """Whether a guard of the wait closes it for the event: one of those that speak before a take, or of the others.
+
+    `waits` are the waits of the run that are open.
+    """
     for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
         moment = image[g + y.G_MOMENT]
         if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
             continue
         if moment == y.GUARD_GREEDY and runs[run, y.RUN_WAITS] & _FREED != 0:
+            continue
+        if moment == y.GUARD_STOP and waits & image[wait + y.W_REOPENS] != 0:
             continue
         if moment == y.GUARD_NEXT and columns[y.COLUMN_ORDINAL, row] != runs[run, y.RUN_ORDINAL] + 1:
             continue

@@ -43,8 +43,9 @@ class StructureError(CompileError):
 class Guard:
     """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
-    `moment` is "before" the wait may take the event, "after" it, "next" (after, and on the very next event alone), or
-    "greedy" (before, until an event that "frees" it has come).
+    `moment` is "before" the wait may take the event, "after" it, "next" (after, and on the very next event alone),
+    "stop" (after, unless one of the waits is open that would keep this one open too), or "greedy" (before, until an
+    event that "frees" it has come).
     It only speaks while the time since the last event taken lies in [gap_min_ms, gap_max_ms).
     """
 
@@ -230,10 +231,10 @@ def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
     """The guards of a wait for `variable`, and its stop events: where one fits the loop it is neither taken nor
     skipped by a relaxed wait, which is over then. One before the step's least time is skipped as any other event, and
     one while the wait would stay open even if it took something."""
-    if wait.link is not Link.FOLLOWED_BY or wait.reopens:
+    if wait.link is not Link.FOLLOWED_BY:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
-    return (*wait.guards, *(Guard("before", variable, until, (), early_ms) for until in wait.untils))
+    return (*wait.guards, *(Guard("stop", variable, until, (), early_ms) for until in wait.untils))
 
 
 class _Builder:

@@ -42,7 +42,7 @@ class Columns(Protocol):
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
 _GUARD_KIND = {
     "before": y.GUARD_BEFORE, "after": y.GUARD_AFTER, "next": y.GUARD_NEXT, "greedy": y.GUARD_GREEDY,
-    "frees": y.GUARD_FREES,
+    "frees": y.GUARD_FREES, "stop": y.GUARD_STOP,
 }  # fmt: skip
 _SKIP = {
     SkipKind.NONE: y.SKIP_NONE, SkipKind.TO_NEXT: y.SKIP_TO_NEXT, SkipKind.PAST_LAST: y.SKIP_PAST_LAST,

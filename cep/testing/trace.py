@@ -18,7 +18,7 @@ from cep.testing.conditions import Conditions
 from cep.testing.journal import Closing, Miss, Run, Trace, TracedEvent, TracedMatch, Why
 
 _FOREVER = TIME_MS_MAX
-_WHY = {"after": Why.ABSENCE, "next": Why.ABSENCE, "greedy": Why.GREEDY, "before": Why.STOP}
+_WHY = {"after": Why.ABSENCE, "next": Why.ABSENCE, "greedy": Why.GREEDY, "before": Why.STOP, "stop": Why.STOP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +130,17 @@ class _Tracer:
         wait = self.positions[run.position].waits[index]
         if may_take and wait.target is not None and self._suits(run, index, event):
             self._take(run, index, event)
-            others = [self.positions[run.position].waits[i].loop for i in run.open]
-            if wait.link is not Link.FOLLOWED_BY_ANY and not any(loop in wait.reopens for loop in others):
+            if wait.link is not Link.FOLLOWED_BY_ANY and not self._stays_open(run, wait):
                 self._close(run, Closing(index, Why.TAKEN, event.time_ms, event.row))
         elif wait.link is Link.NEXT and wait.target is not None:
             self._close(run, Closing(index, Why.CONDITION, event.time_ms, event.row))
         elif wait.link is Link.NEXT:
             self._complete(run, event.time_ms, index)
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
+
+    def _stays_open(self, run: Run, wait: Wait) -> bool:
+        """Whether a wait is open that keeps this one open whatever it takes."""
+        return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
     def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
         """Whether the event fits what is waited for; notes what it lacks."""
@@ -164,6 +167,8 @@ class _Tracer:
             if (guard.moment in ("before", "greedy")) != before:
                 continue
             if guard.moment == "greedy" and run.is_freed:
+                continue
+            if guard.moment == "stop" and self._stays_open(run, wait):
                 continue
             if guard.moment == "next" and event.ordinal != run.ordinal + 1:
                 continue

@@ -226,7 +226,6 @@ class _Oracle:
             return False
         waits_for_event = run.wait.variable is not None
         takes = link is Link.FOLLOWED_BY and self._suits(run, event) and not run.wait.rounds
-        takes = takes and (self._may_take(run, event) or not run.wait.follows_group)
         if waits_for_event and (link is Link.NEXT or takes):
             return False
         return not any(self._breaks(absence, run, event) for absence in run.wait.arrival.absences)

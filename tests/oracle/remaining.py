@@ -96,14 +96,12 @@ class Arrival:
 class Wait:
     """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
 
-    `follows_group`: it stands behind a group that may have another round; `rounds` are the waits for that round which
-    are still open.
+    `rounds`: behind a group that may have another round, the waits for that round which are still open.
     """
 
     variable: str | None
     arrival: Arrival
     rest: Rest
-    follows_group: bool = False
     rounds: tuple[Wait, ...] = ()
 
     @property
@@ -175,9 +173,7 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
         more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
     left = _leave(node.quantifier, done, more, arrival, rest)
     if done > 0 and not _opens_empty(node):
-        left = [
-            replace(wait, rounds=(*wait.rounds, *more), follows_group=wait.follows_group or bool(more)) for wait in left
-        ]
+        left = [replace(wait, rounds=(*wait.rounds, *more)) for wait in left]
     return more + left
 
 
