@@ -17,7 +17,7 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.matches import choose, emit
-from cep.kernels.runs import accepts, act, bit, suits
+from cep.kernels.runs import accepts, act, bit, next_key, suits
 
 _FOREVER = np.int64(y.FOREVER)
 _ONE = np.int64(1)
@@ -333,24 +333,15 @@ def advance_plain(
     for c in range(work.shape[1]):
         work[0, c] = start_run[c]
     while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < in_keys.shape[0]:
-        at, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
+        at = cursor[y.CURSOR_QUEUE]
         node_count, matches, out_count = cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT]
-        key = _FOREVER
-        if at < queue.shape[0]:
-            key = columns[y.COLUMN_KEY, queue[at]]
-        if run_at < in_keys.shape[0]:
-            key = min(key, np.int64(in_keys[run_at]))
         for c in range(y.COUNTERS):
             held[c] = counters[c]
-        runs, head, dead = 1, 1, 0
+        key, run_at, runs = next_key(columns, queue, in_runs, in_keys, cursor, work)
+        if runs < 0:
+            return y.FULL_WORK
+        head, dead = 1, 0
         full = y.FULL_NOT
-        while run_at < in_keys.shape[0] and in_keys[run_at] == key:
-            if runs >= work.shape[0]:
-                return y.FULL_WORK
-            for c in range(work.shape[1]):
-                work[runs, c] = in_runs[run_at, c]
-            runs += 1
-            run_at += 1
         while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and full == y.FULL_NOT:
             row = np.int64(queue[at])
             at += 1

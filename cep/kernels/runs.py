@@ -306,3 +306,27 @@ def accepts(image: Any, runs: Any, run: Any) -> Any:
     if not enough:
         enough = runs[run, y.RUN_HEADER + register] >= image[nfa_state + y.S_ACCEPT_MIN]
     return image[nfa_state + y.S_ACCEPT] != 0 and enough
+
+
+@inlined
+def next_key(columns: Any, queue: Any, in_runs: Any, in_keys: Any, cursor: Any, work: Any) -> Any:
+    """The next key that has queued events or runs; its runs are put into `work` from row 1 on.
+
+    Returns (key, the first run of the key after it, the end of the rows of work: -1 if they do not fit).
+    """
+    at, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
+    key = _FOREVER
+    if at < queue.shape[0]:
+        key = columns[y.COLUMN_KEY, queue[at]]
+    if run_at < in_keys.shape[0]:
+        key = min(key, np.int64(in_keys[run_at]))
+    runs = np.int64(1)
+    while run_at < in_keys.shape[0] and in_keys[run_at] == key and runs >= 0:
+        if runs < work.shape[0]:
+            for c in range(work.shape[1]):
+                work[runs, c] = in_runs[run_at, c]
+            runs += 1
+            run_at += 1
+        else:
+            runs = np.int64(-1)
+    return key, run_at, runs
