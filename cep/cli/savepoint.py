@@ -1,6 +1,6 @@
 """`cep savepoint` and `cep restore`: what a stopped live job keeps, to another place and back.
 
-Tested by: tests/runners/spark/test_savepoint.py
+Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from cep.base.errors import UsageError
 from cep.cli.given_job import range_of
 from cep.cli.paths import printed
 from cep.runners.embedded import savepoint as embedded
+from cep.runners.embedded.to_spark import load_for_spark
 from cep.state.target import Target
 
 HELP = """\
@@ -21,6 +22,10 @@ copied; what an earlier savepoint in the same place has is not copied again.
 examples:
   cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
   cep savepoint --checkpoint /var/lib/cep/job --to s3://bucket/cep     (with s3fs installed)
+  cep savepoint --checkpoint /var/lib/cep/job --to /backup/move --portable
+
+With --portable the savepoint of a job on Spark has the form that those of `cep run` always have: from it `cep restore`
+makes a folder for `cep live` or for `cep run`, with any number of tasks or processes.
 """
 HELP_RESTORE = """\
 Make a checkpoint directory from a savepoint, verified file by file. The job that starts with it goes on where the
@@ -30,6 +35,7 @@ examples:
   cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
   cep restore --from /backup/cep --list
   cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-15     (a process of `cep run`)
+  cep restore --from /backup/run --checkpoint /var/lib/cep/job-3 --engine spark   (for `cep live`)
 """
 
 
@@ -44,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of the stopped job; of `cep run` those of all its processes",
     )
     parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or what fsspec takes")
+    parser.add_argument(
+        "--portable", action="store_true", help="of a job on Spark: in the form that `cep run` starts from too"
+    )
 
 
 def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +64,11 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", metavar="NAME", help="of the savepoint (default: the latest)")
     parser.add_argument(
         "--groups", metavar="RANGE", help="of a savepoint of `cep run`: the key groups of this process, as 0-15"
+    )
+    parser.add_argument(
+        "--engine",
+        choices=("embedded", "spark"),
+        help="what the folder is for, `cep run` or `cep live`; of savepoints of `cep run` and portable ones",
     )
     parser.add_argument("--store", choices=("rocksdb", "memory"), default="rocksdb", help="of `cep run` (rocksdb)")
 
@@ -69,7 +83,17 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("a job on Spark has one checkpoint directory; several are those of `cep run`")
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.savepoint import save  # noqa: PLC0415
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
+    from cep.runners.spark.to_savepoint import save_for_both  # noqa: PLC0415
 
+    if options.portable:
+        spark = create_session("cep savepoint")
+        try:
+            written = save_for_both(spark, options.checkpoint[0], Target(options.to))
+        finally:
+            spark.stop()
+        printed(f"{options.to}: all {len(written.groups)} key groups, {written.files_count:,} files, for either engine")
+        return 0
     saved = save(options.checkpoint[0], Target(options.to))
     printed(
         f"{saved.name}: {saved.files_count:,} files, {saved.size:,} bytes, {saved.copied:,} of them copied; "
@@ -82,6 +106,12 @@ def run_restore(options: argparse.Namespace) -> int:
     """Restore, or list. Raises: UsageError, StateError."""
     target = Target(options.source)
     if embedded.has_savepoint(target) and options.checkpoint is not None:
+        if options.engine == "spark":
+            if options.groups is not None:
+                raise UsageError("a job on Spark has all key groups; leave --groups out")
+            begun = load_for_spark(target, options.checkpoint)
+            printed(f"{options.checkpoint}: {begun.entries:,} entries; start `cep live` with it")
+            return 0
         groups = None if options.groups is None else range_of(options.groups)
         loaded = embedded.load(target, options.checkpoint, groups, options.store)
         shown = f"{loaded.groups.start}-{loaded.groups.stop - 1}"
@@ -90,6 +120,11 @@ def run_restore(options: argparse.Namespace) -> int:
         )
         return 0
     from cep.runners.spark.savepoint import restore, savepoints  # noqa: PLC0415
+
+    if options.engine == "embedded":
+        raise UsageError(
+            f"{options.source} has no savepoint that `cep run` starts from; make one with `cep savepoint --portable`"
+        )
 
     if options.list:
         for name in savepoints(target):

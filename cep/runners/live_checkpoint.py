@@ -3,7 +3,8 @@
     CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, times …
     CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
     CHECKPOINT/rulebooks/          what key groups know their rules by (rulebook/store.py)
-    CHECKPOINT/progress.json       totals (live_output.py)
+    CHECKPOINT/progress.json       totals (live_progress.py)
+    CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
     CHECKPOINT/lock                held by the process that works on the folder
 
@@ -30,8 +31,8 @@ FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
 RULEBOOKS_FOLDER = "rulebooks"
 LOCK_FILE = "lock"
-_JOB_FILE = "job.json"
-_RULES_FILE = "initial_rules.json"
+JOB_FILE = "job.json"
+RULES_FILE = "initial_rules.json"
 _MEANING = {
     "event_types": "event types",
     "key_domains": "keys",
@@ -53,8 +54,8 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     Raises: UsageError if the folder belongs to a job that reads, routes or keeps its events differently.
     """
     description = _describe(job)
-    if (directory / _JOB_FILE).exists():
-        known = _read(directory / _JOB_FILE)
+    if (directory / JOB_FILE).exists():
+        known = _read(directory / JOB_FILE)
         if known.get("format") != FORMAT:
             raise UsageError(
                 f"{directory} was made in format {known.get('format')}, this build reads {FORMAT}; give a new one"
@@ -62,21 +63,21 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
         different = [text for name, text in _MEANING.items() if known.get(name) != description[name]]
         if different == [_MEANING["event_types"]]:
             _check_event_types(directory, known, job)
-            _write(directory / _JOB_FILE, {**known, "event_types": description["event_types"]})
+            _write(directory / JOB_FILE, {**known, "event_types": description["event_types"]})
             different = []
         if different:
             raise UsageError(
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
                 "start it as it was, or give a new checkpoint directory"
             )
-        return tuple(record.encode() for record in _read(directory / _RULES_FILE)["records"]), True
+        return tuple(record.encode() for record in _read(directory / RULES_FILE)["records"]), True
     if (directory / QUERY_FOLDER).exists():
         raise UsageError(
-            f"{directory} has keyed state but no {_JOB_FILE} that says whose; give a new checkpoint directory"
+            f"{directory} has keyed state but no {JOB_FILE} that says whose; give a new checkpoint directory"
         )
     # The job's description last: with it the checkpoint begins.
-    _write(directory / _RULES_FILE, {"records": [record.decode() for record in initial]})
-    _write(directory / _JOB_FILE, {**description, "id": uuid.uuid4().hex})
+    _write(directory / RULES_FILE, {"records": [record.decode() for record in initial]})
+    _write(directory / JOB_FILE, {**description, "id": uuid.uuid4().hex})
     return initial, False
 
 
@@ -128,7 +129,7 @@ def job_id(directory: Path) -> str:
 
     Raises: StateCorruptError if the checkpoint does not say.
     """
-    path = directory / _JOB_FILE
+    path = directory / JOB_FILE
     known = _read(path).get("id")
     if not isinstance(known, str):
         raise StateCorruptError(f"{path} has no id of the job; restore it, or give a new checkpoint directory")
@@ -137,7 +138,7 @@ def job_id(directory: Path) -> str:
 
 def read_job(directory: Path) -> Job | None:
     """The job whose checkpoint this is, None for a folder without one. Raises: StateCorruptError."""
-    path = directory / _JOB_FILE
+    path = directory / JOB_FILE
     if not path.exists():
         return None
     known = _read(path)

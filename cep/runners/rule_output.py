@@ -78,6 +78,22 @@ class RuleOutput:
         write_durably(self._directory / _MEMORY_FILE, orjson.dumps(memory))
 
 
+def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list[Any]]) -> None:
+    """What a job begins with that goes on from another one's state: its rules, and when they last fired.
+
+    Raises: SinkError.
+    """
+    write_durably(directory / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
+    kept = {"batch_id": -1, "before": memory, "after": memory}
+    write_durably(directory / _MEMORY_FILE, orjson.dumps(kept))
+
+
+def last_alerted(directory: Path) -> list[list[Any]]:
+    """When each rule that suppresses last fired on each key, as `begin_rule_output` takes it."""
+    found: list[list[Any]] = (_read(directory / _MEMORY_FILE) or {"after": []})["after"]
+    return found
+
+
 def held_lines(found: HeldBack) -> list[bytes]:
     """What was held back, a JSON object each: `{"held": reason, "alert": …}`."""
     lines = zip(found.reasons, json_lines(found.held), strict=True)

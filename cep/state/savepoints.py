@@ -103,6 +103,16 @@ def load_savepoint(savepoint: Savepoint, store: DurableStore, groups: range, wor
         shutil.rmtree(work, ignore_errors=True)
 
 
+def entries_of_group(savepoint: Savepoint, group: int, work: Path) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of a key group, whose file is verified before the first. `work` is a local folder.
+
+    Raises: StateCorruptError, StoreError.
+    """
+    for file in savepoint.manifest.files:
+        if file.name == _file_name(group):
+            yield from _verified(savepoint.target, file, work)
+
+
 def move_groups(sources: Iterable[KeyedStore], store: DurableStore, groups: range) -> int:
     """Copy key groups of other stores into an empty one: what changes when workers do. Returns how many entries.
 

@@ -1,7 +1,5 @@
 """Pages of keyed state: held as KeyedState while they are in use, as bytes in a KeyedStore when they are not.
 
-    | key group | "" | "pages" | domain | page u16 |  →  encode_page(…)      big-endian; bytes as in Spark's state
-
 A page that was changed is written when it is pushed out of memory, and at a checkpoint. So what the store holds between
 checkpoints is of no use by itself: after a crash the runner begins with the store of its last checkpoint.
 Tested by: tests/runners/embedded/test_pages.py
@@ -9,19 +7,16 @@ Tested by: tests/runners/embedded/test_pages.py
 
 from __future__ import annotations
 
-import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from cep.columnar.route import KeyDomain
 from cep.engine.keyed_state import KeyedState
+from cep.runners.group_entries import PAGE, PAGES, domain_name
 from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.pages import StoredPage, decode_page, encode_page
 from cep.state.store import KeyedStore, WriteBatch
-
-PAGES = b"pages"
-_PAGE = struct.Struct(">H")
 
 
 class Place(NamedTuple):
@@ -30,12 +25,6 @@ class Place(NamedTuple):
     domain: int
     key_group: int
     page: int
-
-
-def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
-    """A key domain as it stands in a store key. Levels of patterns that feed each other keep their state apart."""
-    name = ",".join(domain).encode()
-    return name if level == 0 else b"@%d " % level + name
 
 
 class Pages:
@@ -111,7 +100,7 @@ class Pages:
             self._bytes -= bytes_of(held)
 
     def _key(self, place: Place) -> bytes:
-        return store_key(place.key_group, b"", PAGES, self._names[place.domain], _PAGE.pack(place.page))
+        return store_key(place.key_group, b"", PAGES, self._names[place.domain], PAGE.pack(place.page))
 
 
 def stored_pages(
@@ -122,7 +111,7 @@ def stored_pages(
     for raw, data in store.scan(prefix_range(key_group, b"", PAGES)):
         at = split_key(raw)
         if at.name in numbers:
-            (page,) = _PAGE.unpack(at.item)
+            (page,) = PAGE.unpack(at.item)
             yield Place(numbers[at.name], key_group, page), decode_page(data)
 
 

@@ -30,15 +30,12 @@ from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
 from cep.runners.embedded.pages import pages_of_group
 from cep.runners.job import Programs
-from cep.runners.live_checkpoint import held, read_job
+from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
 from cep.state.checkpoints import Checkpoints, Part, Restored, restore
 from cep.state.memory import MemoryStore
 from cep.state.pages import StoredPage
 from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
 from cep.state.target import Target
-
-_RULES_FILE = "initial_rules.json"
-_JOB_FILE = "job.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,8 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
             payloads.append(payload)
         _check_together(parts, payloads)
         about = {
-            "job": orjson.loads((checkpoints[0] / _JOB_FILE).read_bytes()),
-            "rules": orjson.loads((checkpoints[0] / _RULES_FILE).read_bytes()),
+            "job": orjson.loads((checkpoints[0] / JOB_FILE).read_bytes()),
+            "rules": orjson.loads((checkpoints[0] / RULES_FILE).read_bytes()),
             "checkpoint": payloads[0],
         }
         manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), int(time.time() * 1_000))
@@ -121,8 +118,8 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
     payload = about["checkpoint"]
     if chosen.start != savepoint.groups.start:
         payload["totals"] = {}  # they go on once: with the process of the first key groups
-    (checkpoint / _RULES_FILE).write_bytes(orjson.dumps(about["rules"]))
-    (checkpoint / _JOB_FILE).write_bytes(orjson.dumps(about["job"]))
+    (checkpoint / RULES_FILE).write_bytes(orjson.dumps(about["rules"]))
+    (checkpoint / JOB_FILE).write_bytes(orjson.dumps(about["job"]))
     with MemoryStore() if backend == "memory" else StoreSettings(checkpoint).open(scratch / "store") as store:
         entries = load_savepoint(savepoint, store, chosen, scratch / "entries")
         with Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links") as writer:

@@ -1,13 +1,10 @@
 """Hashes of event ids that a share has seen: in memory in one array a bucket, in the store by key group.
 
-    | key group | "" | "seen" | domain | bucket i64 |  →  sorted uint64, little-endian (duplicates.py)
-
 Tested by: tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,11 +13,10 @@ from numpy.typing import NDArray
 
 from cep.columnar.route import key_groups
 from cep.runners import duplicates
+from cep.runners.group_entries import BUCKET, SEEN
 from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
-SEEN = b"seen"
-_BUCKET = struct.Struct(">q")
 _Held = tuple[NDArray[np.uint64], NDArray[np.int32]]  # hashes, sorted, and the key group of each
 _NOTHING: _Held = (np.empty(0, np.uint64), np.empty(0, np.int32))
 
@@ -70,7 +66,7 @@ class SeenOfShare:
             if at.name in numbers:  # or of another level
                 hashes = duplicates.from_bytes(data)
                 groups = np.full(len(hashes), group, np.int32)
-                self._hold(numbers[at.name], _BUCKET.unpack(at.item)[0], hashes, groups)
+                self._hold(numbers[at.name], BUCKET.unpack(at.item)[0], hashes, groups)
 
     def _hold(self, number: int, bucket: int, hashes: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
         kept, kept_groups = self._held.get((number, bucket), _NOTHING)
@@ -79,4 +75,4 @@ class SeenOfShare:
         self._held[number, bucket] = (joined[order], np.concatenate([kept_groups, groups])[order])
 
     def _key(self, group: int, number: int, bucket: int) -> bytes:
-        return store_key(group, b"", SEEN, self._names[number], _BUCKET.pack(bucket))
+        return store_key(group, b"", SEEN, self._names[number], BUCKET.pack(bucket))

@@ -3,8 +3,7 @@
     events of a micro-batch ─▶ on time? ─▶ seen before? ─▶ due? ─▶ advance ─▶ alerts
                                  late       duplicates     wait     pages touched or due, all key groups together
 
-What is stored beside pages, by key group: events that wait, ids that were seen, and the earliest time at which a run of
-a page is over.
+What is stored beside pages, by key group, is drawn in group_entries.py.
 Tested by: tests/runners/embedded/test_engine.py
 """
 
@@ -18,15 +17,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_hashes, split_by_group
 from cep.engine.keyed_state import KeyedState
 from cep.nfa.program import Program
 from cep.runners.duplicates import without_seen
-from cep.runners.embedded.pages import Pages, Place, domain_name
+from cep.runners.embedded.pages import Pages, Place
 from cep.runners.embedded.seen import SeenOfShare
+from cep.runners.group_entries import DEADLINES, NEVER, WAITING, deadlines_name, domain_name
 from cep.runners.job import ARRIVAL, Job, StepOutput
 from cep.runners.letters import on_time
 from cep.runners.paged import begin_pages, drop_pages, match_pages
@@ -35,9 +34,7 @@ from cep.state.keys import prefix_range, split_key, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import KeyedStore, WriteBatch
 
-WAITING, DEADLINES = b"waiting", b"deadlines"
 _PARTS_MAX = 64  # waiting batches of a domain before they are joined
-_NEVER = TIME_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,11 @@ class Share:
     def __init__(self, job: Job, groups: range, pages: Pages, level: int = 0) -> None:
         self._job = job
         self._names = [domain_name(domain, level) for domain in job.domains]
-        self._deadlines_name = b"" if level == 0 else b"@%d" % level
+        self._deadlines_name = deadlines_name(level)
         self.groups = groups
         self.pages = pages
         shape = (len(job.domains), len(groups), job.pages_count)
-        self._deadlines = np.full(shape, _NEVER, np.int64)  # the earliest end of a run; _NEVER: no page
+        self._deadlines = np.full(shape, NEVER, np.int64)  # the earliest end of a run; NEVER: no page
         self._no_events = empty_batch(job.schema)
         self._waiting: dict[int, list[EventBatch]] = {}
         self._waiting_groups: dict[int, set[int]] = {}  # for which the store has waiting events
@@ -169,7 +166,7 @@ class Share:
 
 
 class _DomainPages:
-    """As paged.DomainPages. `deadlines` int64[slots]: the earliest end of a run; _NEVER where there is no page."""
+    """As paged.DomainPages. `deadlines` int64[slots]: the earliest end of a run; NEVER where there is no page."""
 
     def __init__(self, job: Job, number: int, first_group: int, pages: Pages, deadlines: NDArray[np.int64]) -> None:
         self._job = job
@@ -190,20 +187,20 @@ class _DomainPages:
         return np.flatnonzero(touched)
 
     def stored(self) -> list[int]:
-        found: list[int] = np.flatnonzero(self._deadlines != _NEVER).tolist()
+        found: list[int] = np.flatnonzero(self._deadlines != NEVER).tolist()
         return found
 
     def read(self, slot: int) -> KeyedState | None:
-        return None if self._deadlines[slot] == _NEVER else self._pages.read(self._place(slot))
+        return None if self._deadlines[slot] == NEVER else self._pages.read(self._place(slot))
 
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
         self._pages.write(self._place(slot), keyed_state)
-        self._deadlines[slot] = min(deadline_ms, _NEVER - 1)
+        self._deadlines[slot] = min(deadline_ms, NEVER - 1)
 
     def remove(self, slot: int) -> None:
-        if self._deadlines[slot] != _NEVER:
+        if self._deadlines[slot] != NEVER:
             self._pages.remove(self._place(slot))
-            self._deadlines[slot] = _NEVER
+            self._deadlines[slot] = NEVER
 
     def _place(self, slot: int) -> Place:
         group, page = divmod(slot, self._job.pages_count)

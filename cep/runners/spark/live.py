@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from cep.base.errors import SourceError, UsageError
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
+from cep.runners.beginning import Beginning, read_beginning
 from cep.runners.group_rules import JobRules, bundle, known
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
@@ -57,11 +58,13 @@ _JSON = RecordFormat()
 class FolderSource:
     """Files that appear in a folder: Parquet, or JSON lines. They are read in the order of their times.
 
-    A file must appear whole: write it under a name that begins with a dot and rename it.
+    A file must appear whole: write it under a name that begins with a dot and rename it. `read` are the names of files
+    that another job has read before.
     """
 
     directory: Path
     files_per_trigger: int | None = None
+    read: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +109,24 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     job = settings.job
     spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaEventsSource)
-    packed = _packed_stream(spark, settings.events, job, settings.tasks)
-    store = RulebookStore((settings.checkpoint.parent / RULEBOOKS_FOLDER).resolve())
+    directory = settings.checkpoint.parent.resolve()
+    begins = read_beginning(directory)
+    packed = _packed_stream(spark, _begun(settings.events, "events", begins), job, settings.tasks)
+    store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
-        packed = packed.unionByName(_control_stream(spark, settings.control, job.groups_count, store))
+        control = _begun(settings.control, "control", begins)
+        packed = packed.unionByName(_control_stream(spark, control, job.groups_count, store))
     publish = None if settings.status is None else settings.status.publish
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(known(rules, "").rulebook), publish)
     output.rules.announce()
-    matched = packed
+    matched, begun = packed, None if begins is None else (directory, begins)
     for level in range(job.levels_count):
         matched = matched.groupBy("key_group").transformWithState(
-            MatchProcessor(rules, level), PACKED_SCHEMA, "Append", "None"
+            MatchProcessor(rules, level, begun),
+            PACKED_SCHEMA,
+            "Append",
+            "None",
         )
     writer = (
         matched.select("kind", "payload")
@@ -163,6 +172,16 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 # ------------------------------------------------------------------------------------------------------------ sources
 
 
+def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
+    """The source from where the state was made that the job begins with. Raises: UsageError if it is another one."""
+    if begins is None:
+        return source
+    if isinstance(source, FolderSource):
+        return replace(source, read=begins.files_read(kind))
+    starting = begins.starting(kind, source.topic)
+    return source if starting is None else replace(source, starting=starting)
+
+
 def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
     """The events, packed. Those of a topic are packed where they are read."""
     if isinstance(source, TopicSource):
@@ -185,10 +204,16 @@ def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
     first = next(iter(sorted(directory.glob("*.parquet"))), None)
     if first is None:
-        return reader.option("pathGlobFilter", _JSON_FILES).text(str(directory)), "value"
+        lines = reader.option("pathGlobFilter", _JSON_FILES).text(str(directory))
+        return _unread(lines, source).select("value"), "value"
     # A stream must know its columns before it starts. Files that come later may lack some, but add none.
     columns = spark.read.parquet(str(first)).schema
-    return reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory)), None
+    rows = reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory))
+    return _unread(rows, source).select(*columns.names), None
+
+
+def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
+    return rows.where(~F.col("_metadata.file_name").isin(list(source.read))) if source.read else rows
 
 
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
@@ -202,15 +227,11 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
             .select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
         )
     else:
-        records = (
-            spark.readStream.option("wholetext", True)
-            .option("pathGlobFilter", _JSON_FILES)
-            .text(str(_existing(source.directory)))
-            .select(
-                F.unix_micros("_metadata.file_modification_time").alias("order"),
-                F.col("_metadata.file_name").alias("name"),
-                F.col("value").cast("binary").alias("payload"),
-            )
+        files = spark.readStream.option("wholetext", True).option("pathGlobFilter", _JSON_FILES)
+        records = _unread(files.text(str(_existing(source.directory))), source).select(
+            F.unix_micros("_metadata.file_modification_time").alias("order"),
+            F.col("_metadata.file_name").alias("name"),
+            F.col("value").cast("binary").alias("payload"),
         )
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     bundles = records.mapInArrow(_bundler(store), "place binary")

@@ -32,13 +32,12 @@ from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.runners.beginning import read_beginning
+from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, STATUS, WATERMARK
 from cep.sinks.base import AlertSink, LetterSink
-from cep.sinks.durable import write_durably
-
-PROGRESS_FILE = "progress.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +61,22 @@ class StoppedBetween(Exception):  # noqa: N818 nothing went wrong
 
 
 class LiveOutput:
-    """Takes micro-batches. `directory` keeps the totals, `letters` what was set aside."""
+    """Takes micro-batches. `directory` keeps the totals, `letters` what was set aside.
+
+    A job that goes on from another one's state (beginning.py) counts its micro-batches on from that one's.
+    """
 
     def __init__(
         self, directory: Path, letters: LetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
     ) -> None:  # fmt: skip
-        self._progress_path = directory / PROGRESS_FILE
+        self._directory = directory
         self._letters = letters
         self._sinks = tuple(sinks)
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
+        begins = read_beginning(directory)
+        self._first_number = 0 if begins is None else begins.first_number
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
         self._stopping = threading.Event()
@@ -91,7 +95,7 @@ class LiveOutput:
         try:
             started_s = perf_counter()
             rows = frame.toArrow()
-            self.take_table(rows, batch_id, (perf_counter() - started_s) * 1_000)
+            self.take_table(rows, self._first_number + batch_id, (perf_counter() - started_s) * 1_000)
         except CepError as error:
             self.failure = error  # Spark would wrap it in a page of Java
             raise
@@ -134,8 +138,7 @@ class LiveOutput:
         if batch_id > self.batch_id:
             self.batch_id = batch_id
             self.totals.update(counters)
-            record = {"batch_id": batch_id, "totals": dict(sorted(self.totals.items()))}
-            write_durably(self._progress_path, orjson.dumps(record, option=orjson.OPT_INDENT_2))
+            write_progress(self._directory, batch_id, self.totals)
         if self._report is not None:
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
@@ -145,12 +148,3 @@ class LiveOutput:
         """Close the sinks and the letters."""
         for sink in (*self._sinks, self._letters):
             sink.close()
-
-
-def read_progress(directory: Path) -> tuple[int, Counter[str]]:
-    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun."""
-    path = directory / PROGRESS_FILE
-    if not path.exists():
-        return -1, Counter()
-    record = orjson.loads(path.read_bytes())
-    return record["batch_id"], Counter(record["totals"])

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,9 @@ from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState
 from cep.rulebook.held import Policies
 from cep.runners import duplicates
+from cep.runners.beginning import Beginning, group_beginning
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
+from cep.runners.group_entries import PAGE_BITS
 from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
 from cep.runners.job import ARRIVAL, Job, Programs, StepOutput
 from cep.runners.letters import on_time
@@ -57,7 +60,6 @@ from cep.runners.waiting import part_due
 from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
-PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -98,10 +100,11 @@ class MatchProcessor(StatefulProcessor):
     that the next one needs.
     """
 
-    def __init__(self, rules: JobRules, level: int) -> None:
+    def __init__(self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None = None) -> None:
         self._job = rules.job
         self._level = level
         self._rules_of_job = rules
+        self._begins = begins
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -138,7 +141,7 @@ class MatchProcessor(StatefulProcessor):
         self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], times: PartitionTimes
     ) -> Iterator[PackedRow]:
         job, is_first = self._job, self._level == 0
-        progress = self._load_progress()
+        progress = self._load_progress(group)
         output = StepOutput()
         # The watermark that this micro-batch begins with, the same in every key group: what was matched before lies
         # below or at it, and what comes now is late by it. What came now moves it only after that.
@@ -190,9 +193,26 @@ class MatchProcessor(StatefulProcessor):
             told = json.dumps({"ms": watermark_ms, "partitions": progress.times}).encode()
             yield group, WATERMARK, 0, 0, told
 
-    def _load_progress(self) -> Progress:
+    def _load_progress(self, group: int) -> Progress:
         stored = self._progress_state.get()
-        return Progress() if stored is None else Progress.from_bytes(bytes(stored[0]))
+        if stored is not None:
+            return Progress.from_bytes(bytes(stored[0]))
+        return Progress() if self._begins is None else self._begin(group, *self._begins)
+
+    def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> Progress:
+        """Take up what the key group has from elsewhere (beginning.py)."""
+        kept = group_beginning(checkpoint, begins, self._job, self._level, group)
+        for page, data in kept.pages.items():
+            self._pages.updateValue((page,), (data,))
+        for number, data in kept.waiting.items():
+            self._waiting.updateValue((number,), (data,))
+        seen: dict[int, list[int]] = {}
+        for (number, bucket), data in sorted(kept.seen.items()):
+            self._seen.updateValue((number, bucket), (data,))
+            seen.setdefault(number, []).append(bucket)
+        waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in kept.waiting.values()), default=None)
+        times = begins.partition_times()
+        return Progress(begins.rulebook, begins.watermark_ms, times, dict(kept.deadlines), waiting_ms, seen)
 
     # ------------------------------------------------------------------------------------------------ rulebook
 

@@ -20,9 +20,10 @@ from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.store import RulebookStore
+from cep.runners.group_entries import PAGE_BITS
 from cep.runners.job import Job, Programs
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
-from cep.runners.spark.match_stage import PAGE_BITS, Progress
+from cep.runners.spark.match_stage import Progress
 from cep.state.pages import StoredPage
 
 
@@ -48,8 +49,8 @@ def planned_batch(checkpoint: Path) -> int | None:
 
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
     """The pages of a checkpoint, one after another; with a key, only those of its key group."""
-    for operator in _operators(checkpoint):
-        frame = _variable(spark, checkpoint, "pages", operator)
+    for operator in operators(checkpoint):
+        frame = variable(spark, checkpoint, "pages", operator)
         if key is not None:
             group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
             frame = frame.where(F.col("key.key_group") == group)
@@ -58,20 +59,20 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
             for row in chosen.toLocalIterator():
                 yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
         except PySparkException as error:
-            raise _unreadable(checkpoint, error) from error
+            raise unreadable(checkpoint, error) from error
 
 
 def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
     """The programs of the rules in force, by key domain, for each level of patterns that feed each other."""
     try:
         found = (
-            _variable(spark, checkpoint, "progress", _operators(checkpoint)[0])
+            variable(spark, checkpoint, "progress", operators(checkpoint)[0])
             .selectExpr("value.content")
             .limit(1)
             .collect()
         )
     except PySparkException as error:
-        raise _unreadable(checkpoint, error) from error
+        raise unreadable(checkpoint, error) from error
     digest = Progress.from_bytes(bytes(found[0].content)).rulebook if found else ""
     if not digest:
         return []
@@ -80,20 +81,22 @@ def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping
     return [Programs().of(rulebook, job.schema, level) for level in range(job.levels_count)]
 
 
-def _operators(checkpoint: Path) -> list[int]:
+def operators(checkpoint: Path) -> list[int]:
     """Spark's numbers of the matching stages, one for each level."""
     return sorted(int(path.name) for path in (checkpoint / QUERY_FOLDER / "state").glob("*") if path.name.isdigit())
 
 
-def _variable(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
+def variable(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
+    """A state variable of a matching stage, as Spark's data source gives it. Raises: StateCorruptError."""
     reader = spark.read.format("statestore").option("stateVarName", name).option("operatorId", operator)
     try:
         return reader.load(str(checkpoint / QUERY_FOLDER))
     except PySparkException as error:
-        raise _unreadable(checkpoint, error) from error
+        raise unreadable(checkpoint, error) from error
 
 
-def _unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
+def unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
+    """What is told if Spark cannot read its own checkpoint."""
     return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep restore`")
 
 

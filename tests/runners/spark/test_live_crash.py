@@ -23,7 +23,7 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from cep.runners.spark.live_output import read_progress
+from cep.runners.live_progress import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
 from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, rules, write_file
 from tests.runners.spark.live_kafka import Mix, mix, send

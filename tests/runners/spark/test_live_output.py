@@ -8,8 +8,9 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
+from cep.runners.live_progress import read_progress
 from cep.runners.output import encode_alerts
-from cep.runners.spark.live_output import BatchReport, LiveOutput, read_progress
+from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE
 from cep.sinks.jsonl import JsonLinesSink, read_alerts
 from cep.sinks.letters import LetterFiles

@@ -17,7 +17,7 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.runners.spark.live_output import read_progress
+from cep.runners.live_progress import read_progress
 from cep.sinks.jsonl import read_alerts
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import main
 from cep.runners.live_checkpoint import held, open_checkpoint
-from cep.runners.spark.live_output import read_progress
+from cep.runners.live_progress import read_progress
 from cep.runners.spark.savepoint import restore, save, savepoints
 from cep.state.target import Target
 from tests.runners.spark.live_cases import END, LiveRun, make_job, payments, replayed, rows, rules, split

@@ -78,11 +78,16 @@ BY_TERMINAL = ("terminal_rising", "terminal_quiet", "terminal_many")
 
 def transactions() -> pa.Table:
     """All transactions of some customers in the first days."""
-    table = pq.read_table(PUBLIC, columns=list(COLUMNS)) if PUBLIC.exists() else _generated()
-    table = table.cast(table.schema.set(1, pa.field("event_time", pa.timestamp("ms", "UTC"))), safe=False)
+    table = everything()
     first = pc.min(table["event_time"]).cast(pa.int64()).as_py()
     early = pc.less(table["event_time"].cast(pa.int64()), first + DAYS * DAY_MS)
     return table.filter(pc.and_(early, pc.less(table["customer_id"], CUSTOMERS))).combine_chunks()
+
+
+def everything() -> pa.Table:
+    """All transactions that there are."""
+    table = pq.read_table(PUBLIC, columns=list(COLUMNS)) if PUBLIC.exists() else _generated()
+    return table.cast(table.schema.set(1, pa.field("event_time", pa.timestamp("ms", "UTC"))), safe=False)
 
 
 def _generated() -> pa.Table:

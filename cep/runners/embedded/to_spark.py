@@ -1,0 +1,95 @@
+"""A savepoint → the checkpoint directory of a new `cep live`, which goes on where the savepoint was made.
+
+    savepoint                        checkpoint directory
+    job, first rules              ─▶ job.json (under a new id), initial_rules.json
+    rulebook                      ─▶ rulebooks/, rule_status.json
+    who was alerted when, totals  ─▶ held_memory.json, progress.json
+    entries by key group          ─▶ begins/ (beginning.py), with watermark, event times and positions
+
+It is made beside its place and renamed last: it is there whole or not at all.
+Tested by: tests/runners/spark/test_moved.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cep.base.durable import replace_file
+from cep.base.errors import StateCorruptError, UsageError
+from cep.rulebook.saved import Saved as SavedRulebook
+from cep.rulebook.saved import rulebook_from_bytes
+from cep.rulebook.store import RulebookStore
+from cep.runners.beginning import Beginning, Entries, write_beginning
+from cep.runners.embedded.commit import read_payload
+from cep.runners.embedded.savepoint import Saved
+from cep.runners.job import Job
+from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
+from cep.runners.live_progress import write_progress
+from cep.runners.rule_output import begin_rule_output
+from cep.runners.rule_status import rule_status
+from cep.state.savepoints import Savepoint, entries_of_group, open_savepoint
+from cep.state.target import Target
+
+
+def load_for_spark(target: Target, checkpoint: Path) -> Saved:
+    """Make the checkpoint directory of a job on Spark from a savepoint of all key groups.
+
+    Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
+    """
+    if checkpoint.exists() and any(checkpoint.iterdir()):
+        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
+    try:
+        entries = _load(target, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(checkpoint)  # of an empty folder or of nothing
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return entries
+
+
+def _load(target: Target, folder: Path) -> Saved:
+    savepoint = open_savepoint(target, folder / "payload")
+    about = orjson.loads(savepoint.payload)
+    try:
+        payload = read_payload(orjson.dumps(about["checkpoint"]))
+        job, told = Job.from_json(about["job"]), payload["engine"]
+        begins = Beginning(
+            SavedRulebook.from_bytes(told["rulebook"].encode()).digest,
+            told["watermark_ms"],
+            {lane: (ms, behind) for lane, (ms, behind) in told["times"].items()},
+            payload["positions"],
+            payload["base"] + 1,
+        )
+        if savepoint.groups != range(job.groups_count):
+            held = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
+            raise UsageError(f"the savepoint has the key groups {held}; make one of all processes together")
+        _put_rules(folder, job, told)
+        replace_file(folder / RULES_FILE, orjson.dumps(about["rules"]))
+        write_progress(folder, begins.first_number - 1, payload["totals"])
+        entries = write_beginning(folder, begins, _groups(savepoint, folder / "fetched"))
+        replace_file(folder / JOB_FILE, orjson.dumps({**about["job"], "id": uuid.uuid4().hex}))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(f"{target.url} does not describe a job ({error!r}); take an older one") from error
+    return Saved(savepoint.groups, len(savepoint.manifest.files), entries)
+
+
+def _put_rules(folder: Path, job: Job, told: dict[str, Any]) -> None:
+    data = told["rulebook"].encode()
+    RulebookStore(folder / RULEBOOKS_FOLDER).put(SavedRulebook.from_bytes(data))
+    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains))
+    begin_rule_output(folder, status, told["held_memory"])
+
+
+def _groups(savepoint: Savepoint, work: Path) -> Iterator[tuple[int, Entries]]:
+    for group in savepoint.groups:
+        yield group, entries_of_group(savepoint, group, work)
+    shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,33 @@
+"""How far a live job is, in its folder: the last micro-batch that has ended, and the totals up to its end.
+
+    DIRECTORY/progress.json    {"batch_id": 17, "totals": {"events": …, …}}
+
+Tested by: tests/runners/spark/test_live_output.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import orjson
+
+from cep.sinks.durable import write_durably
+
+PROGRESS_FILE = "progress.json"
+
+
+def read_progress(directory: Path) -> tuple[int, Counter[str]]:
+    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun."""
+    path = directory / PROGRESS_FILE
+    if not path.exists():
+        return -1, Counter()
+    record = orjson.loads(path.read_bytes())
+    return record["batch_id"], Counter(record["totals"])
+
+
+def write_progress(directory: Path, batch_id: int, totals: Mapping[str, int]) -> None:
+    """Raises: SinkError."""
+    record = {"batch_id": batch_id, "totals": dict(sorted(totals.items()))}
+    write_durably(directory / PROGRESS_FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2))

@@ -1,0 +1,175 @@
+"""The checkpoint directory of a stopped live job on Spark → a savepoint that both runners start from.
+
+    Spark's state store, by its data source ─▶ entries by key group (group_entries.py), through a store on disk
+    progress of a key group, rulebook ───────▶ rulebook, watermark, event times
+    Spark's offset log ──────────────────────▶ positions: next offsets of a topic, names of files that were read
+
+The offsets of the last micro-batch that has ended are where the next one begins, so that micro-batch has to be the last
+that was begun.
+Tested by: tests/runners/spark/test_moved.py
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import orjson
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.rulebook.saved import rulebook_bytes
+from cep.rulebook.store import RulebookStore
+from cep.runners.beginning import lane_name, read_beginning
+from cep.runners.embedded.commit import PAYLOAD_FORMAT, packed_alerts
+from cep.runners.embedded.savepoint import Saved
+from cep.runners.group_entries import GroupState, entries_of
+from cep.runners.job import Job
+from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, held
+from cep.runners.live_progress import read_progress
+from cep.runners.rule_output import last_alerted
+from cep.runners.spark.match_stage import Progress
+from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, unreadable, variable
+from cep.sources.offsets import Position
+from cep.state.checkpoints import Part
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.savepoints import write_savepoint
+from cep.state.store import WriteBatch
+from cep.state.target import Target
+
+_CACHE_BYTES = 64 << 20
+_ENTRIES_AT_ONCE = 256
+_DONE = -1  # of a file that was read to its end (sources/live/files.py)
+_LOG_FILE = re.compile(r"(\d+)(\.compact)?")
+Entry = tuple[bytes, bytes]
+
+
+def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
+    """Write the state of a stopped job as a savepoint.
+
+    Raises: UsageError if it is no job's, in use, or its last micro-batch has not ended; StateError, StoreError.
+    """
+    job = job_of(checkpoint)
+    with held(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
+        planned, done = planned_batch(checkpoint), last_batch(checkpoint)
+        assert done is not None, "job_of has refused one without"
+        if planned != done:
+            raise UsageError(
+                f"micro-batch {planned} of {checkpoint} has begun and not ended; "
+                "run `cep live --available-now` with the job's settings once, then make the savepoint"
+            )
+        memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
+        with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
+            progress = _gather(spark, checkpoint, job, store)
+            about = {
+                "job": orjson.loads((checkpoint / JOB_FILE).read_bytes()),
+                "rules": orjson.loads((checkpoint / RULES_FILE).read_bytes()),
+                "checkpoint": _payload(checkpoint, job, progress, done),
+            }
+            part = Part("spark", store, 0, job.groups_count)
+            created_ms = int(time.time() * 1_000)
+            made = write_savepoint(target, Path(scratch) / "entries", (part,), orjson.dumps(about), created_ms)
+    return Saved(range(job.groups_count), len(made.files))
+
+
+def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> Progress:
+    """Bring all entries into a store, which has them by key group; returns the progress of a key group."""
+    found: Progress | None = None
+    for level, operator in enumerate(operators(checkpoint)):
+        batch = WriteBatch()
+        for group, kept, progress in _kept(spark, checkpoint, operator):
+            if level == 0 and progress is not None:
+                found = progress  # the same in every key group, but for the deadlines
+            for key, value in entries_of(job, level, group, kept):
+                batch.put(key, value)
+            if len(batch.changes) >= _ENTRIES_AT_ONCE:
+                store.write(batch)
+                batch = WriteBatch()
+        store.write(batch)
+    if found is None:
+        raise StateCorruptError(f"{checkpoint} has no key groups; restore it")
+    return found
+
+
+def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tuple[int, GroupState, Progress | None]]:
+    """(key group, a part of its state, its progress if that is the part), one after another."""
+    columns = {
+        "pages": ("user_map_key.page", "user_map_value.content"),
+        "waiting": ("user_map_key.domain", "user_map_value.content"),
+        "seen": ("user_map_key.domain", "user_map_key.bucket", "user_map_value.content"),
+        "progress": ("value.content",),
+    }
+    for name, wanted in columns.items():
+        frame = variable(spark, checkpoint, name, operator).selectExpr("key.key_group", *wanted)
+        try:
+            for row in frame.toLocalIterator():
+                content = bytes(row.content)
+                if name == "progress":
+                    progress = Progress.from_bytes(content)
+                    yield row.key_group, GroupState(deadlines=progress.deadlines), progress
+                elif name == "pages":
+                    yield row.key_group, GroupState(pages={row.page: content}), None
+                elif name == "waiting":
+                    yield row.key_group, GroupState(waiting={row.domain: content}), None
+                else:
+                    yield row.key_group, GroupState(seen={(row.domain, row.bucket): content}), None
+        except PySparkException as error:
+            raise unreadable(checkpoint, error) from error
+
+
+def _payload(checkpoint: Path, job: Job, progress: Progress, batch_id: int) -> dict[str, Any]:
+    rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
+    begins = read_beginning(checkpoint)
+    query = checkpoint / QUERY_FOLDER
+    before = {} if begins is None else begins.positions
+    names = ("events", "control")
+    return {
+        "format": PAYLOAD_FORMAT,
+        "base": batch_id + (0 if begins is None else begins.first_number),
+        "engine": {
+            "rulebook": rulebook_bytes(rulebook).decode(),
+            "held_memory": last_alerted(checkpoint),
+            "watermark_ms": progress.watermark_ms,
+            "times": {lane_name(partition): list(at) for partition, at in progress.times.items()},
+        },
+        "positions": {
+            name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
+        },
+        "totals": dict(read_progress(checkpoint)[1]),
+        "alerts": packed_alerts(ALERT_SCHEMA.empty_table()),
+        "letters": [],
+    }
+
+
+def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
+    """How far a source was read, as the embedded runner writes it down; nothing for one that the job does not have."""
+    path = query / "offsets" / str(batch_id)
+    try:
+        lines = path.read_text().splitlines()[2:]  # v1 | metadata | the offset of each source
+        if source >= len(lines) or lines[source] == "-":
+            return {}
+        offset = orjson.loads(lines[source])
+        if "logOffset" in offset:
+            return dict.fromkeys(_files_read(query / "sources" / str(source), offset["logOffset"]), _DONE)
+        topics = Position.from_json(offset).offsets
+    except (OSError, ValueError, TypeError) as error:
+        raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
+    return {f"{topic}[{partition}]": at for topic, of in topics.items() for partition, at in of.items()}
+
+
+def _files_read(log: Path, last: int) -> set[str]:
+    """The names in Spark's log of files, up to an entry; older entries are gathered into one now and then."""
+    names: set[str] = set()
+    for path in log.iterdir():
+        found = _LOG_FILE.fullmatch(path.name)
+        if found and int(found[1]) <= last:
+            for line in path.read_text().splitlines()[1:]:
+                names.add(unquote(Path(urlparse(orjson.loads(line)["path"]).path).name))
+    return names

@@ -1,0 +1,189 @@
+"""A job moves between `cep run` and `cep live` at a random point and keeps all: the alerts are those of one replay.
+
+What moves is everything that a job can hold: runs, histories, events that wait for the watermark, ids of events that
+may come again, a change of a rule that is still to come, who was alerted when. The number of tasks and processes
+changes on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.base.errors import SinkError, UsageError
+from cep.cli.main import main
+from cep.model.rule import UpsertRecord, utc_text
+from cep.rulebook.deploy import deploy
+from cep.rulebook.held import Policies, hold_back
+from cep.runners.embedded import replay as embedded
+from cep.runners.embedded.savepoint import is_embedded
+from cep.runners.embedded.to_spark import load_for_spark
+from cep.runners.job import Job
+from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.to_savepoint import save_for_both
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from cep.state.target import Target
+from tests.runners.spark.live_cases import (
+    END,
+    LiveRun,
+    disordered,
+    make_job,
+    payments,
+    rules,
+    split,
+    time_ms,
+    write_file,
+)
+
+pytestmark = pytest.mark.spark
+
+RULES = Path(__file__).parents[3] / "rules"
+LATENESS_MS, DEDUP_MS, GROUPS = 60_000, 600_000, 8
+SEEDS = [pytest.param(1), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stream as it arrives, with records that come twice; where it is cut; a change of a rule before that."""
+
+    lines: list[bytes]
+    cut: int
+    change: UpsertRecord
+
+    @property
+    def job(self) -> Job:
+        return replace(make_job(rules().values(), LATENESS_MS), dedup_ms=DEDUP_MS)
+
+    @property
+    def initial(self) -> tuple[bytes, ...]:
+        return tuple(record.to_json() for record in rules().values())
+
+    def expected(self, folder: Path) -> list[bytes]:
+        """The alerts of a replay of every event once, with the change in its place, as far as they go out."""
+        path = folder / "history.jsonl"
+        path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
+        given = deploy(rules().values())
+        assert given.rulebook.apply(self.change, None).kind == "applied"
+        job = Job(given.schema, given.key_domains)
+        found = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
+        return sorted(json_lines(hold_back(found, Policies.of(given.rulebook), {}).alerts))
+
+
+def case(seed: int) -> Case:
+    random = np.random.default_rng(seed)
+    lines = disordered(payments(seed), LATENESS_MS, seed)
+    for at in sorted(random.integers(50, len(lines), 300).tolist(), reverse=True):
+        lines.insert(at, lines[at - int(random.integers(1, 40))])  # within the window, before and behind the cut
+    cut = int(random.integers(len(lines) // 3, len(lines) * 2 // 3))
+    at_ms = time_ms(lines[cut]) + 1_800_000  # it is known before the cut, and holds after it
+    old = rules()["card_testing"]
+    change = old.model_copy(update={"version": 2, "params": {"tries": 2}, "effective_at": utc_text(at_ms)})
+    return Case(lines, cut, change)
+
+
+def run(folder: Path, checkpoint: Path, *more: str) -> int:
+    """One process of `cep run`, to the end of what is there."""
+    times = ["--lateness", f"{LATENESS_MS} ms", "--dedup", f"{DEDUP_MS} ms", "--key-groups", str(GROUPS)]
+    sources = ["--events", str(folder / "events"), "--control", str(folder / "control")]
+    out = ["--alerts", str(folder / "alerts" / checkpoint.name), "--checkpoint", str(checkpoint)]
+    return main(["run", "--rules", str(RULES), *sources, *times, *out, "--available-now", *more])
+
+
+def written(folder: Path) -> list[bytes]:
+    return [line for path in sorted(folder.rglob("*.jsonl")) for line in path.read_bytes().splitlines()]
+
+
+def place(folder: Path, files: Sequence[Sequence[bytes]], first: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, lines in enumerate(files, first):
+        write_file(folder / f"{number:03}.jsonl", lines, number)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_from_one_process_to_spark(
+    seed: int, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = case(seed)
+    folder = tmp_path / "job"
+    live = LiveRun(spark, folder, given.job, given.initial, partitions=3)
+    (folder / "alerts").mkdir()
+    place(folder / "events", split(given.lines[: given.cut], 2), 0)
+    assert run(folder, tmp_path / "one") == 0
+    place(folder / "control", [[given.change.to_json()]], 2)
+    live.files_count = 3
+    assert run(folder, tmp_path / "one") == 0
+    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
+    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(folder / "checkpoint")]
+    assert main([*restore, "--engine", "spark"]) == 0
+    # As a second `cep live` would: it goes on, with the same rules, and may not be another job.
+    assert open_checkpoint(folder / "checkpoint", given.job, ()) == (given.initial, True)
+    with pytest.raises(UsageError, match="other lateness"):
+        open_checkpoint(folder / "checkpoint", replace(given.job, lateness_ms=1), ())
+
+    rest = split(given.lines[given.cut :], 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(LiveOutput, "take_table", _refuse)
+        with pytest.raises(SinkError, match="between two steps"):
+            live.phase(rest[:1])  # keyed state is written, and the micro-batch is done again
+    live.phase(rest[1:])
+    live.phase([], [END])
+    expected = given.expected(tmp_path)
+    first = written(folder / "alerts")
+    assert 0 < len(first) < len(expected)
+    assert sorted([*first, *live.alerts()]) == expected
+    assert live.reports[0].batch_id > 1, "numbers go on, so that no file of alerts is written over"
+    assert live.totals["events"] == len(given.lines)
+    assert live.totals["duplicates"] == len(given.lines) - len(set(given.lines))
+
+
+def _refuse(*_: object) -> None:
+    raise SinkError("killed between two steps")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    given = case(seed)
+    folder = tmp_path / "job"
+    live = LiveRun(spark, folder, given.job, given.initial, partitions=3)
+    checkpoint = folder / "checkpoint"
+    open_checkpoint(checkpoint, given.job, given.initial)
+    live.phase(split(given.lines[: given.cut // 2], 2), [given.change.to_json()])
+    live.phase([given.lines[given.cut // 2 : given.cut]])
+    saved = tmp_path / "saved"
+    assert len(save_for_both(spark, checkpoint, Target(str(saved))).groups) == GROUPS
+    (folder / "alerts").mkdir()
+    place(folder / "events", split(given.lines[given.cut :], 2), live.files_count)
+    for name, groups in (("left", "0-4"), ("right", "5-7")):
+        assert main(["restore", "--from", str(saved), "--checkpoint", str(tmp_path / name), "--groups", groups]) == 0
+        assert run(folder, tmp_path / name, "--groups", groups) == 0
+    place(folder / "control", [[END]], 90)
+    for name, groups in (("left", "0-4"), ("right", "5-7")):
+        assert run(folder, tmp_path / name, "--groups", groups) == 0
+    expected = given.expected(tmp_path)
+    assert 0 < len(live.alerts()) < len(expected)
+    assert sorted([*live.alerts(), *written(folder / "alerts")]) == expected
+
+
+def test_there_and_back_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    """A savepoint of Spark, loaded into Spark and saved once more without an event in between, has equal entries."""
+    given = case(7)
+    live = LiveRun(spark, tmp_path / "job", given.job, given.initial)
+    checkpoint = tmp_path / "job" / "checkpoint"
+    open_checkpoint(checkpoint, given.job, given.initial)
+    live.phase([given.lines[: given.cut]])
+    first = save_for_both(spark, checkpoint, Target(str(tmp_path / "first")))
+    loaded = load_for_spark(Target(str(tmp_path / "first")), tmp_path / "again")
+    assert loaded.entries > GROUPS
+    assert first.groups == loaded.groups
+    assert not is_embedded(tmp_path / "again")
+    with pytest.raises(UsageError, match="no finished micro-batch yet"):
+        save_for_both(spark, tmp_path / "again", Target(str(tmp_path / "second")))
+    with pytest.raises(UsageError, match="is not empty"):
+        load_for_spark(Target(str(tmp_path / "first")), tmp_path / "again")
