@@ -55,6 +55,12 @@ RECORD_BYTES_MAX = 16_777_216
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
+# Compiled rules that a process keeps, those of versions that are gone too: a few kB each. Beyond it the oldest are
+# compiled again when they come back.
+PIECES_KEPT_MAX = 20_000
+# Constants, columns, conditions and instructions that compiled rules of a process share. Those of rules that are gone
+# stay, so beyond it all is forgotten, and the rules in force are compiled again.
+SYMBOLS_MAX = 262_144
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over

@@ -239,7 +239,7 @@ def _distinct(program: Program, found: Int64, offsets: Int64, rows: Int64, varia
     Repeated groups, alternatives and any-order can bind the same events to the same variables on two ways.
     """
     by_rule = np.bincount(found[:, y.MATCH_RULE], minlength=len(program.rules))
-    if not any(program.rules[number].repeats for number in np.flatnonzero(by_rule)):
+    if not any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist()):
         return None
     hashes = np.zeros(len(found), np.uint64)
     match_hashes(found, offsets, rows, variables, hashes)

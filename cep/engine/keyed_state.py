@@ -17,9 +17,8 @@ from cep.columnar.batch import TEXT, arrow_type
 from cep.engine.history_rows import HistoryRows, concat_rows, no_rows
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
+from cep.nfa.deployed import RuleIdentity
 from cep.nfa.program import Program
-
-RuleIdentity = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,7 @@ class Layout:
 
     @staticmethod
     def of(program: Program) -> Layout:
-        rules = tuple((r.identity, r.first_state, r.states_count) for r in program.rules)
-        return Layout(program.fingerprint, rules)
+        return Layout(program.fingerprint, program.places)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -292,32 +292,60 @@ class VectorCode(Lowering):
         return self._derived.setdefault(self.lower(expr), len(self._derived))
 
     def finish(self) -> VectorProgram:
-        """Assign machine registers: one is free again after the last instruction that reads it."""
-        results = [*self._predicates, *self._derived]
-        last_use = {register: len(self._instructions) for register in results}
-        for at, (op, _target, *operands) in enumerate(self._instructions):
-            for operand in _register_operands(op, operands):
-                last_use[operand] = max(last_use.get(operand, 0), at)
-        free: list[int] = []
-        size = 0
-        home: dict[int, int] = {}
-        code: list[Instruction] = []
-        for at, (op, target, *operands) in enumerate(self._instructions):
-            used = set(_register_operands(op, operands))
-            placed = [home[x] if position in _register_positions(op) else x for position, x in enumerate(operands)]
-            if free:
-                home[target] = free.pop()
-            else:
-                home[target] = size
-                size += 1
-            code.append((op, home[target], placed[0], placed[1], placed[2]))
-            free.extend(home[x] for x in used if last_use[x] == at)
-        return VectorProgram(
-            np.array(code, np.int32).reshape(-1, o.MACHINE_WIDTH),
-            max(size, 1),
-            np.array([home[r] for r in self._predicates], np.int32),
-            np.array([home[r] for r in self._derived], np.int32),
-        )
+        """The code as a machine runs it."""
+        return allocate(self._instructions, self._predicates, list(self._derived))
+
+    def predicate_code(self, number: int) -> list[Instruction]:
+        """The instructions that the predicate needs, in their order; the last one gives its value."""
+        return self._needed(self._predicates[number])
+
+    def derived_code(self, number: int) -> list[Instruction]:
+        """The instructions that the derived column needs, in their order; the last one gives its value."""
+        return self._needed(list(self._derived)[number])
+
+    def _needed(self, result: int) -> list[Instruction]:
+        needed: set[int] = set()
+        waiting = [result]
+        while waiting:
+            register = waiting.pop()
+            if register not in needed:
+                needed.add(register)
+                op, _, *operands = self._instructions[register]
+                waiting += _register_operands(op, operands)
+        return [self._instructions[register] for register in sorted(needed)]
+
+
+def allocate(instructions: Sequence[Instruction], predicates: Sequence[int], derived: Sequence[int]) -> VectorProgram:
+    """Assign machine registers: one is free again after the last instruction that reads it.
+
+    Each instruction's target is its place; `predicates` and `derived` are the places whose values are results.
+    Cost: a loop over the instructions.
+    """
+    last_use = dict.fromkeys((*predicates, *derived), len(instructions))
+    read = [tuple(dict.fromkeys(_register_operands(op, operands))) for op, _, *operands in instructions]
+    for at, used in enumerate(read):
+        for operand in used:
+            last_use[operand] = max(last_use.get(operand, 0), at)
+    free: list[int] = []
+    size = 0
+    home: list[int] = []
+    code: list[Instruction] = []
+    for at, (op, _target, *operands) in enumerate(instructions):
+        for position in register_positions(op):
+            operands[position] = home[operands[position]]
+        if free:
+            home.append(free.pop())
+        else:
+            home.append(size)
+            size += 1
+        code.append((op, home[at], operands[0], operands[1], operands[2]))
+        free.extend(home[x] for x in read[at] if last_use[x] == at)
+    return VectorProgram(
+        np.array(code, np.int32).reshape(-1, o.MACHINE_WIDTH),
+        max(size, 1),
+        np.array([home[r] for r in predicates], np.int32),
+        np.array([home[r] for r in derived], np.int32),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,13 +359,16 @@ class VectorProgram:
 
 
 _NO_REGISTERS = (o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT)
+# Which operand is the number of a constant, of a column.
+CONSTANT_OPERAND = {o.CONST: 0, o.SCALE: 1, o.TO_FLOAT: 1, o.QUOTIENT: 1}
+COLUMN_OPERAND = {o.COLUMN: 0, o.ROW: 1, o.DISTINCT: 1}
 _ONE_REGISTER = (
     o.NEG, o.ABS, o.SCALE, o.TO_FLOAT, o.FNEG, o.FABS, o.FSQRT, o.FSIN, o.FCOS, o.FASIN, o.FFLOOR,
     o.QUOTIENT, o.NOT, o.IS_NULL,
 )  # fmt: skip
 
 
-def _register_positions(op: int) -> tuple[int, ...]:
+def register_positions(op: int) -> tuple[int, ...]:
     """Which of the operands a, b, c are registers."""
     if op in _NO_REGISTERS:
         return ()
@@ -347,7 +378,7 @@ def _register_positions(op: int) -> tuple[int, ...]:
 
 
 def _register_operands(op: int, operands: list[int]) -> list[int]:
-    return [operands[position] for position in _register_positions(op)]
+    return [operands[position] for position in register_positions(op)]
 
 
 RunRegister = Callable[[str, str, Expr | None], int]

@@ -6,7 +6,7 @@ Tested by: tests/nfa/test_compile.py, tests/engine/test_histories.py
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from cep.base.schema import Kind, Schema, Type
@@ -16,6 +16,7 @@ from cep.lang.show import show_expr
 
 # The column that says of an event which histories lack older events there: a set of `cut_bit`s.
 CUT = "history cut"
+HISTORY = "history"
 
 
 def cut_bit(expr: History) -> int:
@@ -86,23 +87,42 @@ class ColumnMap:
         return {self.history(expr): expr for expr in self._histories}
 
     def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
-        fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
-        read = [
-            self._column(name, number in self.retained) for number, name in enumerate(self.names, start=y.COLUMNS_FIXED)
-        ]
-        made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
-        return (*fixed, *read, *made)
+        """The columns of the event table; those of the vector code's results come last."""
+        return event_columns(self._types, self.described(), derived)
 
-    def _column(self, name: str, retained: bool) -> Column:
-        if name == CUT:
-            return Column(name, Type(Kind.INT), retained=True, history=True)
-        past = next((expr for expr, known in self._histories.items() if known == name), None)
-        if past is not None:
-            return Column(name, past.type.as_nullable(), retained=False, history=True)
-        if name not in self._computed:
-            return Column(name, self._types[name], retained)
-        source, call = self._computed[name]
-        return Column(name, call.type.as_nullable(), retained=False, source=source, computed=call)
+    def described(self) -> Iterator[tuple[str, int, Call | History | None, bool]]:
+        """(name, column that it is a function of or -1, the function or history, whether it is retained) of each."""
+        past = {name: expr for expr, name in self._histories.items()}
+        for number, name in enumerate(self.names, start=y.COLUMNS_FIXED):
+            source, call = self._computed.get(name, (-1, None))
+            # Histories are told apart by what they are: their number is that of a place among others.
+            history = past.get(name)
+            yield name if history is None else HISTORY, source, call or history, number in self.retained
+
+
+def event_columns(
+    types: Mapping[str, Type],
+    described: Iterable[tuple[str, int, Call | History | None, bool]],
+    derived: Sequence[Type],
+) -> tuple[Column, ...]:
+    """The columns of an event table. `types` are those of the fields, `described` as ColumnMap.described."""
+    fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
+    read: list[Column] = []
+    histories_count = 0
+    for name, source, function, is_retained in described:
+        if isinstance(function, History):
+            type_ = function.type.as_nullable()
+            read.append(Column(f"{HISTORY} {histories_count}", type_, retained=False, history=True))
+            histories_count += 1
+        elif function is not None:
+            type_ = function.type.as_nullable()
+            read.append(Column(name, type_, retained=False, source=source, computed=function))
+        elif name == CUT:
+            read.append(Column(name, Type(Kind.INT), retained=True, history=True))
+        else:
+            read.append(Column(name, types[name], is_retained))
+    made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]
+    return (*fixed, *read, *made)
 
 
 def _subject(call: Call) -> str:

@@ -5,10 +5,15 @@ Tested by: tests/rulebook/test_rulebook.py, tests/nfa/test_compile.py
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
+
+RuleIdentity = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +25,8 @@ class DeployedRule:
     `resumed_ms` tells the part of a version that follows a pause, which goes on with no run of the part before.
     `carries` is the version whose runs become this one's at `from_ms`, 0 for none.
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
+    `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
+    `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
     """
 
     rule_id: str
@@ -37,9 +44,20 @@ class DeployedRule:
     until_ms: int = TIME_MS_MAX
     resumed_ms: int | None = None
     carries: int = 0
+    identity: RuleIdentity = field(init=False, compare=False, repr=False)
+    mark: str = field(init=False, compare=False, repr=False)
+    place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)
 
-    @property
-    def identity(self) -> tuple[str, int, str]:
-        """What stored runs are tied to: another version, content or part of a version is another automaton."""
+    def __post_init__(self) -> None:
+        # Written down, because they are asked for of every rule whenever any rule changes.
         part = self.content_hash if self.resumed_ms is None else f"{self.content_hash}@{self.resumed_ms}"
-        return self.rule_id, self.version, part
+        object.__setattr__(self, "identity", (self.rule_id, self.version, part))
+        parts = (*self.identity, self.from_ms, self.starts_until_ms, self.until_ms, self.carries)
+        object.__setattr__(self, "mark", repr(parts))
+        object.__setattr__(self, "place", (self.priority, self.rule_id, self.version, self.from_ms))
+
+
+def fingerprint(rules: Iterable[DeployedRule], schema: Schema) -> str:
+    """Equal for the same rules in the same order: what tells whose runs are stored."""
+    text = "\n".join([repr(schema), *(rule.mark for rule in rules)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

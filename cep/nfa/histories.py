@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -85,7 +86,15 @@ _NEWEST = ("last", "exists", "first_seen")
 
 
 def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
-    """The plan for histories by the column that they fill; None if there are none and nothing is to be retained."""
+    """The plan for histories by the column that they fill; None if there are none and nothing is to be retained.
+
+    Plans are kept: a change of one rule seldom changes what rules ask of the past.
+    """
+    return _planned(schema, tuple(histories.items()), HISTORY_EVENTS_MAX)
+
+
+@lru_cache(16)
+def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_max: int) -> HistoryPlan | None:
     retained_ms = {schema.code(e.name): e.retain_ms for e in schema.event_types if e.retain_ms is not None}
     if not histories and not retained_ms:
         return None
@@ -96,7 +105,7 @@ def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryP
     members: dict[object, int] = {}
     derived: dict[int, History] = {}
     found: list[tuple[int, History, int, int]] = []
-    for number, expr in histories.items():
+    for number, expr in histories:
         conditions = conjuncts(expr.where, known)
         code = schema.code(expr.event_type) if expr.event_type and len(schema.event_types) > 1 else None
         member = -1
@@ -134,7 +143,7 @@ def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryP
                 member,
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
-                1 if expr.fn in _NEWEST else HISTORY_EVENTS_MAX,
+                1 if expr.fn in _NEWEST else events_max,
             )
             for number, expr, member, value in found
         ),

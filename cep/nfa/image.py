@@ -1,119 +1,106 @@
-"""Tables that grow while rules are compiled → the flat image that kernels read (kernels/layout.py).
+"""The sections of all rules of a program → the flat image that kernels read (kernels/layout.py).
 
-Tested by: tests/nfa/test_compile.py
+Tested by: tests/nfa/test_compile.py, tests/nfa/test_link.py
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from cep.kernels import layout as y
+from cep.kernels.layout import Int64
 from cep.kernels.opcodes import MACHINE_WIDTH
-from cep.nfa.code import Instruction
-
-Row = tuple[int, ...]
-NO_CODE: Row = (-1, -1, -1)
+from cep.nfa.gather import Gathered, starts_of
+from cep.nfa.piece import Section
 
 
-@dataclass(slots=True)
-class WaitRow:
-    """A wait, with what belongs to it. `code` counts instructions here, words in the image."""
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What the numbers that rules share are in a program: int64 by number, -1 at the end for -1.
 
-    target: int
-    kind: int
-    predicate: int
-    code: Row
-    simple: Row
-    count: Row
-    reset: int
-    reopens: int
-    marks: list[int]
-    guards: list[Row]
-    bounds: list[Row]
+    `column` has those of layout.COLUMNS_FIXED first; `derived` are numbers of columns too.
+    """
+
+    constant: Int64
+    column: Int64
+    predicate: Int64
+    derived: Int64
 
 
-@dataclass(slots=True)
-class StateRow:
-    """An NFA state. An action's column is a number, or a derived column's number plus DERIVED."""
+@dataclass(frozen=True, slots=True)
+class Image:
+    """The words, the offset of the first measure and of the first instruction, and each rule's first NFA state."""
 
-    accept: Row
-    variable: int
-    waits: list[WaitRow] = field(default_factory=list)
-    actions: list[Row] = field(default_factory=list)
-
-
-DERIVED = 1 << 20  # added to a column number that counts derived columns
+    words: Int64
+    at_measures: int
+    at_code: int
+    first_state: Int64
 
 
-@dataclass(slots=True)
-class Tables:
-    """Everything that goes into the image."""
+def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> Image:
+    """Shapes: code int64[n, MACHINE_WIDTH] in numbers of the program, that of the rules first; constants int64[m]."""
+    states, waits, guards = parts.rows(Section.STATES), parts.rows(Section.WAITS), parts.rows(Section.GUARDS)
+    bounds, marks = parts.rows(Section.BOUNDS), parts.rows(Section.MARKS)
+    actions, measures = parts.rows(Section.ACTIONS), parts.rows(Section.MEASURES)
+    at_states = y.HEADER_WIDTH
+    at_waits = at_states + y.STATE_WIDTH * len(states)
+    at_guards = at_waits + y.WAIT_WIDTH * len(waits)
+    at_bounds = at_guards + y.GUARD_WIDTH * len(guards)
+    at_marks = at_bounds + y.BOUND_WIDTH * len(bounds)
+    at_actions = at_marks + len(marks)
+    at_measures = at_actions + y.ACTION_WIDTH * len(actions)
+    at_code = at_measures + y.MEASURE_WIDTH * len(measures)
+    at_constants = at_code + MACHINE_WIDTH * len(code)
+    first_state = starts_of(parts.counts(Section.STATES))
+    first_code = starts_of(parts.counts(Section.CODE))
 
-    states: list[StateRow] = field(default_factory=list)
-    measures: list[Row] = field(default_factory=list)
+    def placed(rows: Int64, section: Section) -> Int64:
+        """(first instruction, end, result) of each row, its code where it lies."""
+        offset = at_code + MACHINE_WIDTH * np.repeat(first_code, parts.counts(section))[:, None]
+        moved = rows.copy()
+        moved[:, :2] = np.where(rows[:, :1] < 0, rows[:, :2], MACHINE_WIDTH * rows[:, :2] + offset)
+        return moved
 
-    def image(self, code: list[Instruction], constants: list[int], first_derived: int) -> tuple[y.Int64, int]:
-        """The image, and the offset of the first measure."""
-        waits = [w for s in self.states for w in s.waits]
-        at_states = y.HEADER_WIDTH
-        at_waits = at_states + y.STATE_WIDTH * len(self.states)
-        at_guards = at_waits + y.WAIT_WIDTH * len(waits)
-        at_bounds = at_guards + y.GUARD_WIDTH * sum(len(w.guards) for w in waits)
-        at_marks = at_bounds + y.BOUND_WIDTH * sum(len(w.bounds) for w in waits)
-        at_actions = at_marks + sum(len(w.marks) for w in waits)
-        at_measures = at_actions + y.ACTION_WIDTH * sum(len(s.actions) for s in self.states)
-        at_code = at_measures + y.MEASURE_WIDTH * len(self.measures)
-        at_constants = at_code + MACHINE_WIDTH * len(code)
+    state_words = np.empty((len(states), y.STATE_WIDTH), np.int64)
+    _set_range(state_words, y.S_WAITS, at_waits, y.WAIT_WIDTH, states[:, 0])
+    state_words[:, y.S_ACCEPT : y.S_ACTIONS] = states[:, 1:4]
+    _set_range(state_words, y.S_ACTIONS, at_actions, y.ACTION_WIDTH, states[:, 4])
+    state_words[:, y.S_VARIABLE] = states[:, 5]
 
-        def placed(row: Row) -> Row:
-            first, last, result = row
-            return row if first < 0 else (at_code + MACHINE_WIDTH * first, at_code + MACHINE_WIDTH * last, result)
+    wait_words = np.empty((len(waits), y.WAIT_WIDTH), np.int64)
+    wait_words[:, : y.W_MARKS] = waits[:, : y.W_MARKS]
+    offset = np.repeat(first_state, parts.counts(Section.WAITS))
+    wait_words[:, y.W_TARGET] = np.where(waits[:, y.W_TARGET] < 0, waits[:, y.W_TARGET], waits[:, y.W_TARGET] + offset)
+    wait_words[:, y.W_PREDICATE] = place.predicate[waits[:, y.W_PREDICATE]]
+    wait_words[:, y.W_CODE : y.W_SIMPLE] = placed(waits[:, y.W_CODE : y.W_SIMPLE], Section.WAITS)
+    for column in (y.W_SIMPLE_COLUMN, y.W_SIMPLE_OTHER):  # 0 stays 0 where there is no simple form
+        wait_words[:, column] = place.column[waits[:, column]]
+    _set_range(wait_words, y.W_MARKS, at_marks, 1, waits[:, 14])
+    _set_range(wait_words, y.W_GUARDS, at_guards, y.GUARD_WIDTH, waits[:, 15])
+    _set_range(wait_words, y.W_BOUNDS, at_bounds, y.BOUND_WIDTH, waits[:, 16])
+    wait_words[:, y.W_REOPENS] = waits[:, 17]
 
-        state_words: list[int] = []
-        action_words: list[int] = []
-        wait_at, action_at = at_waits, at_actions
-        for nfa_state in self.states:
-            wait_end = wait_at + y.WAIT_WIDTH * len(nfa_state.waits)
-            action_end = action_at + y.ACTION_WIDTH * len(nfa_state.actions)
-            state_words += [wait_at, wait_end, *nfa_state.accept, action_at, action_end, nfa_state.variable]
-            wait_at, action_at = wait_end, action_end
-            for kind, register, column, other in nfa_state.actions:
-                action_words += [
-                    kind,
-                    register,
-                    column - DERIVED + first_derived if column >= DERIVED else column,
-                    other,
-                ]
-        wait_words: list[int] = []
-        guard_words: list[int] = []
-        bound_words: list[int] = []
-        mark_words: list[int] = []
-        for wait in waits:
-            guard_at, bound_at = at_guards + len(guard_words), at_bounds + len(bound_words)
-            mark_at = at_marks + len(mark_words)
-            for moment, predicate, first, last, result, low, high in wait.guards:
-                guard_words += [moment, predicate, *placed((first, last, result)), low, high]
-            bound_words += [word for row in wait.bounds for word in row]
-            mark_words += wait.marks
-            wait_words += [
-                wait.target,
-                wait.kind,
-                wait.predicate,
-                *placed(wait.code),
-                *wait.simple,
-                *wait.count,
-                wait.reset,
-            ]
-            wait_words += [mark_at, at_marks + len(mark_words), guard_at, at_guards + len(guard_words)]
-            wait_words += [bound_at, at_bounds + len(bound_words), wait.reopens]
-        measure_words = [word for row in self.measures for word in placed(row)]
-        code_words = [word for row in code for word in row]
-        parts = [
-            [at_states, at_constants], state_words, wait_words, guard_words, bound_words, mark_words, action_words,
-            measure_words, code_words, constants,
-        ]  # fmt: skip
-        image = np.array([word for part in parts for word in part], np.int64)
-        assert len(image) == at_constants + len(constants), "every part lies where the offsets say"
-        return image, at_measures
+    guard_words = guards.copy()
+    guard_words[:, y.G_PREDICATE] = place.predicate[guards[:, y.G_PREDICATE]]
+    guard_words[:, y.G_CODE : y.G_GAP_MIN] = placed(guards[:, y.G_CODE : y.G_GAP_MIN], Section.GUARDS)
+    action_words, read = actions.copy(), actions[:, y.A_COLUMN]
+    # -1 and below are derived columns; what np.where leaves out is looked up all the same, so both lie in range.
+    action_words[:, y.A_COLUMN] = np.where(
+        read < 0, place.derived[np.maximum(-1 - read, -1)], place.column[np.maximum(read, 0)]
+    )
+    header = np.array([at_states, at_constants])
+    parts_in_order = [
+        header, state_words, wait_words, guard_words, bounds, marks, action_words,
+        placed(measures, Section.MEASURES), code, constants,
+    ]  # fmt: skip
+    words = np.concatenate([part.reshape(-1) for part in parts_in_order])
+    assert len(words) == at_constants + len(constants), "every part lies where the offsets say"
+    return Image(words, at_measures, at_code, first_state)
+
+
+def _set_range(words: Int64, column: int, at: int, width: int, counts: Int64) -> None:
+    """Where the rows that belong to each row begin and end; they lie one after the other."""
+    words[:, column] = at + width * starts_of(counts)
+    words[:, column + 1] = words[:, column] + width * counts

@@ -7,15 +7,18 @@ Tested by: tests/nfa/test_compile.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.nfa.code import VectorProgram
 from cep.nfa.columns import Column
-from cep.nfa.deployed import DeployedRule
+from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.nfa.histories import HistoryPlan
+from cep.nfa.piece import Piece
 from cep.nfa.predicates import PredicatePlan
 
 
@@ -39,7 +42,7 @@ class RuleProgram:
     past: int = 0
 
     @property
-    def identity(self) -> tuple[str, int, str]:
+    def identity(self) -> RuleIdentity:
         return self.deployed.identity
 
     @property
@@ -51,17 +54,49 @@ class RuleProgram:
         return int(self.row[y.R_END_STATE] - self.row[y.R_START_STATE])
 
 
+class RulePrograms(Sequence[RuleProgram]):
+    """The rules of a program. What is not asked for is not made: few of thousands react to a micro-batch."""
+
+    def __init__(
+        self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64, streams: Sequence[int]
+    ) -> None:
+        """Shapes: rows int64[rules, RULE_WIDTH]; streams has the index of each rule's, or -1."""
+        self._rules, self._pieces, self._rows, self._streams = tuple(rules), pieces, rows, streams
+        self._made: dict[int, RuleProgram] = {}
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    @overload
+    def __getitem__(self, number: int) -> RuleProgram: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[RuleProgram]: ...
+    def __getitem__(self, number: int | slice) -> RuleProgram | Sequence[RuleProgram]:
+        if isinstance(number, slice):
+            return [self[at] for at in range(*number.indices(len(self)))]
+        if number < 0 or number >= len(self):
+            raise IndexError(f"rule {number} of {len(self)}")
+        if number not in self._made:
+            piece = self._pieces[number]
+            self._made[number] = RuleProgram(
+                self._rules[number], self._rows[number], piece.variables, piece.measures, piece.timeout_measures,
+                self._streams[number], piece.repeats, piece.past,
+            )  # fmt: skip
+        return self._made[number]
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row. The
-    first columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
-    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events. `handovers` are
-    (event time, rule, rule that its runs belong to from then on), by time.
+    """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
+    `places` are (identity, first NFA state, how many) of each rule. The first columns are layout.COLUMNS_FIXED that
+    every program has. Rule n reacts to the predicates relevance[relevance_first[n] : relevance_first[n + 1]], of which
+    -1 is all events. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
     """
 
     schema: Schema
     key_fields: tuple[str, ...]
-    rules: tuple[RuleProgram, ...]
+    rules: Sequence[RuleProgram]
+    places: tuple[tuple[RuleIdentity, int, int], ...]
     columns: tuple[Column, ...]
     histories: HistoryPlan | None
     image: Int64

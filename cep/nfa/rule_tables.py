@@ -1,4 +1,4 @@
-"""One rule's positions and conditions → rows of the program's tables.
+"""One pattern's positions and conditions → rows of tables, in numbers of its own (piece.py puts them together).
 
 Tested by: tests/nfa/test_compile.py
 """
@@ -17,14 +17,13 @@ from cep.base.limits import (
 )
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
-from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, SkipKind, VarField
+from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, VarField
 from cep.nfa.code import ScalarCode, VectorCode
-from cep.nfa.deployed import DeployedRule
-from cep.nfa.image import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
 from cep.nfa.predicates import Predicates
 from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
+from cep.nfa.tables import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
 
 
 class RuleLimitError(CompileError):
@@ -59,20 +58,17 @@ _ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "la
 
 
 class RuleCompiler:
-    """Writes one rule into the tables and keeps what the program must know of it."""
+    """Writes one pattern into empty tables and keeps what the program must know of it."""
 
     def __init__(
-        self, number: int, rule: DeployedRule, schema: Schema, columns: Columns, predicates: Predicates,
-        vector: VectorCode, scalar: ScalarCode, tables: Tables,
+        self, pattern: PatternIR, schema: Schema, columns: Columns, predicates: Predicates, vector: VectorCode,
+        scalar: ScalarCode, tables: Tables,
     ) -> None:  # fmt: skip
-        self.rule, self.pattern, self.schema = rule, rule.pattern, schema
-        self._number, self._columns, self._predicates, self._tables = number, columns, predicates, tables
+        self.pattern, self.schema = pattern, schema
+        self._columns, self._predicates, self._tables = columns, predicates, tables
         self._vector, self._scalar = vector, scalar
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[tuple[str, str, Expr | None], int] = {}
-        self._first_state = len(tables.states)
-        self._end_state = self._first_state
-        self._first_measure = len(tables.measures)
         # Those of a match, then those of a time-out; the kernel works out all of them for either.
         self.measures = (*self.pattern.measures, *(self.pattern.timeout_measures or ()))
         self.relevant: set[int] = set()
@@ -103,7 +99,6 @@ class RuleCompiler:
                 message = f"{where} {len(position.waits)} ways to go on; the limit is {WAITS_PER_STATE_MAX}"
                 raise RuleLimitError(message, variable=position.variable)
             self._write_position(automaton, number, position, known[number])
-        self._end_state = len(self._tables.states)
         # What conditions look at comes first among the registers; the rest only feeds measures.
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
@@ -212,7 +207,7 @@ class RuleCompiler:
             self._has_absence = True
         else:
             variable = automaton.positions[wait.target].variable
-            row.target = self._first_state + wait.target
+            row.target = wait.target
             row.predicate, row.code, row.simple = self._condition(variable, wait.untils, known)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._react(row.predicate)
@@ -325,7 +320,7 @@ class RuleCompiler:
             if kind != "mark" and name == (str(number) if kind == "loop" else position.variable)
         ]
         own.sort(key=lambda item: (_ACTION_ORDER.index(item[0]), item[2]))
-        row = self._tables.states[self._first_state + number]
+        row = self._tables.states[number]
         row.actions = [self._action(kind, position.variable, argument, register) for kind, argument, register in own]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
@@ -363,33 +358,20 @@ class RuleCompiler:
     def repeats(self) -> bool:
         """Whether two runs may bind the same events to the same variables: on two ways, or for two absences."""
         variable = [s.variable for s in self._tables.states]
-        states = self._tables.states[self._first_state : self._end_state]
+        states = self._tables.states
         targets = [[variable[w.target] for w in s.waits if w.target >= 0] for s in states]
         return self._has_absence or any(len(set(own)) < len(own) for own in targets)
 
-    def start_run(self, width: int) -> list[int]:
-        """The run that has taken nothing: every register at its neutral value, every wait open for ever."""
-        run = [0] * width
-        run[y.RUN_STATE], run[y.RUN_WAITS], run[y.RUN_EXPIRY] = self._first_state, y.EVERY_WAIT, TIME_MS_MAX
-        run[y.RUN_START_ROW] = run[y.RUN_ORDINAL] = run[y.RUN_START_ORDINAL] = run[y.RUN_NODE] = -1
-        for (kind, _, _), register in self._registers.items():
-            if kind in _ROW_KINDS:
-                run[y.RUN_HEADER + register] = -1
-        return run
-
-    def row_registers(self, registers_max: int) -> list[int]:
-        """1 for each register that holds a row of the event table."""
-        flags = [0] * registers_max
-        for (kind, _, _), register in self._registers.items():
-            flags[register] = int(kind in _ROW_KINDS)
-        return flags
+    def holds_rows(self) -> list[int]:
+        """1 for each register that holds a row of the event table, which is -1 until there is one."""
+        return [int(kind in _ROW_KINDS) for kind, _, _ in self._registers]
 
     def _is_plain(self) -> bool:
         """Whether kernels/plain.py can match the rule: relaxed waits, nothing else that closes them, nothing fires."""
         fires = self._has_absence or self._in_order or self.pattern.timeout_measures is not None
         if fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
-        waits = [w for s in self._tables.states[self._first_state : self._end_state] for w in s.waits]
+        waits = [w for s in self._tables.states for w in s.waits]
         return all(
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
@@ -399,30 +381,24 @@ class RuleCompiler:
 
         Conditions with code are left out, and comparisons of floats: plain.py looks at whole numbers only.
         """
-        states = self._tables.states[self._first_state + 1 : self._end_state]
+        states = self._tables.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
         alone = all(len(s.waits) <= 1 for s in states)
         return alone and len(conditions) == 1 and all(c[2] == NO_CODE and c[3][0] < y.SIMPLE_FLOAT for c in conditions)
 
-    def row(self, at_measures: int) -> list[int]:
-        """The rule's row for the kernels (layout.RULE_WIDTH words)."""
-        pattern, rule = self.pattern, self.rule
-        first_measure = at_measures + y.MEASURE_WIDTH * self._first_measure
-        values = {
-            y.R_NUMBER: self._number,
-            y.R_START_STATE: self._first_state,
-            y.R_END_STATE: self._end_state,
+    def row(self) -> list[int]:
+        """The rule's row for the kernels (layout.RULE_WIDTH words), but for its interval and what counts from its
+        place in a program."""
+        pattern = self.pattern
+        values = dict.fromkeys(range(y.RULE_WIDTH), 0) | {
+            y.R_END_STATE: len(self._tables.states),
             y.R_WITHIN_MS: TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms),
             y.R_WITHIN_EVENTS: TIME_MS_MAX if pattern.within_events is None else _whole(pattern.within_events),
-            y.R_FROM_MS: rule.from_ms,
-            y.R_STARTS_UNTIL_MS: rule.starts_until_ms,
-            y.R_UNTIL_MS: rule.until_ms,
             y.R_SKIP: _SKIP[pattern.skip.kind],
             y.R_SKIP_VARIABLE: self._variables.get(pattern.skip.variable or "", -1),
             y.R_TIMEOUTS: int(pattern.timeout_measures is not None),
             y.R_FIRES: int(pattern.timeout_measures is not None or self._has_absence or self._in_order),
-            y.R_MEASURES: first_measure,
-            y.R_MEASURES_END: first_measure + y.MEASURE_WIDTH * len(self.measures),
+            y.R_MEASURES_END: len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
             y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
             y.R_COUNTS: int(bool(self.stream)),

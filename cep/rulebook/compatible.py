@@ -54,10 +54,17 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
     return Refused(reason) if reason else bound
 
 
-@lru_cache(_TEXTS_KEPT)
 def _checked(source: str, name: str) -> Checked:
-    """A change of parameters, or a restart, brings a text that has been read before: reading it is most of the work."""
-    return load_text(source, name)
+    """The text, which diagnostics call by the name of the rule."""
+    checked = _read(source)
+    return checked if checked.ok else load_text(source, name)
+
+
+@lru_cache(_TEXTS_KEPT)
+def _read(source: str) -> Checked:
+    """A change of parameters, another rule of the same file, or a restart brings a text that has been read before:
+    reading it is most of the work."""
+    return load_text(source)
 
 
 def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:

@@ -40,7 +40,7 @@ class Policies:
     def of(book: Rulebook) -> Policies:
         versions: dict[tuple[str, int], tuple[str | None, int]] = {}
         for known in book.known.values():
-            for entry in known.entries():
+            for entry in known.entries:
                 record = entry.record
                 if record.exclusive is not None or record.suppress is not None:
                     versions[record.id, record.version] = record.exclusive, record.suppress_ms

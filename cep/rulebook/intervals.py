@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import UpsertRecord
@@ -54,6 +55,13 @@ class Change:
     closed_ms: int = TIME_MS_MAX
     ended_ms: int = TIME_MS_MAX
     resumed_ms: int | None = None
+
+    def to_json(self) -> list[Any]:
+        """As saved.py keeps it: the entry by the hash of its record."""
+        entry = self.entry
+        held = None if entry is None else [entry.digest, entry.rule.epoch, entry.carries]
+        times = [self.closed_ms, self.ended_ms, self.resumed_ms]
+        return [self.version, self.from_ms, self.drops, held, *times]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""Pieces in the order of their rules → each section of all of them as one array.
+
+Tested by: tests/nfa/test_link.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cep.kernels.layout import Int64
+from cep.nfa.piece import WIDTHS, Piece, Section
+
+
+class Gathered:
+    """The sections of many pieces. Cost: a few passes over their words; nothing is done for each rule."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self._words: Int64 = np.concatenate([np.empty(0, np.int64), *(piece.words for piece in pieces)])
+        lengths = np.array([len(piece.words) for piece in pieces], np.int64)
+        first = starts_of(lengths)
+        self._sizes = self._words[first[:, None] + np.arange(len(Section))].reshape(len(pieces), len(Section))
+        self._first = first[:, None] + len(Section) + np.cumsum(self._sizes, axis=1) - self._sizes
+
+    def rows(self, section: Section) -> Int64:
+        """Shapes: int64[n, width of a row]; the rows of the first rule come first."""
+        found: Int64 = self._words[segments(self._first[:, section], self._sizes[:, section])]
+        width = WIDTHS.get(section)
+        return found.reshape(-1, width) if width else found
+
+    def counts(self, section: Section) -> Int64:
+        """How many rows each rule has: int64[rules]."""
+        counts: Int64 = self._sizes[:, section] // WIDTHS.get(section, 1)
+        return counts
+
+
+def starts_of(counts: Int64) -> Int64:
+    """Where each run of so many begins, if they lie one after the other."""
+    return np.cumsum(counts) - counts
+
+
+def segments(first: Int64, count: Int64) -> Int64:
+    """The numbers first[i] … first[i] + count[i] - 1 of each i in turn."""
+    return np.arange(int(count.sum())) + np.repeat(first - starts_of(count), count)
+
+
+def numbered(used: Int64, known_count: int) -> tuple[Int64, Int64, Int64]:
+    """What is used, each once, in the order in which it first is; the place there of each of `known_count`, -1 for
+    the others and for -1; and for each place where in `used` it comes first."""
+    first = np.full(known_count, len(used), np.int64)
+    first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several, numpy keeps the last one assigned
+    found = np.flatnonzero(first < len(used))
+    ids = found[np.argsort(first[found])]
+    place = np.full(known_count + 1, -1, np.int64)
+    place[ids] = np.arange(len(ids))
+    return ids, place, first[ids]

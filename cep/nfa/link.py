@@ -1,0 +1,184 @@
+"""Compiled pieces of the rules of one key domain → Program.
+
+Every number of a piece becomes a number of the program: its own numbers by adding where its part begins, those that
+rules share by a table. All of it is arithmetic on the arrays of all rules at once, so that a change of one rule of
+thousands costs a few milliseconds: for the others nothing is done but adding.
+
+    pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
+
+What is shared is numbered in the order in which rules ask for it, so the same rules give the same program on every
+machine, whatever the process has compiled before.
+Tested by: tests/nfa/test_link.py, tests/nfa/test_compile.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Schema
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.opcodes import MACHINE_WIDTH
+from cep.lang.ir import Call, History
+from cep.nfa.columns import event_columns
+from cep.nfa.deployed import DeployedRule, fingerprint
+from cep.nfa.gather import Gathered, numbered, segments, starts_of
+from cep.nfa.histories import plan_histories
+from cep.nfa.image import Image, Places, image_of
+from cep.nfa.link_code import (
+    constants_of,
+    finish_predicates,
+    finish_vector,
+    gather_predicates,
+    gather_vector,
+    translated,
+)
+from cep.nfa.piece import RULE_MACHINE, RULE_STREAM, Piece, Section
+from cep.nfa.program import Program, RulePrograms
+from cep.nfa.symbols import Symbols
+
+
+def link(
+    schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule], pieces: Sequence[Piece],
+    symbols: Symbols,
+) -> Program:  # fmt: skip
+    """Put the pieces of rules that share a key together; `symbols` are those that they were compiled with."""
+    parts = Gathered(pieces)
+    predicates = gather_predicates(parts, symbols)
+    vector = gather_vector(parts, symbols, predicates)
+    code = np.concatenate([parts.rows(Section.CODE), predicates.rest])
+    constants = [constants_of(code[:, 0], code[:, 2:]), constants_of(vector.code[:, 1], vector.code[:, 2:])]
+    constant_ids, constant_place, _ = numbered(
+        np.concatenate([*constants, predicates.entries[:, y.INDEX_CONSTANT]]), len(symbols.constants)
+    )
+    values = [symbols.constants.things[number] for number in constant_ids.tolist()]
+    asked = parts.rows(Section.COLUMNS)
+    column_ids, column_place, _ = numbered(asked[:, 0] - y.COLUMNS_FIXED, len(symbols.columns))
+    place = Places(
+        constant_place,
+        np.concatenate([np.arange(y.COLUMNS_FIXED), y.COLUMNS_FIXED + column_place]),
+        predicates.place,
+        np.where(vector.derived_place < 0, -1, y.COLUMNS_FIXED + len(column_ids) + vector.derived_place),
+    )
+    code[:, 2:] = translated(code[:, 0], code[:, 2:], place)
+    slots = np.array([-1 if is_text else value for is_text, value in values], np.int64)
+    image = image_of(parts, place, code, slots)
+    own = parts.rows(Section.RULE)
+    row_registers, start_runs = _first_runs(parts, image)
+    relevance_first, relevance = _relevance(parts, place)
+    streams, stream_of = _streams(own[:, RULE_STREAM], symbols)
+    rows = _rows(own, parts, image, rules)
+    described = _described(symbols, column_ids, place, asked)
+    return Program(
+        schema=schema,
+        key_fields=key_fields,
+        rules=RulePrograms(rules, pieces, rows, stream_of),
+        places=tuple(
+            zip(
+                (rule.identity for rule in rules),
+                image.first_state.tolist(),
+                parts.counts(Section.STATES).tolist(),
+                strict=True,
+            )
+        ),
+        columns=event_columns(schema.columns(), described, vector.derived_types),
+        histories=plan_histories(
+            schema, {n: c[2] for n, c in enumerate(described, start=y.COLUMNS_FIXED) if isinstance(c[2], History)}
+        ),
+        image=image.words,
+        vector=finish_vector(vector, predicates, place),
+        predicates=finish_predicates(
+            predicates, place, image.at_code + MACHINE_WIDTH * int(parts.counts(Section.CODE).sum())
+        ),
+        relevance_first=relevance_first,
+        relevance=relevance,
+        streams=streams,
+        text_constants=tuple((slot, str(value)) for slot, (is_text, value) in enumerate(values) if is_text),
+        start_runs=start_runs,
+        row_registers=row_registers,
+        width=start_runs.shape[1],
+        machine_size=int(own[:, RULE_MACHINE].max(initial=1)),
+        measures_max=int(parts.counts(Section.MEASURES).max(initial=0)),
+        fingerprint=fingerprint(rules, schema),
+        handovers=_handovers(rules),
+    )
+
+
+def _described(
+    symbols: Symbols, column_ids: Int64, place: Places, asked: Int64
+) -> list[tuple[str, int, Call | History | None, bool]]:
+    """As ColumnMap.described, in the order of the program's columns."""
+    retained = set(asked[asked[:, 1] == 1, 0].tolist())
+    found = []
+    for number in column_ids.tolist():
+        name, source, function = symbols.columns.things[number]
+        at = source if source < 0 else int(place.column[source])
+        found.append((name, at, function, y.COLUMNS_FIXED + number in retained))
+    return found
+
+
+def _rows(own: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRule]) -> Int64:
+    """What kernels read of each rule: int64[rules, RULE_WIDTH]."""
+    rows = own[:, : y.RULE_WIDTH].copy()
+    rows[:, y.R_NUMBER] = np.arange(len(rows))
+    rows[:, y.R_START_STATE] = image.first_state
+    rows[:, y.R_END_STATE] += image.first_state
+    first_measure = image.at_measures + y.MEASURE_WIDTH * starts_of(parts.counts(Section.MEASURES))
+    rows[:, y.R_MEASURES] = first_measure
+    rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * own[:, y.R_MEASURES_END]
+    rows[:, y.R_FROM_MS] = np.fromiter((rule.from_ms for rule in rules), np.int64, len(rules))
+    rows[:, y.R_STARTS_UNTIL_MS] = np.fromiter((rule.starts_until_ms for rule in rules), np.int64, len(rules))
+    rows[:, y.R_UNTIL_MS] = np.fromiter((rule.until_ms for rule in rules), np.int64, len(rules))
+    return rows
+
+
+def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
+    """(1 for each register that holds a row of the event table, the run of each rule that has taken nothing)."""
+    holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
+    rule = np.repeat(np.arange(len(counts)), counts)
+    register = segments(np.zeros(len(counts), np.int64), counts)
+    row_registers = np.zeros((len(counts), int(counts.max(initial=0))), np.uint8)
+    row_registers[rule, register] = holds_rows
+    runs = np.zeros((len(counts), y.RUN_HEADER + row_registers.shape[1]), np.int64)
+    runs[:, y.RUN_STATE], runs[:, y.RUN_WAITS], runs[:, y.RUN_EXPIRY] = image.first_state, y.EVERY_WAIT, TIME_MS_MAX
+    runs[:, [y.RUN_START_ROW, y.RUN_ORDINAL, y.RUN_START_ORDINAL, y.RUN_NODE]] = -1
+    runs[:, y.RUN_HEADER :][row_registers != 0] = -1
+    return row_registers, runs
+
+
+def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
+    """The predicates that each rule reacts to, ascending, and where those of each rule begin."""
+    counts = parts.counts(Section.RELEVANCE)
+    numbers = place.predicate[parts.rows(Section.RELEVANCE)]
+    order = np.lexsort((numbers, np.repeat(np.arange(len(counts)), counts)))
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), numbers[order].astype(np.int32)
+
+
+def _streams(stream: Int64, symbols: Symbols) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
+    """The sets of event types that rules count positions in, and which of them each rule does, -1 for none."""
+    used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
+    streams = tuple(sorted(used.values()))
+    places = {number: streams.index(types) for number, types in used.items()}
+    return streams, [places.get(number, -1) for number in stream.tolist()]
+
+
+def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
+    """A version that carries takes over from the part of the one before that still sees events when it starts: what a
+    pause or a live version has ended before has no run left to hand over."""
+    takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
+    if not takers:
+        return ()
+    versions: dict[tuple[str, int, str], list[int]] = {}
+    for number, rule in enumerate(rules):
+        versions.setdefault((rule.rule_id, rule.version, rule.status), []).append(number)
+    return tuple(
+        sorted(
+            (rule.from_ms, giver, taker)
+            for taker, rule in takers
+            for giver in versions.get((rule.rule_id, rule.carries, rule.status), ())
+            if rules[giver].until_ms > rule.from_ms
+        )
+    )

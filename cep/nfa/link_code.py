@@ -1,0 +1,169 @@
+"""The predicates and derived columns of all rules of a program → what is looked up, and one vector code for the rest.
+
+Equal predicates of different rules are one, and so are equal instructions.
+Tested by: tests/nfa/test_predicates.py, tests/nfa/test_link.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cep.base.schema import Type
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.kernels.opcodes import MACHINE_WIDTH
+from cep.nfa.code import COLUMN_OPERAND, CONSTANT_OPERAND, VectorProgram, allocate, register_positions
+from cep.nfa.gather import Gathered, numbered, segments, starts_of
+from cep.nfa.image import Places
+from cep.nfa.piece import Section
+from cep.nfa.predicates import PredicatePlan, choose
+from cep.nfa.symbols import Symbols
+
+_OPS = 64  # above every opcode
+
+
+def _positions(table: dict[int, int]) -> Int64:
+    found = np.full(_OPS, -1, np.int64)
+    found[list(table)] = list(table.values())
+    return found
+
+
+_CONSTANT, _COLUMN = _positions(CONSTANT_OPERAND), _positions(COLUMN_OPERAND)
+_REGISTERS = np.array([[at in register_positions(op) for at in range(3)] for op in range(_OPS)])
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredPredicates:
+    """The distinct predicates of a program, still in numbers that rules share.
+
+    Shapes: place int64 as in Places; dense int64[D] are the numbers of those that are evaluated, dense_code
+    int64[n, 5] their code and results int64[D] the instruction that gives each; groups int64[G] and their sizes
+    int64[G]; entries int64[E, INDEX_ENTRY_WIDTH] by group, their code counted from the first instruction of `rest`.
+    """
+
+    count: int
+    place: Int64
+    dense: Int64
+    dense_code: Int64
+    results: Int64
+    groups: list[tuple[int, int]]
+    sizes: Int64
+    entries: Int64
+    rest: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class GatheredVector:
+    """The vector code of a program: rows (instruction, op, a, b, c) int64[n, 5], each instruction once, in numbers
+    that rules share; place of each instruction, as in Places. `derived` are the instructions of the derived columns."""
+
+    code: Int64
+    place: Int64
+    derived: tuple[int, ...]
+    derived_types: tuple[Type, ...]
+    derived_place: Int64
+
+
+def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
+    """Number the predicates, and decide how each is found."""
+    rows = parts.rows(Section.PREDICATES)
+    ids, place, first = numbered(rows[:, 0], len(symbols.predicates))
+    atoms, values = parts.rows(Section.ATOMS), parts.rows(Section.VALUES)
+    atom_rows = segments(starts_of(rows[:, 3])[first], rows[first, 3])
+    chosen = choose(np.repeat(np.arange(len(ids)), rows[first, 3]), atoms[atom_rows, 0], len(ids))
+    dense, found = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
+    by = atom_rows[chosen[found]]
+    rest_count = atoms[by, 2]
+    rest_first = np.where(rest_count > 0, starts_of(rest_count), -1)
+    groups, group_place, _ = numbered(atoms[by, 0], len(symbols.groups))
+    group = group_place[atoms[by, 0]]
+    order = np.argsort(group, kind="stable")
+    counts = atoms[by, 1][order]
+    entries = np.empty((int(counts.sum()), y.INDEX_ENTRY_WIDTH), np.int64)
+    entries[:, y.INDEX_CONSTANT] = values[segments(starts_of(atoms[:, 1])[by[order]], counts)]
+    per_predicate = {
+        y.INDEX_PREDICATE: found,
+        y.INDEX_TYPE: rows[first, 1][found],
+        y.INDEX_CODE: rest_first,
+        y.INDEX_CODE_END: np.where(rest_count > 0, rest_first + rest_count, -1),
+        y.INDEX_RESULT: atoms[by, 3],
+    }
+    for column, of_predicate in per_predicate.items():
+        entries[:, column] = np.repeat(of_predicate[order], counts)
+    code, code_first = parts.rows(Section.PREDICATE_CODE), starts_of(rows[:, 2])
+    evaluated = first[dense]
+    return GatheredPredicates(
+        count=len(ids),
+        place=place,
+        dense=dense,
+        dense_code=code[segments(code_first[evaluated], rows[evaluated, 2])],
+        results=code[code_first[evaluated] + rows[evaluated, 2] - 1, 0],
+        groups=[symbols.groups.things[number] for number in groups.tolist()],
+        sizes=np.bincount(np.repeat(group[order], counts), minlength=len(groups)),
+        entries=entries,
+        rest=parts.rows(Section.REST_CODE)[segments(starts_of(atoms[:, 2])[by], rest_count)],
+    )
+
+
+def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredicates) -> GatheredVector:
+    """The code of all derived columns, then that of the predicates that are evaluated."""
+    rows = parts.rows(Section.DERIVED)
+    ids, derived_place, first = numbered(rows[:, 0], len(symbols.derived))
+    code = parts.rows(Section.DERIVED_CODE)[segments(starts_of(rows[:, 1])[first], rows[first, 1])]
+    code = np.concatenate([code, predicates.dense_code])
+    _, place, once = numbered(code[:, 0], len(symbols.instructions))
+    derived = [symbols.derived.things[number] for number in ids.tolist()]
+    return GatheredVector(
+        code[once], place, tuple(at for at, _ in derived), tuple(type_ for _, type_ in derived), derived_place
+    )
+
+
+def constants_of(op: Int64, operands: Int64) -> Int64:
+    """The constants that instructions name, in their order."""
+    named = np.flatnonzero(_CONSTANT[op] >= 0)
+    return operands[named, _CONSTANT[op[named]]]
+
+
+def translated(op: Int64, operands: Int64, place: Places) -> Int64:
+    """Operands with the program's numbers of constants and columns."""
+    found = operands.copy()
+    for position, numbers in ((_CONSTANT, place.constant), (_COLUMN, place.column)):
+        named = np.flatnonzero(position[op] >= 0)
+        at = position[op[named]]
+        found[named, at] = numbers[operands[named, at]]
+    return found
+
+
+def finish_predicates(predicates: GatheredPredicates, place: Places, at_rest: int) -> PredicatePlan:
+    """The plan for an image in which the code of entries begins at an offset."""
+    entries = predicates.entries.copy()
+    entries[:, y.INDEX_CONSTANT] = place.constant[entries[:, y.INDEX_CONSTANT]]
+    coded = entries[:, y.INDEX_CODE] >= 0
+    for column in (y.INDEX_CODE, y.INDEX_CODE_END):
+        entries[coded, column] = at_rest + MACHINE_WIDTH * entries[coded, column]
+    ends = np.cumsum(predicates.sizes)
+    kinds = np.array(predicates.groups, np.int64).reshape(-1, 2)
+    groups = np.column_stack([kinds[:, 0], place.column[kinds[:, 1]], ends - predicates.sizes, ends])
+    return PredicatePlan(predicates.count, predicates.dense.astype(np.int32), groups, entries)
+
+
+def finish_vector(vector: GatheredVector, predicates: GatheredPredicates, place: Places) -> VectorProgram:
+    """The code with machine registers."""
+    op = vector.code[:, 1]
+    operands = translated(op, vector.code[:, 2:], place)
+    is_register = _REGISTERS[op]
+    operands[is_register] = vector.place[operands[is_register]]
+    code = np.column_stack([op, np.arange(len(op)), operands])
+    derived = vector.place[list(vector.derived)]
+    return _allocated(code.tobytes(), vector.place[predicates.results].tobytes(), derived.tobytes())
+
+
+@lru_cache(64)
+def _allocated(code: bytes, predicates: bytes, derived: bytes) -> VectorProgram:
+    """A change of one rule seldom changes the code that all rules share."""
+    rows = np.frombuffer(code, np.int64).reshape(-1, MACHINE_WIDTH).tolist()
+    results = (np.frombuffer(data, np.int64).tolist() for data in (predicates, derived))
+    return allocate([(row[0], row[1], row[2], row[3], row[4]) for row in rows], *results)

@@ -1,0 +1,240 @@
+"""One bound pattern → a piece: all that a program needs of a rule, as arrays that lie in a row.
+
+    header (words of each section) | rule | states | waits | … | instructions of its predicates | …
+
+Numbers in it are its own, from 0 on (states, code), or those that all rules of the process share (symbols.py). So a
+piece does not depend on the rules beside it: it is compiled once, whatever changes in the rulebook, and a program is
+made of pieces by adding offsets (link.py).
+Tested by: tests/nfa/test_link.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from cep.base.schema import Schema, Type
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.kernels.opcodes import MACHINE_WIDTH
+from cep.lang.ir import Expr, PatternIR
+from cep.lang.walk import histories
+from cep.nfa.code import (
+    COLUMN_OPERAND,
+    CONSTANT_OPERAND,
+    Constants,
+    Instruction,
+    ScalarCode,
+    VectorCode,
+    register_positions,
+)
+from cep.nfa.columns import ColumnMap, cut_bit
+from cep.nfa.positions import build
+from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
+from cep.nfa.rule_tables import RuleCompiler
+from cep.nfa.symbols import Symbols
+from cep.nfa.tables import DERIVED, StateRow, Tables, WaitRow
+
+
+class Section(IntEnum):
+    """The parts of a piece. Offsets are replaced by how many rows of the part that they lead to belong to a row."""
+
+    RULE = 0  # layout.RULE_WIDTH words, then those of RULE_EXTRA
+    STATES = 1  # waits, accept, accept_register, accept_min, actions, variable
+    WAITS = 2  # as in the image; then marks, guards, bounds, reopens
+    GUARDS = 3
+    BOUNDS = 4
+    MARKS = 5
+    ACTIONS = 6  # a column below 0 is -1 - the number of a derived column
+    MEASURES = 7
+    CODE = 8  # of the rule's conditions and measures
+    REGISTERS = 9  # 1 for each register that holds a row of the event table
+    RELEVANCE = 10  # predicates, or -1
+    COLUMNS = 11  # column, whether it is retained; in the order in which the rule asks for them
+    DERIVED = 12  # derived column, instructions
+    DERIVED_CODE = 13  # instruction, op, a, b, c
+    PREDICATES = 14  # predicate, event type or -1, instructions, atoms
+    PREDICATE_CODE = 15  # instruction, op, a, b, c
+    ATOMS = 16  # group, values, instructions of the rest, its result or -1
+    VALUES = 17  # constants
+    REST_CODE = 18
+
+
+WIDTHS = {
+    Section.STATES: 6, Section.WAITS: 18, Section.GUARDS: y.GUARD_WIDTH, Section.BOUNDS: y.BOUND_WIDTH,
+    Section.ACTIONS: y.ACTION_WIDTH, Section.MEASURES: y.MEASURE_WIDTH, Section.CODE: MACHINE_WIDTH,
+    Section.COLUMNS: 2, Section.DERIVED: 2, Section.DERIVED_CODE: MACHINE_WIDTH, Section.PREDICATES: 4,
+    Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH,
+}  # fmt: skip
+# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
+RULE_EXTRA = 3
+RULE_REGISTERS, RULE_MACHINE, RULE_STREAM = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
+WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Piece:
+    """A compiled rule. `words` int64 are its sections; the others are as in program.RuleProgram."""
+
+    words: Int64
+    variables: tuple[str, ...]
+    measures: tuple[tuple[str, Type], ...]
+    timeout_measures: tuple[tuple[str, Type], ...]
+    repeats: bool
+    past: int
+
+
+def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
+    """Compile a bound pattern. Raises: CompileError."""
+    constants, columns, predicates, tables = Constants(), ColumnMap(schema), Predicates(), Tables()
+    vector, scalar = VectorCode(constants, columns), ScalarCode(constants, columns)
+    rule = RuleCompiler(pattern, schema, columns, predicates, vector, scalar, tables)
+    rule.compile(build(pattern.structure))
+    code_end = len(scalar.instructions)
+    found = [_Predicate.of(*predicate, vector, scalar, columns) for predicate in predicates.all()]
+    for atom in (atom for own in found for atom, _ in own.atoms):
+        for value in atom.values:
+            constants.add(value, is_float=False)
+    shared = _Shared(symbols, constants, columns)
+    known = [symbols.predicates.of(predicate) for predicate in predicates.all()]
+    derived_types = dict(rule.derived_types)
+    derived_code = [shared.vector(vector.derived_code(number)) for number in range(len(derived_types))]
+    derived = [symbols.derived.of((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
+    predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(found))]
+    waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
+    stream = symbols.streams.of(rule.stream) if rule.stream else -1
+    sections: dict[Section, Sequence[Sequence[int]]] = {
+        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
+        Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
+        Section.WAITS: [shared.wait(wait, known) for wait in waits],
+        Section.GUARDS: [[row[0], _at(known, row[1]), *row[2:]] for wait in waits for row in wait.guards],
+        Section.BOUNDS: [row for wait in waits for row in wait.bounds],
+        Section.MARKS: [wait.marks for wait in waits],
+        Section.ACTIONS: [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
+        Section.MEASURES: tables.measures,
+        Section.CODE: shared.scalar(scalar.instructions[:code_end]),
+        Section.REGISTERS: [rule.holds_rows()],
+        Section.RELEVANCE: [[_at(known, predicate) for predicate in rule.relevance()]],
+        Section.COLUMNS: shared.columns(),
+        Section.DERIVED: [[number, len(code)] for number, code in zip(derived, derived_code, strict=True)],
+        Section.DERIVED_CODE: [row for code in derived_code for row in code],
+        Section.PREDICATES: [
+            [known[number], own.event_type, len(predicate_code[number]), len(own.atoms)]
+            for number, own in enumerate(found)
+        ],
+        Section.PREDICATE_CODE: [row for code in predicate_code for row in code],
+        Section.ATOMS: [shared.atom(*atom) for own in found for atom in own.atoms],
+        Section.VALUES: [shared.values(atom) for own in found for atom, _ in own.atoms],
+        Section.REST_CODE: shared.scalar(scalar.instructions[code_end:]),
+    }
+    return Piece(
+        _in_a_row([sections[section] for section in Section]),
+        tuple(v.name for v in pattern.variables),
+        tuple((m.name, m.value.type) for m in pattern.measures),
+        tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
+        rule.repeats(),
+        sum({cut_bit(past) for past in histories(pattern)}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Predicate:
+    """The event type that a predicate asks for, or -1; what it can be found by, and the code of what then remains."""
+
+    event_type: int
+    atoms: list[tuple[Atom, tuple[int, int, int]]]
+
+    @staticmethod
+    def of(
+        conjuncts: frozenset[Expr], event_type: int | None, vector: VectorCode, scalar: ScalarCode, columns: ColumnMap
+    ) -> _Predicate:
+        """Write the code of a predicate, both for evaluating it and for looking it up."""
+        parts = ordered(conjuncts)
+        vector.predicate(parts, event_type)
+        found = [(atom, rest_code(atom.rest, scalar)) for atom in atoms(parts)]
+        for atom, _ in found:
+            columns.number(atom.field)
+        return _Predicate(-1 if event_type is None else event_type, found)
+
+
+def _in_a_row(sections: Sequence[Sequence[Sequence[int]]]) -> Int64:
+    flat = [[word for row in section for word in row] for section in sections]
+    return np.array([*map(len, flat), *(word for words in flat for word in words)], np.int64)
+
+
+def _state(row: StateRow) -> list[int]:
+    return [len(row.waits), *row.accept, len(row.actions), row.variable]
+
+
+def _at(known: Sequence[int], number: int) -> int:
+    return number if number < 0 else known[number]
+
+
+class _Shared:
+    """Translates a rule's own numbers of constants and columns into those that all rules share."""
+
+    def __init__(self, symbols: Symbols, constants: Constants, columns: ColumnMap) -> None:
+        self._symbols, self._own_constants, self._own_columns = symbols, constants, columns
+        texts = dict(constants.texts)
+        self._constants = [
+            symbols.constants.of((at in texts, texts.get(at, slot))) for at, slot in enumerate(constants.slots)
+        ]
+        self._columns: list[int] = []
+        self._retained: list[int] = []
+        for name, source, function, is_retained in columns.described():
+            at = source if source < 0 else self.column(source)
+            self._columns.append(y.COLUMNS_FIXED + symbols.columns.of((name, at, function)))
+            self._retained.append(int(is_retained))
+
+    def constant(self, slot: int) -> int:
+        return self._constants[slot]
+
+    def column(self, number: int) -> int:
+        return number if number < y.COLUMNS_FIXED else self._columns[number - y.COLUMNS_FIXED]
+
+    def columns(self) -> list[list[int]]:
+        return [[number, retained] for number, retained in zip(self._columns, self._retained, strict=True)]
+
+    def atom(self, atom: Atom, rest: tuple[int, int, int]) -> list[int]:
+        group = self._symbols.groups.of((atom.kind, self.column(self._own_columns.number(atom.field))))
+        return [group, len(atom.values), rest[1] - rest[0], rest[2]]
+
+    def values(self, atom: Atom) -> list[int]:
+        return [self.constant(self._own_constants.add(value, is_float=False)) for value in atom.values]
+
+    def action(self, row: tuple[int, ...], derived: Sequence[int]) -> list[int]:
+        kind, register, column, other = row
+        return [kind, register, -1 - derived[column - DERIVED] if column >= DERIVED else self.column(column), other]
+
+    def wait(self, wait: WaitRow, known: Sequence[int]) -> list[int]:
+        kind, column, register, other = wait.simple
+        simple = [kind, self.column(column), register, self.column(other)] if kind != y.SIMPLE_NONE else wait.simple
+        owned = [len(wait.marks), len(wait.guards), len(wait.bounds)]
+        head = [wait.target, wait.kind, _at(known, wait.predicate), *wait.code]
+        return [*head, *simple, *wait.count, wait.reset, *owned, wait.reopens]
+
+    def scalar(self, code: Sequence[Instruction]) -> list[list[int]]:
+        return [[op, target, *self._operands(op, operands)] for op, target, *operands in code]
+
+    def vector(self, code: Sequence[Instruction]) -> list[list[int]]:
+        """Rows (number of the instruction, op, a, b, c), in which registers are numbers of instructions."""
+        numbers: dict[int, int] = {}
+        rows: list[list[int]] = []
+        for op, target, *operands in code:
+            own = self._operands(op, operands)
+            for position in register_positions(op):
+                own[position] = numbers[own[position]]
+            numbers[target] = self._symbols.instructions.of((op, 0, own[0], own[1], own[2]))
+            rows.append([numbers[target], op, *own])
+        return rows
+
+    def _operands(self, op: int, operands: Sequence[int]) -> list[int]:
+        own = list(operands)
+        if op in CONSTANT_OPERAND:
+            own[CONSTANT_OPERAND[op]] = self.constant(own[CONSTANT_OPERAND[op]])
+        if op in COLUMN_OPERAND:
+            own[COLUMN_OPERAND[op]] = self.column(own[COLUMN_OPERAND[op]])
+        return own

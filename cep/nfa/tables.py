@@ -1,0 +1,49 @@
+"""The tables that one pattern is compiled into, in numbers of its own (piece.py makes arrays of them).
+
+Tested by: tests/nfa/test_compile.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Row = tuple[int, ...]
+NO_CODE: Row = (-1, -1, -1)
+
+
+@dataclass(slots=True)
+class WaitRow:
+    """A wait, with what belongs to it. `code` counts instructions."""
+
+    target: int
+    kind: int
+    predicate: int
+    code: Row
+    simple: Row
+    count: Row
+    reset: int
+    reopens: int
+    marks: list[int]
+    guards: list[Row]
+    bounds: list[Row]
+
+
+@dataclass(slots=True)
+class StateRow:
+    """An NFA state. An action's column is a number, or a derived column's number plus DERIVED."""
+
+    accept: Row
+    variable: int
+    waits: list[WaitRow] = field(default_factory=list)
+    actions: list[Row] = field(default_factory=list)
+
+
+DERIVED = 1 << 20  # added to a column number that counts derived columns
+
+
+@dataclass(slots=True)
+class Tables:
+    """NFA states and the code of measures."""
+
+    states: list[StateRow] = field(default_factory=list)
+    measures: list[Row] = field(default_factory=list)
