@@ -4,16 +4,18 @@
 
 Ten minutes (`--minutes 10`) are the short form, one (`--minutes 1 --window "10 s"`) shows that it works. Events come
 through Kafka as in the benchmark of latency; runs end with the rule's window. Every few seconds it notes what /metrics
-says of runs and state bytes, the bytes of the checkpoint directory, and the resident memory of the job's processes. At
-the end it compares the medians of the third and of the last quarter of the time; it exits with 1 if runs, state or
-memory have grown by more than a tenth, or if alerts did not come until the end. The checkpoint directory is told and
-not judged: Spark keeps the last hundred micro-batches, which takes its time to fill.
+says of runs and state bytes, the bytes of the checkpoint directory, and the resident memory of Java and of the job's
+Python processes, and says so on standard error. At the end it compares the medians of the third and of the last
+quarter of the time; it exits with 1 if runs, state or memory have grown by more than a tenth, or if alerts did not
+come until the end. The checkpoint directory is told and not judged: Spark keeps the last hundred micro-batches, which
+takes its time to fill.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -27,9 +29,8 @@ from tests.bench.peer_data import show
 
 GROWTH_MAX = 1.1
 SAMPLES = 240
-PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 GAUGES = ("cep_runs", "cep_state_bytes")
-JUDGED = (*GAUGES, "resident_bytes")
+JUDGED = (*GAUGES, "java_bytes", "python_bytes")
 
 
 def parse() -> argparse.Namespace:
@@ -44,18 +45,24 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def resident_bytes(leader: int) -> int:
-    """Resident memory of every process of the session that the job leads: Java, the driver, the Python workers."""
-    total = 0
+def resident_bytes(leader: int) -> dict[str, float]:
+    """Resident memory of the session that the job leads, by program: Java, and Python (the driver and the workers).
+
+    What forked workers share with each other is counted once.
+    """
+    found = {"java_bytes": 0.0, "python_bytes": 0.0}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
         try:
             if os.getsid(int(folder.name)) == leader:
-                total += int((folder / "statm").read_text().split()[1]) * PAGE_SIZE
-        except (OSError, IndexError):
+                lines = (folder / "smaps_rollup").read_text().splitlines()
+                kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+                name = "java_bytes" if (folder / "comm").read_text().strip() == "java" else "python_bytes"
+                found[name] += kilobytes * 1_024
+        except (OSError, StopIteration):
             continue  # it has ended meanwhile
-    return total
+    return found
 
 
 def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
@@ -67,13 +74,17 @@ def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:
             sizes.append(path.stat().st_size)
         except OSError:
             continue
-    return {**found, "checkpoint_bytes": float(sum(sizes)), "resident_bytes": float(resident_bytes(leader))}
+    found |= {"checkpoint_bytes": float(sum(sizes)), **resident_bytes(leader)}
+    now = time.strftime("%H:%M:%S")
+    print(now, *(f"{name} {value:,.0f}" for name, value in found.items()), file=sys.stderr, flush=True)
+    return found
 
 
 def main() -> None:
     """Run, print, judge."""
     options = parse()
     options.seconds = options.minutes * 60
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # and what it has started ends with it
     samples, done = Samples(), threading.Event()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
