@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -229,11 +230,26 @@ def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
 
     Errors: SourceError when a topic is missing. Cost: one request.
     """
-    described = _ADMINS.of(settings)
-    if described is None:
+    return _told_ids(settings, _ask_ids(settings, topics))
+
+
+def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[Offsets, dict[str, str]]:
+    """`latest_offsets` and `topic_ids`, asked side by side."""
+    asked = _ask_ids(settings, topics)
+    offsets = latest_offsets(settings, topics)
+    return offsets, _told_ids(settings, asked)
+
+
+def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, Future[Any]]:
+    admin = _ADMINS.of(settings)
+    if admin is None:
         return {}
+    return admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
+
+
+def _told_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for topic, future in described.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S).items():
+    for topic, future in asked.items():
         try:
             found[topic] = str(future.result(settings.wait_s).topic_id)
         except KafkaException as error:

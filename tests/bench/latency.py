@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,7 @@ from cep.runners.spark.kafka import FORMAT, KafkaDataSource
 from cep.runners.spark.live import SPARK_SETTINGS
 from cep.runners.spark.progress import measures
 from cep.runners.spark.session import create_session
-from tests.bench.metrics import Samples, metrics, phases_ms, watch
+from tests.bench.metrics import Samples, metrics, phases_ms, processor_ms, watch
 from tests.bench.peer_data import show
 
 ROOT = Path(__file__).parents[2]
@@ -242,7 +243,7 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[n
                 *options.live,
             ]  # fmt: skip
         with process(words, folder / "log") as job:
-            arguments = (folder / "log", 0.5, done, samples, lambda address: phases_ms(metrics(address)))
+            arguments = (folder / "log", 0.5, done, samples, partial(look, leader=job.pid))
             watcher = threading.Thread(target=watch, args=arguments)
             watcher.start()
             try:
@@ -252,8 +253,24 @@ def run(name: str, options: argparse.Namespace, folder: Path) -> tuple[NDArray[n
                 watcher.join()
         if np.isnan(measured.received_s).all():
             print((folder / "log").read_text()[-4_000:], file=sys.stderr)
-    phases = samples.medians() if name == "live" else orjson.loads((folder / PHASES).read_bytes())
+    phases = of_a_batch(samples) if name == "live" else orjson.loads((folder / PHASES).read_bytes())
     return measured.latencies_ms(options.settle), phases
+
+
+def look(address: str, leader: int) -> dict[str, float]:
+    """How far the job is, what the latest micro-batch took by phase, and processor time so far."""
+    found = metrics(address)
+    return {**phases_ms(found), "batch_id": found["cep_micro_batch_id"], **processor_ms(leader)}
+
+
+def of_a_batch(samples: Samples) -> dict[str, float]:
+    """Medians by phase; processor time is that of the last half, divided by its micro-batches."""
+    found = {name: values[len(values) // 2 :] for name, values in samples.found.items()}
+    numbers = found.pop("batch_id", [0.0])
+    count = max(1.0, numbers[-1] - numbers[0])
+    spent = {f"processor: {name}": of[-1] - of[0] for name in ("java", "python") if (of := found.pop(name, None))}
+    medians = {name: ms for name, ms in samples.medians().items() if name in found}
+    return {**medians, **{name: ms / count for name, ms in spent.items()}}
 
 
 def _marks(latencies_ms: np.ndarray) -> np.ndarray:

@@ -1,16 +1,18 @@
-"""What a job answers at /metrics → numbers by name, as the benchmarks read them while it runs."""
+"""What a job answers at /metrics, and what the system says of its processes → numbers by name, while it runs."""
 
 from __future__ import annotations
 
+import os
 import re
 import statistics
 import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ADDRESS = re.compile(r"/metrics and /health at (\S+)")
+_TICKS = os.sysconf("SC_CLK_TCK")
 _PHASE = re.compile(r'cep_micro_batch_seconds\{phase="(\w+)"\}')
 
 
@@ -47,6 +49,41 @@ def phases_ms(found: Mapping[str, float]) -> dict[str, float]:
     """Milliseconds of the latest micro-batch by phase."""
     named = ((_PHASE.fullmatch(name), value) for name, value in found.items())
     return {match[1]: value * 1_000 for match, value in named if match is not None}
+
+
+def processes(leader: int) -> Iterator[tuple[str, Path]]:
+    """(java or python, folder in /proc) of each process of the session that a job leads."""
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and os.getsid(int(folder.name)) == leader:
+                yield "java" if (folder / "comm").read_text().strip() == "java" else "python", folder
+        except OSError:
+            continue  # it has ended meanwhile
+
+
+def resident_bytes(leader: int) -> dict[str, float]:
+    """Resident memory by program: Java, and Python (the driver and the workers); shared pages count once in all."""
+    found = {"java_bytes": 0.0, "python_bytes": 0.0}
+    for program, folder in processes(leader):
+        try:
+            lines = (folder / "smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        kilobytes = (int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+        found[f"{program}_bytes"] += next(kilobytes, 0) * 1_024
+    return found
+
+
+def processor_ms(leader: int) -> dict[str, float]:
+    """Processor time so far, of the processes that are still there."""
+    found = {"java": 0.0, "python": 0.0}
+    for program, folder in processes(leader):
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        found[program] += (int(fields[11]) + int(fields[12])) * 1_000 / _TICKS
+    return found
 
 
 def watch(

@@ -14,7 +14,6 @@ takes its time to fill.
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.bench.latency import ALERTS, EVENTS, OPTIONS, PATTERN, RULE, kafka, make_topics, measure, process
-from tests.bench.metrics import Samples, metrics, watch
+from tests.bench.metrics import Samples, metrics, resident_bytes, watch
 from tests.bench.peer_data import show
 
 GROWTH_MAX = 1.1
@@ -43,26 +42,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--mock", action="store_true", help="the mock cluster, not an Apache Kafka")
     parser.add_argument("live", nargs="*", default=list(OPTIONS), help="options of cep live, after --")
     return parser.parse_args()
-
-
-def resident_bytes(leader: int) -> dict[str, float]:
-    """Resident memory of the session that the job leads, by program: Java, and Python (the driver and the workers).
-
-    What forked workers share with each other is counted once.
-    """
-    found = {"java_bytes": 0.0, "python_bytes": 0.0}
-    for folder in Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if os.getsid(int(folder.name)) == leader:
-                lines = (folder / "smaps_rollup").read_text().splitlines()
-                kilobytes = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
-                name = "java_bytes" if (folder / "comm").read_text().strip() == "java" else "python_bytes"
-                found[name] += kilobytes * 1_024
-        except (OSError, StopIteration):
-            continue  # it has ended meanwhile
-    return found
 
 
 def sample(address: str, leader: int, checkpoint: Path) -> dict[str, float]:

@@ -16,7 +16,8 @@
     maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells
     maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition
     maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
-                             tens of milliseconds however little it reads, so live queries want the number of cores
+                             tens of milliseconds however little it reads, so live queries want the number of cores,
+                             and a micro-batch of theirs has one for every 5 000 records
     waitMs                   how long one answer of a broker is waited for
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
                              kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
@@ -51,6 +52,7 @@ from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart
 from cep.sources.kafka import (
     KafkaSettings,
     latest_offsets,
+    latest_offsets_and_ids,
     mean_record_bytes,
     offsets_at_time,
     read_range,
@@ -90,6 +92,8 @@ _OPTIONS = (
     "schemaFile",
     "message",
 )
+# Of a micro-batch, where maxTasks is given. A task costs as much as decoding some thousand records.
+_RECORDS_PER_TASK = 5_000
 _REGISTRY_PREFIX = "registry."
 _CLIENT_PREFIX = "kafka."
 
@@ -249,9 +253,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
                     "name it again or start with a new checkpoint directory"
                 )
-        ids = topic_ids(given.settings, given.topics)
+        if self._target is None:
+            latest, ids = latest_offsets_and_ids(given.settings, given.topics)
+        else:
+            latest, ids = self._target, topic_ids(given.settings, given.topics)
         refuse_new_topics(known.topic_ids, ids)
-        latest = self._target or latest_offsets(given.settings, given.topics)
         end = latest
         ranges = ranges_between(known.offsets, end)  # refuses a topic that went backwards before anything is planned
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -268,7 +274,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else self._latest.to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        return _plan(self._options, Position.from_json(start).offsets, Position.from_json(end))
+        return _plan(self._options, Position.from_json(start).offsets, Position.from_json(end), _RECORDS_PER_TASK)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -324,10 +330,15 @@ def _packed(
     return pack_parts(options.job, parts, tells_times=True)
 
 
-def _plan(options: _Options, start: Offsets, end: Position) -> list[InputPartition]:
+def _plan(options: _Options, start: Offsets, end: Position, records_per_task: int = 1) -> list[InputPartition]:
+    """The ranges dealt to tasks; where the number of tasks is bounded, to no more than have work for their start."""
     ranges = ranges_between(start, end.offsets, options.records_per_partition_max)
     behind = frozenset((topic, partition) for topic, of in end.behind.items() for partition in of)
-    return [TaskRanges(task, behind) for task in share_ranges(ranges, options.tasks_max or len(ranges))]
+    tasks = len(ranges)
+    if options.tasks_max is not None:
+        records = sum(wanted.end - wanted.start for wanted in ranges)
+        tasks = min(options.tasks_max, -(-records // records_per_task))
+    return [TaskRanges(task, behind) for task in share_ranges(ranges, tasks)]
 
 
 def _read(options: _Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
