@@ -6,11 +6,15 @@ spark.python.daemon.module.
 
 Spark's own daemon imports nothing before it forks, because libraries may start threads, which a fork does not have.
 What is loaded here starts none that a worker waits for: Arrow and OpenBLAS begin theirs anew after a fork.
+
+A worker collects garbage after every task. With all that is loaded here that took a tenth of a second, more than the
+task; so what is there before the first fork is no longer looked at.
 Tested by: tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 
 import numpy as np
@@ -30,6 +34,8 @@ def main() -> None:
     """Load, then serve Spark until it closes standard input."""
     if sys.argv[1:2] == [_MATCHING_WORKER]:
         warm_up()  # reads the kernels and, with them, numba's runtime
+    gc.collect()
+    gc.freeze()
     daemon.manager()
 
 
