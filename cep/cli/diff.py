@@ -27,6 +27,7 @@ from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
+from cep.runners.warm import warm_up
 
 HELP = """\
 Replay a history with two sets of rules, in this process, and compare: which alerts come and go, with examples; how
@@ -59,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False)
     deployments = [_deployment(folder, errors) for folder in (options.old, options.new)]
+    warm_up()  # or the first replay would be charged with what is compiled or loaded once
     replays = [
         embedded.read_and_replay(deployment, options.events, options.cores, KEY_GROUPS_DEFAULT, errors)
         for deployment in deployments

@@ -109,8 +109,17 @@ def _run(options: argparse.Namespace) -> int:
         checked: int = verb.part("run")(options.files, options.json, _is_colored(options.color))
         return checked
     color = (_is_colored("auto"),) if verb.is_colored else ()
-    code: int = verb.part("run")(options, *color)
+    run = verb.part("run")
+    if "cep.kernels.jit" in sys.modules:
+        when_compiling: Any = import_module("cep.kernels.jit").when_compiling
+        when_compiling(_tell_compiling)
+    code: int = run(options, *color)
     return code
+
+
+def _tell_compiling() -> None:
+    """A minute without a word would look like a hang."""
+    print("cep: compiling the matcher, once after an installation or a change: up to a minute", file=sys.stderr)
 
 
 def _is_colored(choice: str) -> bool:

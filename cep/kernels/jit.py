@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from numba.core import event
 
 
 def _cache_folder() -> Path:
@@ -58,3 +59,23 @@ def bare(function: F) -> F:
 def inlined(function: F) -> F:
     """Like `bare`, copied into its callers: for the few steps that are taken for every run and event."""
     return cast("F", _NJIT(**_OPTIONS, _nrt=False, inline="always")(function))
+
+
+class _FirstCompilation(event.Listener):
+    """Tells once that compilation has begun; reading a kernel from the cache is none."""
+
+    def __init__(self, tell: Callable[[], None]) -> None:
+        self._tell: Callable[[], None] | None = tell
+
+    def on_start(self, _: event.Event) -> None:
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
+
+    def on_end(self, _: event.Event) -> None:
+        """Nothing: the caller has its kernel."""
+
+
+def when_compiling(tell: Callable[[], None]) -> None:
+    """Call `tell` before the first kernel of this process is compiled, if one has to be."""
+    event.register("numba:compile", _FirstCompilation(tell))  # type: ignore[no-untyped-call]
