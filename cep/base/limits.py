@@ -129,3 +129,6 @@ LISTS_MAX = 1_000
 LIST_VERSIONS_MAX = 64
 # Entries of a list that a rule's parameter gives in place: they are part of the rule, which is a few kB.
 LIST_PARAM_ENTRIES_MAX = 1_000
+# Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
+# used longest ago are read again when a window reaches into them.
+SEGMENT_BYTES_HELD = 67_108_864

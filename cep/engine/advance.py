@@ -11,13 +11,12 @@ Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import EventBatch, from_slots
-from cep.engine.histories import is_any_over
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
@@ -126,8 +125,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
     fitted, orphans = fit(empty_state(program) if keyed_state is None else keyed_state, program)
-    over = is_any_over(program.histories, fitted.histories, watermark_ms)
-    if len(batch) == 0 and not over and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
+    if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
@@ -267,7 +265,6 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
     rows = np.flatnonzero(row_map >= 0)
     wanted = np.zeros(len(prepared.keys), bool)
     wanted[outputs.run_key[:runs_count]] = True
-    wanted[prepared.histories.key] = True
     new_key = (np.cumsum(wanted) - 1).astype(np.int32)
     columns: dict[str, pa.Array] = {}
     for number, column in enumerate(program.columns):
@@ -292,7 +289,7 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
             prepared.columns[y.COLUMN_TIME, rows],
             columns,
         ),
-        replace(prepared.histories, key=new_key[prepared.histories.key]),
+        prepared.histories,
     )
 
 

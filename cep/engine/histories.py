@@ -1,8 +1,9 @@
 """Kept events + the new ones → the value of every history at each new event, and what is to be kept from now on.
 
-The table of one call holds, key by key, the kept events of the keys that have new ones, then those new ones in their
-order (time, event id). A window is closed at its later end by the event itself: an event of the same time that comes
-later in the order is not in it, so that the value does not depend on how the events are cut into batches.
+The table of one call holds, key by key, the kept events that windows reach of the keys that have new ones, then those
+new ones in their order (time, event id). A window is closed at its later end by the event itself: an event of the
+same time that comes later in the order is not in it, so that the value does not depend on how the events are cut into
+batches.
 
     windows      count: how many   sum, avg: differences of running totals (integers), exact sums (floats)
                  min, max, distinct, percentile: two pointers (kernels/histories.py)
@@ -12,19 +13,21 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from cep.base.limits import HISTORY_EVENTS_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Type
 from cep.engine.calendar import unit_starts
-from cep.engine.history_rows import HistoryRows, concat_rows, no_rows, sort_rows
+from cep.engine.history_rows import HistoryRows, block_of, concat_rows
+from cep.engine.history_state import Histories, Segment, segment_of, span_code, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table, dense_codes
 from cep.kernels import histories as kernels
-from cep.kernels.layout import Int64, UInt8
+from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lang.ir import HistoryWindow
 from cep.nfa.columns import cut_bit
 from cep.nfa.histories import HistoryColumn, HistoryPlan
@@ -37,32 +40,46 @@ _NO_LIMIT = 2**62
 class Past:
     """What histories give for the new events of one call, in their order.
 
-    `slots`: by column of the event table its values and null flags; `texts`: the same for text. `kept` are the events
-    that are kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events. `overflows`
+    `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
+    kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events. `overflows`
     counts sums that became null, `folded` values that lack older events.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
-    kept: HistoryRows
+    histories: Histories
     cut: Int64
     overflows: int
     folded: int
 
 
-def look_back(plan: HistoryPlan, stored: HistoryRows, new: NewEvents, watermark_ms: int) -> Past:
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The keys of one call, text[K], and the number among them of each key of its histories."""
+
+    keys: pa.Array
+    of_histories: Int32
+
+
+def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, watermark_ms: int) -> Past:
     """Work out every history of a program at every new event. Inputs are left unchanged.
 
-    Cost: O(N) for each history over kept and new events of the keys that have new ones, whatever the windows are, and
-    O(N log N) for percentiles.
+    Cost: O(N) for each history over the new events and the events of their keys in the segments that its window still
+    reaches, and O(N log N) for percentiles.
     """
+    is_end = watermark_ms >= TIME_MS_MAX  # nothing comes after the end of the input
+    alive = () if is_end else without_over(histories.segments, plan.span_max_ms, watermark_ms)
     if not len(new.batch):
-        return Past({}, {}, _expired(plan, stored, watermark_ms), np.zeros(0, np.int64), 0, 0)
+        return Past({}, {}, replace(histories, segments=alive), np.zeros(0, np.int64), 0, 0)
     touched = np.zeros(new.keys_count, bool)
     touched[new.key] = True
-    own = touched[stored.key]
-    table = build_table(plan, stored, np.flatnonzero(own), new)
-    asked = _Asked(table)
+    pinned = histories.pinned.of_keys(known.of_histories[histories.pinned.key])
+    own = touched[pinned.key]
+    asked_pinned = pinned.take(np.flatnonzero(own))
+    opened = _opened(plan, histories, int(new.batch.time_ms.min()))
+    stored = concat_rows([asked_pinned, *_touched_rows(opened, known.keys, touched)])
+    table = build_table(plan, stored, len(asked_pinned), new)
+    asked = Asked(table)
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
@@ -71,11 +88,37 @@ def look_back(plan: HistoryPlan, stored: HistoryRows, new: NewEvents, watermark_
             texts[history.number] = table.texts.take(pa.array(values, mask=nulls.astype(bool)))
         else:
             slots[history.number] = values, nulls
-    if watermark_ms >= TIME_MS_MAX:  # nothing comes after the end of the input
-        return Past(slots, texts, no_rows(), asked.cut, table.overflows + asked.overflows, asked.folded)
-    rest = _expired(plan, stored.take(np.flatnonzero(~own)), watermark_ms)
-    kept = sort_rows(concat_rows([rest, _kept(plan, table, asked, watermark_ms)]))
-    return Past(slots, texts, kept, asked.cut, table.overflows + asked.overflows, asked.folded)
+    after = Histories()
+    if not is_end:
+        rest = _unexpired(plan, pinned.take(np.flatnonzero(~own)), watermark_ms)
+        block = block_of(known.keys, concat_rows([rest, _pinned(plan, table, asked, watermark_ms)]))
+        segments = (*alive, *_appended(plan, table, asked, known.keys, watermark_ms))
+        after = replace(histories, keys=block.keys, pinned=block.rows, segments=segments)
+    return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded)
+
+
+def _opened(plan: HistoryPlan, histories: Histories, time_ms: int) -> list[Segment]:
+    """The segments that the window of an event at that time or later may reach into."""
+    first = np.array([time_ms], np.int64)
+    reach_ms = min((int(opens_ms(h.expr.window, first)[0]) for h in plan.histories if not h.is_single), default=time_ms)
+    return [segment for segment in histories.segments if segment.last_ms > reach_ms]
+
+
+def _touched_rows(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> list[HistoryRows]:
+    """The events of the segments that belong to the touched ones of these keys."""
+    if not segments:
+        return []
+    blocks = [segment.load() for segment in segments]
+    numbers = pc.index_in(pa.concat_arrays([block.keys for block in blocks]), value_set=keys).fill_null(-1)
+    known, at = np.asarray(numbers), 0
+    is_touched = np.append(touched, False)  # -1: not of this call
+    found = []
+    for block in blocks:
+        key = known[at : at + len(block.keys)][block.rows.key]
+        at += len(block.keys)
+        rows = np.flatnonzero(is_touched[key])
+        found.append(block.rows.of_keys(key).take(rows))
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------- asked
@@ -93,14 +136,14 @@ class _Members:
     folded: UInt8
 
 
-class _Asked:
+class Asked:
     """Answers the histories of a table; what several of them need is worked out once."""
 
     def __init__(self, table: HistoryTable) -> None:
         self.table = table
         self.overflows = self.folded = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
-        self._members: dict[tuple[int, int, tuple[int, ...]], UInt8] = {}
+        self._members: dict[tuple[int, int, tuple[int, ...], bool], UInt8] = {}
         self._windows: dict[object, _Members] = {}
 
     def values(self, history: HistoryColumn) -> tuple[Int64, UInt8, bool]:
@@ -118,9 +161,11 @@ class _Asked:
         """1 for the rows that count; nulls of the argument do not, except that the last event is the last one."""
         table = self.table
         value = -1 if history.expr.fn == "last" else history.value
-        key = (history.member, value, history.by)
+        key = (history.member, value, history.by, history.is_single)
         if key not in self._members:
             mask = table.member(history.member)
+            # What one event decides looks at pinned events, everything else at those of segments.
+            mask &= (table.is_pinned == history.is_single) | (table.new_at >= 0)
             for column in (*history.by, *((value,) if value >= 0 else ())):
                 mask &= table.nulls[column] == 0
             self._members[key] = mask
@@ -133,7 +178,7 @@ class _Asked:
         limit = _NO_LIMIT if history.events_max == 1 else history.events_max
         value = -1 if expr.fn == "last" else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
-        key = (history.member, value, history.by, window, previous, limit)
+        key = (history.member, value, history.by, window, previous, limit)  # the limit tells single ones
         if key not in self._windows:
             segment, order = table.segments(history.by)
             count = len(table.new_rows)
@@ -290,40 +335,58 @@ def _stddev(values: Int64, type_: Type, windows: _Members) -> Int64:
 # -------------------------------------------------------------------------------------------------------- kept
 
 
-def _kept(plan: HistoryPlan, table: HistoryTable, asked: _Asked, watermark_ms: int) -> HistoryRows:
-    """The events of the table that later events may ask for."""
+def _pinned(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: int) -> HistoryRows:
+    """The events of the table that alone decide what later events ask for."""
     kept = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
     for history in plan.histories:
-        windows = asked.windows(history)
-        opens = opens_ms(history.expr.window, latest_ms)[table.key]
-        # One more than is asked for: it tells whether older events are left out.
-        events_max = history.events_max + (history.events_max > 1)
-        kernels.mark_kept(windows.rows, windows.segment, table.time, opens, events_max, history.is_first, kept)
-    for code, span_ms in plan.retained_ms.items():
-        rows, opens = np.flatnonzero(table.event_type == code), (latest_ms - span_ms)[table.key]
-        kernels.mark_kept(rows, table.key, table.time, opens, HISTORY_EVENTS_MAX, False, kept)
-    return table.take(np.flatnonzero(kept))
+        if history.is_single:
+            windows = asked.windows(history)
+            opens = opens_ms(history.expr.window, latest_ms)[table.key]
+            kernels.mark_kept(windows.rows, windows.segment, table.time, opens, 1, history.is_first, kept)
+    rows = np.flatnonzero(kept)
+    return table.take(rows, np.zeros(len(rows), np.int8))
 
 
-def _expired(plan: HistoryPlan, stored: HistoryRows, watermark_ms: int) -> HistoryRows:
+def _appended(
+    plan: HistoryPlan, table: HistoryTable, asked: Asked, keys: pa.Array, watermark_ms: int
+) -> Iterator[Segment]:
+    """The new events that windows of later ones may hold, or that the schema wants kept."""
+    span_ms = np.zeros(len(table.time), np.int64)
+    for history in plan.histories:
+        if not history.is_single:
+            np.maximum(span_ms, asked.member(history) * np.int64(history.span_ms), out=span_ms)
+    for code, retained_ms in plan.retained_ms.items():
+        np.maximum(span_ms, (table.event_type == code) * np.int64(retained_ms), out=span_ms)
+    is_wanted = (span_ms > 0) & (np.minimum(table.time + span_ms, TIME_MS_MAX) > watermark_ms)
+    rows = np.flatnonzero(is_wanted & (table.new_at >= 0))
+    if len(rows):
+        different, inverse = np.unique(span_ms[rows], return_inverse=True)
+        codes = np.array([span_code(ms) for ms in different.tolist()], np.int8)
+        yield segment_of(block_of(keys, table.take(rows, codes[inverse])), int(different[-1]))
+
+
+def _unexpired(plan: HistoryPlan, pinned: HistoryRows, watermark_ms: int) -> HistoryRows:
     """Without the events that no window can hold any more, for keys that have no new ones."""
-    if not len(stored):
-        return stored
-    over = until_ms(plan, stored) <= watermark_ms
-    return stored.take(np.flatnonzero(~over)) if over.any() else stored
+    over = _pinned_until_ms(plan, pinned) <= watermark_ms
+    return pinned.take(np.flatnonzero(~over)) if over.any() else pinned
 
 
-def is_any_over(plan: HistoryPlan | None, stored: HistoryRows, watermark_ms: int) -> bool:
-    """Whether some kept event can be asked for no more."""
-    return len(stored) > 0 and (plan is None or bool((until_ms(plan, stored) <= watermark_ms).any()))
-
-
-def until_ms(plan: HistoryPlan, stored: HistoryRows) -> Int64:
+def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
     """For each event the time of the first event that can no longer ask for it."""
     spans = np.zeros(plan.types_count, np.int64)
-    for code, span_ms in plan.spans_ms():
-        own = slice(None) if code < 0 else slice(code, code + 1)
-        spans[own] = np.maximum(spans[own], span_ms)
-    found: Int64 = np.minimum(stored.time_ms + spans[stored.event_type], TIME_MS_MAX)
+    for history in plan.histories:
+        if history.is_single:
+            own = slice(None) if history.event_type < 0 else slice(history.event_type, history.event_type + 1)
+            spans[own] = np.maximum(spans[own], history.span_ms)
+    found: Int64 = np.minimum(pinned.time_ms + spans[pinned.event_type], TIME_MS_MAX)
     return found
+
+
+def over_ms(plan: HistoryPlan | None, histories: Histories) -> int | None:
+    """When the last of what is kept is out of every window; None if nothing is kept, or nobody asks for it."""
+    if plan is None or not histories:
+        return None
+    times = [min(s.until_ms, s.last_ms + plan.span_max_ms) for s in histories.segments]
+    times += [int(_pinned_until_ms(plan, histories.pinned).max())] if len(histories.pinned) else []
+    return max(times)

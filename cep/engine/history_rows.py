@@ -12,19 +12,25 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from cep.columnar.batch import TEXT
 from cep.kernels.layout import Int32, Int64
+
+Int8 = NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRows:
-    """Kept events. Shapes: key int32[H], ascending, a number of the keyed state's keys; event_type, time_ms int64[H];
-    columns Arrow arrays of length H. The events of a key are in their order.
+    """Kept events. Shapes: key int32[H], ascending, a number of somebody's keys; event_type, time_ms int64[H]; span
+    int8[H]: nobody asks for the event 2^span ms after it; columns Arrow arrays of length H. The events of a key are in
+    their order.
     """
 
     key: Int32
     event_type: Int64
     time_ms: Int64
+    span: Int8
     columns: Mapping[str, pa.Array]
 
     def __len__(self) -> int:
@@ -34,13 +40,38 @@ class HistoryRows:
         """The events at these positions."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.columns.items()}
-        return HistoryRows(self.key[rows], self.event_type[rows], self.time_ms[rows], columns)
+        return HistoryRows(self.key[rows], self.event_type[rows], self.time_ms[rows], self.span[rows], columns)
+
+    def of_keys(self, key: Int32) -> HistoryRows:
+        """The same events, their keys numbered otherwise."""
+        return HistoryRows(key, self.event_type, self.time_ms, self.span, self.columns)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory they take."""
+        return 21 * len(self) + sum(int(column.nbytes) for column in self.columns.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Kept events with the keys that they belong to: text[K], each of which has an event."""
+
+    keys: pa.Array
+    rows: HistoryRows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def nbytes(self) -> int:
+        """About how much memory it takes."""
+        return int(self.keys.nbytes) + self.rows.nbytes
 
 
 def no_rows() -> HistoryRows:
     """Nothing is kept."""
     nothing = np.empty(0, np.int64)
-    return HistoryRows(nothing.astype(np.int32), nothing, nothing, {})
+    return HistoryRows(nothing.astype(np.int32), nothing, nothing, nothing.astype(np.int8), {})
 
 
 def concat_rows(parts: Sequence[HistoryRows]) -> HistoryRows:
@@ -53,6 +84,7 @@ def concat_rows(parts: Sequence[HistoryRows]) -> HistoryRows:
         np.concatenate([part.key for part in parts]),
         np.concatenate([part.event_type for part in parts]),
         np.concatenate([part.time_ms for part in parts]),
+        np.concatenate([part.span for part in parts]),
         {
             name: pa.concat_arrays([part.columns.get(name, pa.nulls(len(part), type_)) for part in parts])
             for name, type_ in types.items()
@@ -65,3 +97,26 @@ def sort_rows(rows: HistoryRows) -> HistoryRows:
     if np.all(rows.key[1:] >= rows.key[:-1]):
         return rows
     return rows.take(np.argsort(rows.key, kind="stable"))
+
+
+def block_of(keys: pa.Array, rows: HistoryRows) -> Block:
+    """The events with those of the keys that they have; their key is a number of `keys`."""
+    used = np.zeros(len(keys), bool)
+    used[rows.key] = True
+    if used.all():
+        return Block(keys, sort_rows(rows))
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    return Block(keys.filter(pa.array(used)), sort_rows(rows.of_keys(number[rows.key])))
+
+
+def concat_blocks(blocks: Sequence[Block]) -> Block:
+    """All events; a key that several blocks have is one, and has its events in the order of the blocks."""
+    if len(blocks) == 1:
+        return blocks[0]
+    encoded = pa.concat_arrays([block.keys for block in blocks] or [pa.array([], TEXT)]).dictionary_encode()
+    codes, at = np.asarray(encoded.indices), 0
+    parts = []
+    for block in blocks:
+        parts.append(block.rows.of_keys(codes[at : at + len(block.keys)][block.rows.key].astype(np.int32)))
+        at += len(block.keys)
+    return Block(encoded.dictionary, sort_rows(concat_rows(parts)))

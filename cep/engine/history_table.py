@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, slots
 from cep.engine.functions import fill_computed
-from cep.engine.history_rows import HistoryRows
+from cep.engine.history_rows import HistoryRows, Int8
 from cep.kernels import layout as y
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.histories import group_rows
@@ -37,7 +37,10 @@ class NewEvents:
 @dataclass(slots=True)
 class HistoryTable:
     """The rows. Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1;
-    bitmaps uint8[P, N]; fields are the columns that are kept, as they came."""
+    is_pinned uint8[N]; bitmaps uint8[P, N]; fields are the columns that are kept, as they came.
+
+    An event may be there twice, as a pinned row and as one of a segment: each history looks at one kind (`member`).
+    """
 
     keys_count: int
     columns: Int64
@@ -45,6 +48,7 @@ class HistoryTable:
     texts: pa.Array
     bitmaps: UInt8
     new_at: Int64
+    is_pinned: UInt8
     fields: dict[str, pa.Array]
     overflows: int
     _segments: dict[tuple[int, ...], tuple[Int64, Int64]] = field(default_factory=dict)
@@ -96,11 +100,11 @@ class HistoryTable:
         found[self.key] = self.time  # of rows with the same key the last one stays
         return found
 
-    def take(self, rows: Int64) -> HistoryRows:
+    def take(self, rows: Int64, span: Int8) -> HistoryRows:
         """Rows of the table as they are kept."""
         indices = pa.array(rows)
         columns = {name: column.take(indices) for name, column in self.fields.items()}
-        return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], columns)
+        return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], span, columns)
 
 
 def dense_codes(values: Int64) -> tuple[Int64, int]:
@@ -109,34 +113,35 @@ def dense_codes(values: Int64) -> tuple[Int64, int]:
     return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
-def build_table(plan: HistoryPlan, stored: HistoryRows, own: Int64, new: NewEvents) -> HistoryTable:
-    """The table of the stored rows `own` and all new events."""
-    kept_count, count = len(own), len(own) + len(new.rows)
-    key = np.concatenate([stored.key[own], new.key[new.rows]]).astype(np.int64)
+def build_table(plan: HistoryPlan, stored: HistoryRows, pinned_count: int, new: NewEvents) -> HistoryTable:
+    """The table of the stored rows, of which the first ones are pinned, and all new events."""
+    kept_count, count = len(stored), len(stored) + len(new.rows)
+    key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
     source = np.arange(count)
     if kept_count:
         group_rows(key, np.zeros(new.keys_count + 1, np.int64), source)
     columns = np.zeros((len(plan.columns), count), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
     columns[y.COLUMN_KEY] = key[source]
-    columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms[own], new.batch.time_ms[new.rows]])[source]
-    columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type[own], new.batch.event_type[new.rows]])[source]
-    fields = {c.name: _field(c, stored, own, new, source) for c in plan.kept}
+    columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms, new.batch.time_ms[new.rows]])[source]
+    columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type, new.batch.event_type[new.rows]])[source]
+    fields = {c.name: _field(c, stored, new, source) for c in plan.kept}
     texts = _fill(plan, fields, columns, nulls)
     texts = fill_computed(plan.columns, texts, 0, columns, nulls)
     bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
     new_at = source - kept_count
     new_at[new_at < 0] = -1
-    return HistoryTable(new.keys_count, columns, nulls, texts, bitmaps, new_at, fields, overflows)
+    is_pinned = (source < pinned_count).astype(np.uint8)
+    return HistoryTable(new.keys_count, columns, nulls, texts, bitmaps, new_at, is_pinned, fields, overflows)
 
 
-def _field(column: Column, stored: HistoryRows, own: Int64, new: NewEvents, source: Int64) -> pa.Array:
+def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -> pa.Array:
     """A field of all rows. One that was not kept before is null in what was."""
     fresh = new.batch.columns[column.name].take(pa.array(new.rows))
-    if not len(own):
+    if not len(stored):
         return fresh
     known = stored.columns.get(column.name)
-    before = pa.nulls(len(own), arrow_type(column.type)) if known is None else known.take(pa.array(own))
+    before = pa.nulls(len(stored), arrow_type(column.type)) if known is None else known
     return pa.concat_arrays([before, fresh]).take(pa.array(source))
 
 

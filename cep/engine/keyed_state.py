@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import TEXT, arrow_type
-from cep.engine.history_rows import HistoryRows, concat_rows, no_rows
+from cep.engine.history_state import Histories, concat_histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.deployed import RuleIdentity
@@ -49,8 +49,8 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class KeyedState:
-    """Runs and histories of many keys. Shapes: keys text[K], of which each has a run or a kept event; runs int64[n, W],
-    run_rule and run_key int32[n]; nodes int64[m, 3]; histories are kept events, see there."""
+    """Runs of many keys, and their histories. Shapes: keys text[K], of which each has a run; runs int64[n, W],
+    run_rule and run_key int32[n]; nodes int64[m, 3]. Histories have keys of their own."""
 
     layout: Layout
     keys: pa.Array
@@ -59,14 +59,14 @@ class KeyedState:
     run_key: Int32
     nodes: Int64
     events: RetainedEvents
-    histories: HistoryRows = field(default_factory=no_rows)
+    histories: Histories = field(default_factory=Histories)
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def __bool__(self) -> bool:
-        """Whether anything is in it: a run, or an event kept for histories."""
-        return len(self.runs) > 0 or len(self.histories) > 0
+        """Whether anything is in it: a run, or something of a history."""
+        return len(self.runs) > 0 or bool(self.histories)
 
     @property
     def expiry_min(self) -> int | None:
@@ -152,7 +152,7 @@ def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int)
 
 
 def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> KeyedState:
-    """Join states of disjoint keys that belong to the same program; at least one."""
+    """Join states of disjoint keys that belong to the same program; at least one. Their pages are forgotten."""
     if len(states) == 1:
         return states[0]
     runs, nodes, events = [], [], []
@@ -187,12 +187,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
             np.concatenate([e.time_ms for e in events]),
             {name: pa.concat_arrays([e.columns[name] for e in events]) for name in events[0].columns},
         ),
-        concat_rows(
-            [
-                replace(s.histories, key=s.histories.key + np.int32(at))
-                for s, at in zip(states, offsets[:-1], strict=True)
-            ]
-        ),
+        concat_histories([(-1, s.histories) for s in states]),
     )
 
 
@@ -220,7 +215,7 @@ def some_row(nodes: Int64) -> Int64:
 
 
 def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
-    """The part of the state that belongs to the keys where the mask bool[K] is true. Order is unchanged."""
+    """The runs of the keys where the mask bool[K] is true. Order is unchanged."""
     in_runs = wanted[keyed_state.run_key]
     in_events = wanted[keyed_state.events.key]
     in_nodes = in_events[some_row(keyed_state.nodes)]
@@ -242,7 +237,6 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
     nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
     rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events
-    past = keyed_state.histories.take(np.flatnonzero(wanted[keyed_state.histories.key]))
     return KeyedState(
         keyed_state.layout,
         keyed_state.keys.filter(pa.array(wanted)),
@@ -257,5 +251,4 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
             events.time_ms[in_events],
             {name: column.take(rows) for name, column in events.columns.items()},
         ),
-        replace(past, key=new_key[past.key].astype(np.int32)),
     )

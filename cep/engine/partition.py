@@ -1,18 +1,20 @@
 """A KeyedState → one for each of many disjoint sets of its keys, in one pass.
 
-`select_keys` of each set would look at the whole state as often as there are sets. Here runs, nodes, events and kept
-events are brought into the order of the sets once, with what points from one to another, and then cut.
+`select_keys` of each set would look at the whole state as often as there are sets. Here runs, nodes and events
+are brought into the order of the sets once, with what points from one to another, and then cut. Histories are divided
+apart (history_state.py).
 Tested by: tests/engine/test_partition.py
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from cep.engine.history_rows import HistoryRows
+from cep.engine.history_state import keys_of, partition_histories, unplaced
 from cep.engine.keyed_state import KeyedState, RetainedEvents, some_row
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
@@ -30,17 +32,15 @@ class Arranged:
     events: Int64
     nodes: Int64
     runs: Int64
-    past: Int64
 
 
 def arrange_keys(keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray) -> Arranged:
     """The state part by part. Shapes: part int64[K] says for each key its part in [0, parts_count). Cost: O(state)."""
-    events, past = keyed_state.events, keyed_state.histories
+    events = keyed_state.events
     keys = _Order(part, parts_count)
     rows = _Order(part[events.key], parts_count)
     nodes_ = _Order(part[events.key][some_row(keyed_state.nodes)], parts_count)
     runs_ = _Order(part[keyed_state.run_key], parts_count)
-    kept = _Order(part[past.key], parts_count)
     runs, run_rule = keyed_state.runs[runs_.order], keyed_state.run_rule[runs_.order]
     runs[:, y.RUN_NODE] = nodes_.place[runs[:, y.RUN_NODE]]
     runs[:, y.RUN_START_ROW] = rows.place[runs[:, y.RUN_START_ROW]]
@@ -68,9 +68,8 @@ def arrange_keys(keyed_state: KeyedState, part: Int64, parts_count: int, row_reg
             events.time_ms[rows.order],
             {name: column.take(pa.array(rows.order)) for name, column in events.columns.items()},
         ),
-        _moved(past.take(kept.order), keys.place[past.key[kept.order]].astype(np.int32)),
     )
-    return Arranged(whole, keys.bounds, rows.bounds, nodes_.bounds, runs_.bounds, kept.bounds)
+    return Arranged(whole, keys.bounds, rows.bounds, nodes_.bounds, runs_.bounds)
 
 
 def partition_keys(
@@ -82,6 +81,23 @@ def partition_keys(
     """
     arranged = arrange_keys(keyed_state, part, parts_count, row_registers)
     return [_cut(arranged, at) for at in range(parts_count)]
+
+
+def divide(
+    keyed_state: KeyedState, part_of: Callable[[pa.Array], Int64], row_registers: np.ndarray
+) -> list[tuple[int, KeyedState]]:
+    """The state with its histories by part: (part, what belongs to it) of each that has anything, ascending.
+
+    `part_of` gives the part of each of an array of keys, any integers. Every segment of the histories is read.
+    """
+    run_part, past = part_of(keyed_state.keys), keyed_state.histories
+    parts = np.union1d(run_part, part_of(keys_of(past)))
+    shares = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
+    pasts = partition_histories(replace(past, segments=unplaced(past.segments)), parts.tolist(), part_of)
+    return [
+        (part, replace(share, histories=replace(own, segments=unplaced(own.segments))))
+        for part, share, own in zip(parts.tolist(), shares, pasts, strict=True)
+    ]
 
 
 class _Order:
@@ -112,21 +128,11 @@ def _cut(arranged: Arranged, at: int) -> KeyedState:
             events.time_ms[own].copy(),
             {name: _copied(column, own) for name, column in events.columns.items()},
         ),
-        _cut_rows(whole.histories, _slice(arranged.past, at)),
     )
 
 
 def _slice(bounds: Int64, at: int) -> slice:
     return slice(int(bounds[at]), int(bounds[at + 1]))
-
-
-def _cut_rows(rows: HistoryRows, own: slice) -> HistoryRows:
-    columns = {name: _copied(column, own) for name, column in rows.columns.items()}
-    return HistoryRows(rows.key[own].copy(), rows.event_type[own].copy(), rows.time_ms[own].copy(), columns)
-
-
-def _moved(rows: HistoryRows, key: Int32) -> HistoryRows:
-    return HistoryRows(key, rows.event_type, rows.time_ms, rows.columns)
 
 
 def _copied(array: pa.Array, own: slice) -> pa.Array:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, EventBatch, read_only, slots, text_buffers
 from cep.engine.functions import fill_computed
-from cep.engine.histories import Past, look_back
-from cep.engine.history_rows import HistoryRows, no_rows
+from cep.engine.histories import KnownKeys, Past, look_back
+from cep.engine.history_state import Histories
 from cep.engine.history_table import NewEvents
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
@@ -35,7 +35,7 @@ class PreparedEvents:
     batch a new row is.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
-    histories that lack older events. `histories` are the past events that are kept from now on.
+    histories that lack older events. `histories` are what is kept of the past from now on.
     """
 
     keys: pa.Array
@@ -48,7 +48,7 @@ class PreparedEvents:
     texts: pa.Array
     overflows: int
     folded: int
-    histories: HistoryRows
+    histories: Histories
 
     @property
     def rows_count(self) -> int:
@@ -60,9 +60,10 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
-    encoded = pa.concat_arrays([keyed_state.keys, batch.key]).dictionary_encode()
+    of_histories = pa.array([], TEXT) if program.histories is None else keyed_state.histories.keys
+    encoded = pa.concat_arrays([keyed_state.keys, of_histories, batch.key]).dictionary_encode()
     codes = np.asarray(encoded.indices)
-    batch_key = codes[len(keyed_state.keys) :]
+    batch_key = codes[len(codes) - len(batch) :]
     batch_rows = _order(batch, batch_key, len(encoded.dictionary))
     first_row = len(keyed_state.events)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
@@ -73,9 +74,11 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
     columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
-    past = _look_back(
-        program, keyed_state, NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary)), watermark_ms
-    )
+    past = Past({}, {}, Histories(), np.zeros(0, np.int64), 0, 0)
+    if program.histories is not None:
+        known = KnownKeys(encoded.dictionary, codes[len(keyed_state.keys) : len(codes) - len(batch)])
+        new = NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary))
+        past = look_back(program.histories, keyed_state.histories, known, new, watermark_ms)
     cut = program.column(CUT)
     if cut >= 0:
         columns[cut, :first_row], _ = slots(keyed_state.events.columns[CUT])
@@ -109,14 +112,8 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
-        int(errors[0]) + past.overflows, past.folded, past.kept,
+        int(errors[0]) + past.overflows, past.folded, past.histories,
     )  # fmt: skip
-
-
-def _look_back(program: Program, keyed_state: KeyedState, new: NewEvents, watermark_ms: int) -> Past:
-    if program.histories is None:
-        return Past({}, {}, no_rows(), np.zeros(0, np.int64), 0, 0)
-    return look_back(program.histories, keyed_state.histories, new, watermark_ms)
 
 
 def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:

@@ -9,7 +9,7 @@ Tested by: tests/engine/test_histories.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -43,6 +43,22 @@ class HistoryColumn:
     events_max: int
 
     @property
+    def is_single(self) -> bool:
+        """Whether one event alone decides its value."""
+        return self.expr.fn in _SINGLE
+
+    @property
+    def span_ms(self) -> int:
+        """How long after an event it may be asked for at most."""
+        window = self.expr.window
+        if window is None:
+            return TIME_MS_MAX
+        if window.calendar is not None:
+            return CALENDAR_MS_MAX[window.calendar]
+        assert isinstance(window.ms, int), "parameters are bound before compilation"
+        return window.ms
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the oldest event that counts, not the newest ones."""
         return self.expr.fn == "first_seen"
@@ -65,11 +81,11 @@ class HistoryPlan:
     retained_ms: Mapping[int, int]
     types_count: int
 
-    def spans_ms(self) -> Iterator[tuple[int, int]]:
-        """(event type or -1 for all, how long after an event it may be asked for at most), in no order."""
-        yield from self.retained_ms.items()
-        for history in self.histories:
-            yield history.event_type, _span_ms(history.expr)
+    @property
+    def span_max_ms(self) -> int:
+        """How long after an event of a segment it may be asked for at most; 0 if none is kept."""
+        spans = [history.span_ms for history in self.histories if not history.is_single]
+        return max([*spans, *self.retained_ms.values()], default=0)
 
     @property
     def kept(self) -> tuple[Column, ...]:
@@ -77,12 +93,22 @@ class HistoryPlan:
         return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read)
 
     @property
+    def events_max(self) -> int:
+        """How many of the newest events of a key can decide the value of one of its histories."""
+        return max(
+            (history.events_max for history in self.histories if not history.is_single), default=HISTORY_EVENTS_MAX
+        )
+
+    @property
+    def kept_names(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.kept)
+
+    @property
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))
 
 
-# What one event decides alone.
-_NEWEST = ("last", "exists", "first_seen")
+_SINGLE = ("last", "exists", "first_seen")
 
 
 def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
@@ -143,7 +169,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 member,
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
-                1 if expr.fn in _NEWEST else events_max,
+                1 if expr.fn in _SINGLE else events_max,
             )
             for number, expr, member, value in found
         ),
@@ -155,12 +181,3 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
         retained_ms=retained_ms,
         types_count=len(schema.event_types),
     )
-
-
-def _span_ms(expr: History) -> int:
-    if expr.window is None:
-        return TIME_MS_MAX
-    if expr.window.calendar is not None:
-        return CALENDAR_MS_MAX[expr.window.calendar]
-    assert isinstance(expr.window.ms, int), "parameters are bound before compilation"
-    return expr.window.ms

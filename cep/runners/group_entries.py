@@ -1,9 +1,12 @@
 """The keyed state of one key group ⇄ entries of a keyed store: the form that both runners' savepoints have.
 
-    | key group | "" | "pages"     | domain | page u16   |  →  encode_page(…)                  bytes as in Spark's state
-    | key group | "" | "waiting"   | domain |            |  →  encode_batch(…)                 events that are not due
-    | key group | "" | "seen"      | domain | bucket i64 |  →  sorted uint64, little-endian    ids (duplicates.py)
-    | key group | "" | "deadlines" | level  |            |  →  int64[domains, pages]           NEVER: there is no page
+    | key group | "" | "pages"          | domain | page u16         |  →  encode_page(…)      bytes as in Spark's state
+    | key group | "" | "past"           | domain | page u16         |  →  encode_head(…)      of the histories of a page
+    | key group | "" | "segments"       | domain | page, number u32 |  →  encode_segment(…)   their past events
+    | key group | "" | "waiting"        | domain |                  |  →  encode_batch(…)     events that are not due
+    | key group | "" | "seen"           | domain | bucket i64       |  →  sorted uint64, LE   ids (duplicates.py)
+    | key group | "" | "deadlines"      | level  |                  |  →  int64[domains, pages], NEVER: there is no page
+    | key group | "" | "past deadlines" | level  |                  |  →  the same of histories: when all is over
 
 Numbers in store keys are big-endian. Levels of patterns that feed each other keep their state apart by their names.
 Tested by: tests/runners/test_group_entries.py
@@ -23,9 +26,11 @@ from cep.runners.job import Job
 from cep.state.keys import split_key, store_key
 
 PAGES, WAITING, SEEN, DEADLINES = b"pages", b"waiting", b"seen", b"deadlines"
+PAST, SEGMENTS, PAST_DEADLINES = b"past", b"segments", b"past deadlines"
 PAGE_BITS = 16  # of a page id; the number of the key domain is above them
 NEVER = TIME_MS_MAX
-PAGE, BUCKET = struct.Struct(">H"), struct.Struct(">q")
+_PAGE_MASK = (1 << PAGE_BITS) - 1
+PAGE, SEGMENT, BUCKET = struct.Struct(">H"), struct.Struct(">HI"), struct.Struct(">q")
 _DEADLINE = np.dtype("<i8")
 
 
@@ -37,6 +42,9 @@ class GroupState:
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → ms
     waiting: dict[int, bytes] = field(default_factory=dict)  # number of the key domain → events
     seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # number, bucket → hashes
+    heads: dict[int, bytes] = field(default_factory=dict)  # page id → of its histories
+    segments: dict[tuple[int, int], bytes] = field(default_factory=dict)  # page id, number → past events
+    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
 
 
 def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
@@ -54,17 +62,21 @@ def entries_of(job: Job, level: int, group: int, kept: GroupState) -> Iterator[t
     """The entries of a key group's state, in no order."""
     names = [domain_name(domain, level) for domain in job.domains]
     for page, data in kept.pages.items():
-        yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & (1 << PAGE_BITS) - 1)), data
+        yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
     for number, data in kept.waiting.items():
         yield store_key(group, b"", WAITING, names[number]), data
     for (number, bucket), data in kept.seen.items():
         yield store_key(group, b"", SEEN, names[number], BUCKET.pack(bucket)), data
-    if not kept.deadlines:
-        return
-    deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
-    for page, ms in kept.deadlines.items():
-        deadlines[page >> PAGE_BITS, page & (1 << PAGE_BITS) - 1] = min(ms, NEVER - 1)
-    yield store_key(group, b"", DEADLINES, deadlines_name(level)), deadlines.tobytes()
+    for page, data in kept.heads.items():
+        yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
+    for (page, segment), data in kept.segments.items():
+        yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
+    for name, known in ((DEADLINES, kept.deadlines), (PAST_DEADLINES, kept.over)):
+        if known:
+            deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
+            for page, ms in known.items():
+                deadlines[page >> PAGE_BITS, page & _PAGE_MASK] = min(ms, NEVER - 1)
+            yield store_key(group, b"", name, deadlines_name(level)), deadlines.tobytes()
 
 
 def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
@@ -73,15 +85,21 @@ def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> Gr
     found = GroupState()
     for raw, data in entries:
         at = split_key(raw)
-        if at.namespace == DEADLINES:
+        if at.namespace in (DEADLINES, PAST_DEADLINES):
             if at.name == deadlines_name(level):
+                known = found.deadlines if at.namespace == DEADLINES else found.over
                 times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
                 for number, page in np.argwhere(times != NEVER).tolist():
-                    found.deadlines[number << PAGE_BITS | page] = int(times[number, page])
+                    known[number << PAGE_BITS | page] = int(times[number, page])
         elif at.name in numbers:
             number = numbers[at.name]
             if at.namespace == PAGES:
                 found.pages[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
+            elif at.namespace == PAST:
+                found.heads[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
+            elif at.namespace == SEGMENTS:
+                page, segment = SEGMENT.unpack(at.item)
+                found.segments[number << PAGE_BITS | page, segment] = data
             elif at.namespace == WAITING:
                 found.waiting[number] = data
             elif at.namespace == SEEN:

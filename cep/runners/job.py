@@ -28,7 +28,6 @@ from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain
 from cep.engine.advance import advance
 from cep.engine.alerts import ALERT_SCHEMA, alert_table
-from cep.engine.histories import until_ms
 from cep.engine.keyed_state import KeyedState, hand_over
 from cep.engine.produced import produced_events
 from cep.nfa.compile import compile_rules
@@ -185,16 +184,6 @@ def _advanced(
             output.produced.append(events)
             output.counters["events_produced"] += len(events)
     return advanced.keyed_state
-
-
-def page_deadline_ms(program: Program, share: KeyedState) -> int | None:
-    """When to look at a page again though its keys have no events: a run is over, or the last of the events kept for
-    histories is. None for a page that holds nothing.
-    """
-    times = [] if share.expiry_min is None else [share.expiry_min]
-    if program.histories is not None and len(share.histories):
-        times.append(int(until_ms(program.histories, share.histories).max()))
-    return min(times, default=None)
 
 
 def _counted(alerts: pa.Table) -> dict[str, int]:

@@ -3,27 +3,56 @@
     keys of the batch ─▶ touched ─┐
     deadlines ───────▶ due ───────┴▶ read, fit, joined ─▶ match_step ─▶ divided by page ─▶ written, or removed if empty
 
+The histories of a page's keys are kept beside its runs. They are read and written where a rule looks back and the keys
+have events, and removed unread when all of it is over.
+
 Where pages are, and in what form, is the runner's: arrays in memory over a store, or bytes in Spark's state.
 Tested by: tests/runners/test_paged.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
-from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.histories import over_ms
+from cep.engine.history_limit import tended
+from cep.engine.history_state import Histories, concat_histories, keys_of, partition_histories
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, fit
 from cep.engine.partition import partition_keys
+from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
-from cep.runners.job import StepOutput, match_step, page_deadline_ms
+from cep.runners.job import StepOutput, match_step
+
+
+class DomainPasts(Protocol):
+    """The histories of the keys of each slot, of one key domain in some key groups."""
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        """The slots that have histories of which all is over at the watermark."""
+
+    def read(self, slot: int) -> Histories:
+        """What is kept, nothing if there is none. Raises: StateError."""
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        """Put it in the place of what was read; all of it is over then."""
+
+    def remove(self, slot: int) -> None:
+        """Forget it, if there is any."""
 
 
 class DomainPages(Protocol):
     """The pages of one key domain in some key groups. A slot is the number of a page among them."""
+
+    @property
+    def pasts(self) -> DomainPasts:
+        """The histories of the same keys."""
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         """The slot of each key's page: int64[N]."""
@@ -49,6 +78,10 @@ def match_pages(pages: DomainPages, program: Program, batch: EventBatch, waterma
 
     Adds to `output`, whose counter `runs` tells by how many there are more of them now. Raises: StateError.
     """
+    plan = program.histories
+    reached = np.unique(pages.slots(batch.key)).tolist() if plan is not None and len(batch) else []
+    for slot in sorted(set(pages.pasts.stored(watermark_ms if plan is not None else TIME_MS_MAX)).difference(reached)):
+        pages.pasts.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
@@ -61,10 +94,13 @@ def match_pages(pages: DomainPages, program: Program, batch: EventBatch, waterma
             output.counters["runs_orphaned"] += orphans
             runs_before += len(kept)
             states.append(fitted)
-    before = concat_states(states, program.row_registers) if states else None
-    after = match_step(program, before, batch, watermark_ms, output)
+    before = concat_states(states, program.row_registers) if states else empty_state(program)
+    pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
+    after = match_step(program, replace(before, histories=pasts), batch, watermark_ms, output)
     output.counters["runs"] += len(after) - runs_before
     _put_back(pages, slots, after, program)
+    if plan is not None and reached:
+        _put_pasts_back(pages, reached, after.histories, plan, watermark_ms)
 
 
 def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> int:
@@ -72,6 +108,9 @@ def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
         _put_back(pages, slots, keyed_state, program)
+    reached = np.unique(pages.slots(keys_of(keyed_state.histories))).tolist()
+    if program.histories is not None and reached:
+        _put_pasts_back(pages, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
     return len(keyed_state)
 
 
@@ -80,11 +119,24 @@ def _put_back(pages: DomainPages, slots: NDArray[np.int64], after: KeyedState, p
     part = np.searchsorted(slots, pages.slots(after.keys))
     shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
     for slot, share in zip(slots.tolist(), shares, strict=True):
-        deadline_ms = page_deadline_ms(program, share)
+        deadline_ms = share.expiry_min
         if deadline_ms is None:
             pages.remove(slot)
         else:
-            pages.write(slot, share, deadline_ms)
+            pages.write(slot, replace(share, histories=Histories()), deadline_ms)
+
+
+def _put_pasts_back(
+    pages: DomainPages, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int
+) -> None:
+    """Write the histories of these slots, which are ascending and those of all keys that have any."""
+    for slot, own in zip(slots, partition_histories(after, slots, pages.slots), strict=True):
+        kept = tended(plan, own, watermark_ms)
+        over_at_ms = over_ms(plan, kept)
+        if over_at_ms is None:
+            pages.pasts.remove(slot)
+        else:
+            pages.pasts.write(slot, kept, over_at_ms)
 
 
 def drop_pages(pages: DomainPages, output: StepOutput) -> None:
@@ -95,3 +147,5 @@ def drop_pages(pages: DomainPages, output: StepOutput) -> None:
         output.counters["runs_orphaned"] += len(kept)
         output.counters["runs"] -= len(kept)
         pages.remove(slot)
+    for slot in pages.pasts.stored(TIME_MS_MAX):
+        pages.pasts.remove(slot)

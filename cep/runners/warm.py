@@ -14,6 +14,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import orjson
@@ -29,7 +30,7 @@ from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
-from cep.state.pages import decode_page, encode_page
+from cep.state.whole import decode_whole, encode_whole
 
 _KEYS, _STEPS, _EVENTS = 3, 4, 48
 _GROUPS = 2
@@ -155,7 +156,8 @@ def _events(job: Job, step: int) -> EventBatch:
 def _stored(program: Program, kept: KeyedState) -> KeyedState:
     """As a page is: cut by keys, written, read and joined."""
     page = select_keys(kept, np.ones(len(kept.keys), np.bool_), program.row_registers)
-    return concat_states([decode_page(encode_page(page))], program.row_registers)
+    kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
+    return concat_states([kept], program.row_registers)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     FOLDER/warm_start.json                 what it is made of (state/manifest.py), written last
     FOLDER/files/SHA256                    its files, under their checksums:
         about.json                         the replay's job, its rules, until when it has seen events, who was alerted
-        LEVEL-DOMAIN-GROUP.page            runs and kept events of one key domain and key group (state/pages.py)
+        LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/whole.py)
 
 History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it and no
 window has closed at or after it; the live job leaves out what its source brings from before it, and counts that. So the
@@ -32,15 +32,15 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import misreadings
 from cep.columnar.route import KeyDomain, key_groups
 from cep.engine.keyed_state import KeyedState, concat_states, fit
-from cep.engine.partition import partition_keys
+from cep.engine.partition import divide
 from cep.model.rule import utc_text
 from cep.nfa.program import Program
 from cep.runners.job import Job
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
-from cep.state.pages import decode_page, encode_page
 from cep.state.target import Target
+from cep.state.whole import decode_whole, encode_whole
 
-KIND, FORMAT = "warm-start", 1
+KIND, FORMAT = "warm-start", 2
 NAME = "warm_start.json"
 _ABOUT = "about.json"
 
@@ -79,7 +79,7 @@ class WarmStart:
                 if (of_level, of_number) == (level, number) and group in (None, of_group):
                     path = Path(scratch) / "page"
                     fetch(self.target, file, path, may_link=False)
-                    yield decode_page(path.read_bytes())
+                    yield decode_whole(path.read_bytes())
 
 
 def job_until(job: Job, ending: Ending | None) -> Job:
@@ -107,15 +107,12 @@ def check_free(ending: Ending) -> None:
 
 def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> Iterator[tuple[int, KeyedState]]:
     """A state divided by key group; groups without keys are left out."""
-    groups = key_groups(keyed_state.keys, groups_count).astype(np.int64)
-    present, part = np.unique(groups, return_inverse=True)
-    parts = partition_keys(keyed_state, part, len(present), program.row_registers)
-    yield from zip(present.tolist(), parts, strict=True)
+    yield from divide(keyed_state, lambda keys: key_groups(keys, groups_count).astype(np.int64), program.row_registers)
 
 
 def put_state(folder: Path, level: int, number: int, group: int, keyed_state: KeyedState) -> StoredFile:
     """Write the state of one key group; the same again replaces itself. Raises: StoreError."""
-    return _put(folder, f"{level}-{number}-{group}.page", encode_page(keyed_state))
+    return _put(folder, f"{level}-{number}-{group}.state", encode_whole(keyed_state))
 
 
 def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
@@ -179,7 +176,7 @@ def _about(data: bytes, place: str) -> About:
 
 
 def _place_of(name: str) -> tuple[int, int, int]:
-    level, number, group = (int(part) for part in name.removesuffix(".page").split("-"))
+    level, number, group = (int(part) for part in name.removesuffix(".state").split("-"))
     return level, number, group
 
 

@@ -1,13 +1,13 @@
-"""Many pages at once: a KeyedState ↔ the bytes of each of its pages, without an object or a call for each of them.
+"""Many pages at once: the runs of a KeyedState ↔ the bytes of each page, without an object or a call for each of them.
 
-    | "CPP" | format u8 | shape u64 | counts u32 × 5 | bytes of varying sections u32 … | sections … |   little-endian
+    | "CPP" | format u8 | shape u64 | counts u32 × 4 | bytes of varying sections u32 … | sections … |   little-endian
 
 A page here is a few keys, and a micro-batch touches many of them. So what all of them have in common, their *shape*
 (the layout of their program, names and types of columns), is said once under its hash and not in every page; and pages
 are taken apart and put together by one gather over all of their sections, which only counts and lengths describe:
 
-    int64   runs, nodes, event type, event time, past type, past time, columns of numbers
-    int32   run rule, run key, event key, past key, lengths of texts
+    int64   runs, nodes, event type, event time, columns of numbers
+    int32   run rule, run key, event key, lengths of texts
     uint8   texts, columns of truth, nulls of each column (empty, or one byte a row)
 
 Checksums are those of the store. What reads single pages (cep state, savepoints for Spark) takes pages.py's form.
@@ -29,7 +29,6 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import TEXT
-from cep.engine.history_rows import HistoryRows
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.engine.partition import Arranged
 from cep.kernels import layout as y
@@ -38,8 +37,8 @@ from cep.kernels.layout import NODE_WIDTH, Int64
 PACKED_FORMAT = 1
 _MAGIC = b"CPP"
 _HEAD = struct.Struct("<3sBQ")
-_KEYS, _RUNS, _NODES, _EVENTS, _PAST = range(5)
-_COUNTS = 5
+_KEYS, _RUNS, _NODES, _EVENTS = range(4)
+_COUNTS = 4
 _CODES = {pa.int64(): "i", pa.float64(): "f", pa.bool_(): "b", TEXT: "t"}
 _TYPES = {code: type_ for type_, code in _CODES.items()}
 _NUMBERS = {"i": np.int64, "f": np.float64}
@@ -48,24 +47,22 @@ Columns = tuple[tuple[str, str], ...]  # names and codes of types
 
 @dataclass(frozen=True)
 class Shape:
-    """What pages have in common. `events`, `past`: the columns of bound events and of those kept for histories."""
+    """What pages have in common. `events`: the columns of bound events."""
 
     layout: Layout
     width: int
     events: Columns
-    past: Columns
 
     @staticmethod
     def of(keyed_state: KeyedState) -> Shape:
         def columns(found: Mapping[str, pa.Array]) -> Columns:
             return tuple((name, _CODES[column.type]) for name, column in found.items())
 
-        past = keyed_state.histories.columns
-        return Shape(keyed_state.layout, keyed_state.runs.shape[1], columns(keyed_state.events.columns), columns(past))
+        return Shape(keyed_state.layout, keyed_state.runs.shape[1], columns(keyed_state.events.columns))
 
     def to_bytes(self) -> bytes:
         body = {"fingerprint": self.layout.fingerprint, "rules": self.layout.rules, "width": self.width}
-        return json.dumps(body | {"events": self.events, "past": self.past}, separators=(",", ":")).encode()
+        return json.dumps(body | {"events": self.events}, separators=(",", ":")).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> Shape:
@@ -73,8 +70,8 @@ class Shape:
         try:
             found = json.loads(data)
             rules = tuple(((i[0], i[1], i[2]), first, count) for i, first, count in found["rules"])
-            events, past = (tuple((name, code) for name, code in found[which]) for which in ("events", "past"))
-            return Shape(Layout(found["fingerprint"], rules), found["width"], events, past)
+            events = tuple((name, code) for name, code in found["events"])
+            return Shape(Layout(found["fingerprint"], rules), found["width"], events)
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise StateCorruptError(f"the shape of pages cannot be read ({error!r}); restore a checkpoint") from error
 
@@ -86,10 +83,10 @@ class Shape:
     @cached_property
     def sections(self) -> tuple[tuple[int, int], ...]:
         """(which count, bytes a row) of every section behind the head; 0 bytes: its length is said in the head."""
-        found = [(_RUNS, 8 * self.width), (_NODES, 8 * NODE_WIDTH), (_EVENTS, 8), (_EVENTS, 8), (_PAST, 8), (_PAST, 8)]
-        columns = [(_EVENTS, code) for _, code in self.events] + [(_PAST, code) for _, code in self.past]
+        found = [(_RUNS, 8 * self.width), (_NODES, 8 * NODE_WIDTH), (_EVENTS, 8), (_EVENTS, 8)]
+        columns = [(_EVENTS, code) for _, code in self.events]
         found += [(count, 8) for count, code in columns if code in _NUMBERS]
-        found += [(_RUNS, 4), (_RUNS, 4), (_EVENTS, 4), (_PAST, 4), (_KEYS, 4), (_EVENTS, 4)]
+        found += [(_RUNS, 4), (_RUNS, 4), (_EVENTS, 4), (_KEYS, 4), (_EVENTS, 4)]
         found += [(count, 4) for count, code in columns if code == "t"]
         found += [(_KEYS, 0), (_EVENTS, 0)]
         found += [(count, 0 if code == "t" else 1) for count, code in columns if code in "tb"]
@@ -105,7 +102,7 @@ class Shape:
         return _HEAD.size + 4 * (_COUNTS + len(self.varying))
 
     def lengths(self, counts: Int64, varying: Int64) -> Int64:
-        """The bytes of every section: int64[P, S] of counts int64[P, 5] and varying int64[P, V]."""
+        """The bytes of every section: int64[P, S] of counts int64[P, 4] and varying int64[P, V]."""
         which, width = np.array(self.sections, np.int64).T
         found: Int64 = counts[:, which] * width
         found[:, self.varying] = varying
@@ -120,7 +117,7 @@ def pack(arranged: Arranged, shape: Shape) -> list[bytes]:
 
     Cost: O(state) copying, and less than a microsecond for each part.
     """
-    bounds = (arranged.keys, arranged.runs, arranged.nodes, arranged.events, arranged.past)
+    bounds = (arranged.keys, arranged.runs, arranged.nodes, arranged.events)
     counts = np.stack([np.diff(own) for own in bounds], axis=1)
     parts_count = len(counts)
     found = _sections_of(arranged.whole, shape)
@@ -202,15 +199,13 @@ def _gathered(data: NDArray[np.uint8], offsets: Int64, order: Int64) -> tuple[In
 
 def _sections_of(keyed_state: KeyedState, shape: Shape) -> list[tuple[NDArray[np.uint8], Int64 | None]]:
     """The bytes of every section; of those with a varying length also where each row begins, and the last one ends."""
-    events, past = keyed_state.events, keyed_state.histories
+    events = keyed_state.events
     columns = [(events.columns[name], code) for name, code in shape.events]
-    columns += [(past.columns[name], code) for name, code in shape.past]
     texts = [keyed_state.keys, events.event_id, *(column for column, code in columns if code == "t")]
     offsets = [_offsets(text) for text in texts]
     flat: list[np.ndarray] = [keyed_state.runs, keyed_state.nodes, events.event_type, events.time_ms]
-    flat += [past.event_type, past.time_ms]
     flat += [_values(column, _NUMBERS[code]) for column, code in columns if code in _NUMBERS]
-    flat += [keyed_state.run_rule, keyed_state.run_key, events.key, past.key]
+    flat += [keyed_state.run_rule, keyed_state.run_key, events.key]
     flat += [np.diff(own).astype(np.int32) for own in offsets]
     found: list[tuple[NDArray[np.uint8], Int64 | None]] = [(_bytes(values), None) for values in flat]
     of_text = iter([(_text_bytes(text, own), own - own[0]) for text, own in zip(texts, offsets, strict=True)])
@@ -257,18 +252,17 @@ def _state_of(
         return next(own).view(dtype).copy()
 
     runs, nodes = integers(np.int64).reshape(-1, shape.width), integers(np.int64).reshape(-1, NODE_WIDTH)
-    event_type, event_time, past_type, past_time = (integers(np.int64) for _ in range(4))
-    codes = [code for _, code in (*shape.events, *shape.past)]
+    event_type, event_time = (integers(np.int64) for _ in range(2))
+    codes = [code for _, code in shape.events]
     numbers = iter([next(own).view(_NUMBERS[code]).copy() for code in codes if code in _NUMBERS])
-    run_rule, run_key, event_key, past_key = (integers(np.int32) for _ in range(4))
+    run_rule, run_key, event_key = (integers(np.int32) for _ in range(3))
     text_lengths = iter([integers(np.int32) for _ in range(2 + codes.count("t"))])
     keys, event_id = (_text(next(text_lengths), next(own), None) for _ in range(2))
     varied = iter([next(own) for code in codes if code in "tb"])
     columns: list[pa.Array] = []
     for at, code in enumerate(codes):
-        which = _EVENTS if at < len(shape.events) else _PAST
         section = len(sections) - len(codes) + at
-        nulls = _nulls(sections[section], counts[:, which], lengths[:, section])
+        nulls = _nulls(sections[section], counts[:, _EVENTS], lengths[:, section])
         if code == "t":
             columns.append(_text(next(text_lengths), next(varied), nulls))
         else:
@@ -281,15 +275,11 @@ def _state_of(
         keys_before = before[:, _KEYS].astype(np.int32)
         run_key += np.repeat(keys_before, counts[:, _RUNS])
         event_key += np.repeat(keys_before, counts[:, _EVENTS])
-        past_key += np.repeat(keys_before, counts[:, _PAST])
         order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
         runs, run_rule, run_key = runs[order], run_rule[order], run_key[order]
-    kept = len(shape.events)
-    of_events = {name: column for (name, _), column in zip(shape.events, columns[:kept], strict=True)}
-    of_past = {name: column for (name, _), column in zip(shape.past, columns[kept:], strict=True)}
+    of_events = {name: column for (name, _), column in zip(shape.events, columns, strict=True)}
     events = RetainedEvents(event_key, event_id, event_type, event_time, of_events)
-    past = HistoryRows(past_key, past_type, past_time, of_past)
-    return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, events, past)
+    return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, events)
 
 
 def _move(

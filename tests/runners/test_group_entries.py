@@ -21,6 +21,9 @@ STATES = st.builds(
     st.dictionaries(PAGE_IDS, st.integers(-(10**13), TIME_MS_MAX - 1)),
     st.dictionaries(DOMAINS, BYTES),
     st.dictionaries(st.tuples(DOMAINS, st.integers(-(10**9), 10**9)), BYTES),
+    st.dictionaries(PAGE_IDS, BYTES),
+    st.dictionaries(st.tuples(PAGE_IDS, st.integers(0, 10**9)), BYTES),
+    st.dictionaries(PAGE_IDS, st.integers(-(10**13), TIME_MS_MAX - 1)),
 )
 
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import EventBatch
 from cep.columnar.route import key_hashes
+from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState
 from cep.nfa.compile import problems
 from cep.runners.job import StepOutput, match_step
@@ -18,11 +19,31 @@ from tests.engine.bridge import batch_of, program_of
 from tests.oracle.random_cases import SCHEMA, random_case
 
 
+class PlainPasts:
+    """Histories in a dict, each with the time at which all of it is over."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, tuple[Histories, int]] = {}
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        return [slot for slot, (_, over_ms) in self.held.items() if over_ms <= watermark_ms]
+
+    def read(self, slot: int) -> Histories:
+        return self.held[slot][0] if slot in self.held else Histories()
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        self.held[slot] = (histories, over_ms)
+
+    def remove(self, slot: int) -> None:
+        self.held.pop(slot, None)
+
+
 class PlainPages:
     """Pages in a dict, each with its deadline."""
 
     def __init__(self, count: int) -> None:
         self.count = count
+        self.pasts = PlainPasts()
         self.held: dict[int, tuple[KeyedState, int]] = {}
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:

@@ -11,7 +11,6 @@ import pytest
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import TEXT
 from cep.engine.advance import advance
-from cep.engine.history_rows import HistoryRows
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
 from cep.engine.partition import arrange_keys, partition_keys
 from cep.nfa.compile import problems
@@ -45,11 +44,8 @@ def _with_every_type(found: KeyedState, random: np.random.Generator) -> KeyedSta
             "truth": pa.array([v < 0.5 for v in values], pa.bool_(), mask=missing),
         }
 
-    keys = np.sort(random.integers(0, max(1, len(found.keys)), 20 if len(found.keys) else 0)).astype(np.int32)
-    times = random.integers(0, 10**12, len(keys))
-    past = HistoryRows(keys, np.zeros(len(keys), np.int64), times, columns(len(keys)))
     events = replace(found.events, columns={**found.events.columns, **columns(len(found.events))})
-    return replace(found, events=events, histories=past)
+    return replace(found, events=events)
 
 
 @pytest.mark.parametrize("seed", range(60))

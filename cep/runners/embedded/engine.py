@@ -28,13 +28,12 @@ from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, key_hashes, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.engine.partition import partition_keys
+from cep.engine.partition import divide
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
 from cep.rulebook.held import forgotten as forgotten_memory
 from cep.rulebook.saved import rulebook_bytes
-from cep.runners.embedded.pages import Pages
 from cep.runners.embedded.share import Done, Share, Work
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
 from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
@@ -85,10 +84,7 @@ class Engine:
                 "patterns read what other patterns produce, and that may belong to any key: run the job in one process"
             )
         self._levels = [
-            [
-                Share(job, range(bounds[at], bounds[at + 1]), Pages(store, job.domains, bytes_max, level), level)
-                for at in range(count)
-            ]
+            [Share(job, range(bounds[at], bounds[at + 1]), (store, bytes_max), level) for at in range(count)]
             for level in range(job.levels_count)
         ]
         self._bounds = np.array(bounds[1:], np.int32)
@@ -251,10 +247,9 @@ class Engine:
             programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
             for number, whole in laid_out(warm, self.job, level, programs):
                 program = programs[self.job.domains[number]]
-                owners = self._owners(whole.keys)
-                parts = partition_keys(whole, owners + 1, len(shares) + 1, program.row_registers)
-                for share, part in zip(shares, parts[1:], strict=True):
-                    runs += share.begin(number, part, program)
+                for owner, part in divide(whole, self._owners, program.row_registers):
+                    if owner >= 0:
+                        runs += shares[owner].begin(number, part, program)
         return runs
 
     def save(self) -> tuple[dict[str, Any], int]:

@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_hashes, split_by_group
+from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState
 from cep.nfa.program import Program
 from cep.runners.duplicates import without_seen
-from cep.runners.embedded.pages import Pages, Place
+from cep.runners.embedded.pages import Pages, Pasts, Place
 from cep.runners.embedded.seen import SeenOfShare
-from cep.runners.group_entries import DEADLINES, NEVER, WAITING, deadlines_name, domain_name
+from cep.runners.group_entries import DEADLINES, NEVER, PAST_DEADLINES, WAITING, deadlines_name, domain_name
 from cep.runners.job import ARRIVAL, Job, StepOutput
 from cep.runners.letters import on_time
 from cep.runners.paged import begin_pages, drop_pages, match_pages
@@ -62,16 +63,23 @@ class Done:
 
 
 class Share:
-    """The key groups first <= g < end. One thread uses it at a time."""
+    """The key groups first <= g < end. One thread uses it at a time.
 
-    def __init__(self, job: Job, groups: range, pages: Pages, level: int = 0) -> None:
+    `kept`: the store, and how many bytes of pages are held in memory (None: all); half of them are for histories.
+    """
+
+    def __init__(self, job: Job, groups: range, kept: tuple[KeyedStore, int | None], level: int = 0) -> None:
+        store, bytes_max = kept
+        half = None if bytes_max is None else bytes_max // 2
         self._job = job
         self._names = [domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = deadlines_name(level)
         self.groups = groups
-        self.pages = pages
+        self.pages = Pages(store, job.domains, half, level)
+        self.pasts = Pasts(store, job.domains, half, level)
         shape = (len(job.domains), len(groups), job.pages_count)
         self._deadlines = np.full(shape, NEVER, np.int64)  # the earliest end of a run; NEVER: no page
+        self._over = np.full(shape, NEVER, np.int64)  # when all of its histories is over; NEVER: it has none
         self._no_events = empty_batch(job.schema)
         self._waiting: dict[int, list[EventBatch]] = {}
         self._waiting_groups: dict[int, set[int]] = {}  # for which the store has waiting events
@@ -97,7 +105,9 @@ class Share:
         return Done(output, late)
 
     def _domain_pages(self, number: int) -> _DomainPages:
-        return _DomainPages(self._job, number, self.groups.start, self.pages, self._deadlines[number].reshape(-1))
+        where = _Where(self._job, number, self.groups.start)
+        pasts = _DomainPasts(where, self.pasts, self._over[number].reshape(-1))
+        return _DomainPages(where, self.pages, self._deadlines[number].reshape(-1), pasts)
 
     def stored(self, group: int, page: int) -> Iterator[StoredPage]:
         """A page of a key group, of every key domain that has it, as it would be stored."""
@@ -124,12 +134,11 @@ class Share:
 
     def save(self, batch: WriteBatch) -> int:
         """Add all that has changed since the last time; returns how many pages that were."""
-        pages_count = self.pages.save(batch)
+        pages_count = self.pages.save(batch) + self.pasts.save(batch)
         for at, group in enumerate(self.groups):
-            batch.put(
-                store_key(group, b"", DEADLINES, self._deadlines_name),
-                self._deadlines[:, at, :].astype("<i8").tobytes(),
-            )
+            for name, deadlines in self._all_deadlines:
+                data = deadlines[:, at, :].astype("<i8").tobytes()
+                batch.put(store_key(group, b"", name, self._deadlines_name), data)
         for number in sorted(self._waiting_changed):
             name = self._names[number]
             before, now = self._waiting_groups.get(number, set()), set()
@@ -153,9 +162,10 @@ class Share:
         numbers = {name: number for number, name in enumerate(self._names)}
         shape = (len(self._job.domains), self._job.pages_count)
         for at, group in enumerate(self.groups):
-            data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
-            if data is not None:
-                self._deadlines[:, at, :] = np.frombuffer(data, "<i8").reshape(shape)
+            for name, deadlines in self._all_deadlines:
+                data = store.get(store_key(group, b"", name, self._deadlines_name))
+                if data is not None:
+                    deadlines[:, at, :] = np.frombuffer(data, "<i8").reshape(shape)
             for raw, data in store.scan(prefix_range(group, b"", WAITING)):
                 number = numbers.get(split_key(raw).name)
                 if number is None:  # of another level
@@ -164,22 +174,43 @@ class Share:
                 self._waiting_groups.setdefault(number, set()).add(group)
             self._seen.restore(store, group)
 
+    @property
+    def _all_deadlines(self) -> list[tuple[bytes, NDArray[np.int64]]]:
+        return [(DEADLINES, self._deadlines), (PAST_DEADLINES, self._over)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """The pages of a key domain, by its number, in the key groups from `first_group` on."""
+
+    job: Job
+    number: int
+    first_group: int
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        job, hashes = self.job, key_hashes(keys)
+        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
+        group = (hashes % groups).astype(np.int64) - self.first_group
+        return group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
+
+    def place(self, slot: int) -> Place:
+        group, page = divmod(slot, self.job.pages_count)
+        return Place(self.number, self.first_group + group, page)
+
 
 class _DomainPages:
     """As paged.DomainPages. `deadlines` int64[slots]: the earliest end of a run; NEVER where there is no page."""
 
-    def __init__(self, job: Job, number: int, first_group: int, pages: Pages, deadlines: NDArray[np.int64]) -> None:
-        self._job = job
-        self._number = number
-        self._first_group = first_group
+    def __init__(self, where: _Where, pages: Pages, deadlines: NDArray[np.int64], pasts: _DomainPasts) -> None:
+        self.slots = where.slots
+        self._place = where.place
         self._pages = pages
         self._deadlines = deadlines
+        self._pasts = pasts
 
-    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        job, hashes = self._job, key_hashes(keys)
-        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
-        group = (hashes % groups).astype(np.int64) - self._first_group
-        return group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
+    @property
+    def pasts(self) -> _DomainPasts:
+        return self._pasts
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
         touched = self._deadlines <= watermark_ms
@@ -202,6 +233,27 @@ class _DomainPages:
             self._pages.remove(self._place(slot))
             self._deadlines[slot] = NEVER
 
-    def _place(self, slot: int) -> Place:
-        group, page = divmod(slot, self._job.pages_count)
-        return Place(self._number, self._first_group + group, page)
+
+class _DomainPasts:
+    """As paged.DomainPasts. `over` int64[slots]: when all is over; NEVER where there is nothing."""
+
+    def __init__(self, where: _Where, pasts: Pasts, over: NDArray[np.int64]) -> None:
+        self._place = where.place
+        self._pasts = pasts
+        self._over = over
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        found: list[int] = np.flatnonzero((self._over != NEVER) & (self._over <= watermark_ms)).tolist()
+        return found
+
+    def read(self, slot: int) -> Histories:
+        return Histories() if self._over[slot] == NEVER else self._pasts.read(self._place(slot))
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        self._pasts.write(self._place(slot), histories)
+        self._over[slot] = min(over_ms, NEVER - 1)
+
+    def remove(self, slot: int) -> None:
+        if self._over[slot] != NEVER:
+            self._pasts.remove(self._place(slot))
+            self._over[slot] = NEVER

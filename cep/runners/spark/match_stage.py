@@ -2,7 +2,9 @@
 
     state variable        holds                                             touched
     progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
-    pages     MapState    (domain << 16 | page) → keyed state of many keys  each touched page, once a micro-batch
+    pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
+    past      MapState    the same → head of their histories                where rules look back: the same (past.py)
+    segments  MapState    page, number → past events of many keys           a new one; those that a window reaches into
     waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
     seen      MapState    domain, bucket → hashes of event ids              where duplicates are looked for
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,12 @@ from numpy.typing import NDArray
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
+from cep.base.errors import StateFormatError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
+from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState
 from cep.rulebook.held import Policies
 from cep.runners import duplicates
@@ -56,10 +60,12 @@ from cep.runners.spark.packed import (
     PackedRow,
     produced_rows,
 )
+from cep.runners.spark.past_pages import PastPages
 from cep.runners.waiting import part_due
 from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
+_PROGRESS_VALUES = 7
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -75,14 +81,21 @@ class Progress:
     deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry
     waiting_ms: int | None = None  # earliest event that waits for the watermark
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids
+    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
 
     def to_bytes(self) -> bytes:
-        values = [self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen]
+        values = [self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over]
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
     def from_bytes(data: bytes) -> Progress:
-        rulebook, watermark_ms, times, pages, waiting_ms, seen = orjson.loads(data)
+        values = orjson.loads(data)
+        if len(values) != _PROGRESS_VALUES:
+            raise StateFormatError(
+                "the checkpoint is of a build that kept histories in the pages of runs; "
+                "start from an empty checkpoint directory, or with the build that wrote it"
+            )
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over = values
         return Progress(
             rulebook,
             watermark_ms,
@@ -90,6 +103,7 @@ class Progress:
             {int(page): ms for page, ms in pages.items()},
             waiting_ms,
             {int(domain): buckets for domain, buckets in seen.items()},
+            {int(page): ms for page, ms in over.items()},
         )
 
 
@@ -110,6 +124,7 @@ class MatchProcessor(StatefulProcessor):
         self._handle = handle
         self._progress_state = handle.getValueState("progress", "content binary")
         self._pages = handle.getMapState("pages", "page int", "content binary")
+        self._pasts = PastPages(handle)
         self._waiting = handle.getMapState("waiting", "domain int", "content binary")
         self._seen = handle.getMapState("seen", "domain int, bucket bigint", "content binary")
 
@@ -162,7 +177,7 @@ class MatchProcessor(StatefulProcessor):
         programs = _PROGRAMS.of(rulebook.rulebook, job.schema, self._level)
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
-            pages = _DomainPages(job, number, progress, self._pages)
+            pages = _DomainPages(job, number, progress, (self._pages, self._pasts))
             if domain in programs:
                 events = empty_batch(job.schema) if batch is None else batch
                 match_pages(pages, programs[domain], events, watermark_ms, output)
@@ -204,6 +219,7 @@ class MatchProcessor(StatefulProcessor):
         kept = group_beginning(checkpoint, begins, self._job, self._level, group)
         for page, data in kept.pages.items():
             self._pages.updateValue((page,), (data,))
+        self._pasts.begin(kept.heads, kept.segments)
         for number, data in kept.waiting.items():
             self._waiting.updateValue((number,), (data,))
         seen: dict[int, list[int]] = {}
@@ -212,7 +228,8 @@ class MatchProcessor(StatefulProcessor):
             seen.setdefault(number, []).append(bucket)
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in kept.waiting.values()), default=None)
         times = begins.partition_times()
-        return Progress(begins.rulebook, begins.watermark_ms, times, dict(kept.deadlines), waiting_ms, seen)
+        found = Progress(begins.rulebook, begins.watermark_ms, times, dict(kept.deadlines), waiting_ms, seen)
+        return replace(found, over=dict(kept.over))
 
     # ------------------------------------------------------------------------------------------------ rulebook
 
@@ -268,13 +285,18 @@ class MatchProcessor(StatefulProcessor):
 
 
 class _DomainPages:
-    """As paged.DomainPages; a slot is the number of a page in its key group. `map_` is the state variable."""
+    """As paged.DomainPages; a slot is the number of a page in its key group. `kept` are the state variables."""
 
-    def __init__(self, job: Job, number: int, progress: Progress, map_: MapState) -> None:
+    def __init__(self, job: Job, number: int, progress: Progress, kept: tuple[MapState, PastPages]) -> None:
         self._job = job
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
-        self._map = map_
+        self._map = kept[0]
+        self._pasts = _DomainPasts(number, progress.over, kept[1])
+
+    @property
+    def pasts(self) -> _DomainPasts:
+        return self._pasts
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:
         return key_pages(keys, self._job.groups_count, self._job.pages_count).astype(np.int64)
@@ -300,6 +322,30 @@ class _DomainPages:
     def remove(self, slot: int) -> None:
         if self._deadlines.pop(self._base + slot, None) is not None:
             self._map.removeKey((self._base + slot,))
+
+
+class _DomainPasts:
+    """As paged.DomainPasts. `over`: by page id when all of its histories is over."""
+
+    def __init__(self, number: int, over: dict[int, int], pages: PastPages) -> None:
+        self._base = number << PAGE_BITS
+        self._over = over
+        self._pages = pages
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        own = [(page, ms) for page, ms in self._over.items() if page >> PAGE_BITS == self._base >> PAGE_BITS]
+        return [page - self._base for page, ms in own if ms <= watermark_ms]
+
+    def read(self, slot: int) -> Histories:
+        return self._pages.read(self._base + slot) if self._base + slot in self._over else Histories()
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        self._pages.write(self._base + slot, histories)
+        self._over[self._base + slot] = over_ms
+
+    def remove(self, slot: int) -> None:
+        if self._over.pop(self._base + slot, None) is not None:
+            self._pages.remove(self._base + slot)
 
 
 class _SeenIds:

@@ -102,6 +102,8 @@ def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tupl
     """(key group, a part of its state, its progress if that is the part), one after another."""
     columns = {
         "pages": ("user_map_key.page", "user_map_value.content"),
+        "past": ("user_map_key.page", "user_map_value.content"),
+        "segments": ("user_map_key.page", "user_map_key.number", "user_map_value.content"),
         "waiting": ("user_map_key.domain", "user_map_value.content"),
         "seen": ("user_map_key.domain", "user_map_key.bucket", "user_map_value.content"),
         "progress": ("value.content",),
@@ -113,9 +115,13 @@ def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tupl
                 content = bytes(row.content)
                 if name == "progress":
                     progress = Progress.from_bytes(content)
-                    yield row.key_group, GroupState(deadlines=progress.deadlines), progress
+                    yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
                 elif name == "pages":
                     yield row.key_group, GroupState(pages={row.page: content}), None
+                elif name == "past":
+                    yield row.key_group, GroupState(heads={row.page: content}), None
+                elif name == "segments":
+                    yield row.key_group, GroupState(segments={(row.page, row.number): content}), None
                 elif name == "waiting":
                     yield row.key_group, GroupState(waiting={row.domain: content}), None
                 else:

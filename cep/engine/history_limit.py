@@ -1,0 +1,91 @@
+"""Histories of one page → the same, tended: small segments joined, and no more events of a key than its histories use.
+
+A history's value is worked out from the newest `events_max` of its (sub-)key. Which events those are takes all of a
+key's to tell, so it is looked at only when the segments say that some key may have a quarter more than that.
+Tested by: tests/engine/test_histories.py, tests/engine/test_history_state.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, EventBatch, arrow_type
+from cep.engine.histories import Asked
+from cep.engine.history_rows import Block, block_of, concat_blocks
+from cep.engine.history_state import Histories, Segment, compacted, segment_of
+from cep.engine.history_table import HistoryTable, NewEvents, build_table
+from cep.kernels import histories as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryPlan
+
+
+def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
+    """What is to be kept of one page after a micro-batch that has reached it."""
+    found = compacted(histories, plan.kept_names, watermark_ms)
+    most = sum(segment.most for segment in found.segments)
+    if most <= plan.events_max + 1 + max(found.loose, plan.events_max // 4):
+        return found
+    segments = _limited(plan, found.segments)
+    rest = sum(segment.most for segment in segments) - plan.events_max - 1
+    # Where the bound stays above, another quarter has to come before the next look.
+    return replace(found, segments=segments, loose=rest + plan.events_max // 4 if rest > 0 else 0)
+
+
+def _limited(plan: HistoryPlan, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
+    """Without the events of busy keys that no history uses any more."""
+    blocks = [segment.load() for segment in segments]
+    whole = concat_blocks(blocks)
+    busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
+    if not busy.any():
+        return segments
+    found: list[Segment] = []
+    kept = _used(plan, whole, busy)
+    numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
+    # The whole has the events key by key, those of a key in the order of the segments.
+    keys = np.concatenate([np.asarray(pa.compute.index_in(b.keys, value_set=whole.keys))[b.rows.key] for b in blocks])
+    order = np.argsort(keys, kind="stable")
+    is_kept = np.empty(len(order), bool)
+    is_kept[order] = kept
+    for at, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
+        own = is_kept[numbers == at]
+        if own.all():
+            found.append(segment)
+        elif own.any():
+            rows = block.rows.take(np.flatnonzero(own))
+            found.append(segment_of(block_of(block.keys, rows), segment.span_ms, segment.page))
+    return tuple(found)
+
+
+def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray) -> np.ndarray:
+    """Which events of the block are used: bool[H]. All of keys that are not busy are."""
+    looked_at = np.flatnonzero(busy[whole.rows.key])
+    table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
+    marked = np.zeros(len(table.time), np.uint8)
+    asked, always = Asked(table), np.full(len(table.time), -(2**62), np.int64)
+    for history in plan.histories:
+        if not history.is_single:
+            segment, order = table.segments(history.by)
+            members = order[asked.member(history)[order] != 0]
+            _mark(members, segment, table, always, history.events_max, marked)
+    for code in plan.retained_ms:
+        _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
+    used = np.ones(len(whole), bool)
+    used[looked_at] = marked.astype(bool)
+    return used
+
+
+def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:
+    # One more than is asked for: it tells whether older events are left out.
+    kernels.mark_kept(members, segment, table.time, always, events_max + 1, False, marked)
+
+
+def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
+    """The table of these events, none of them new."""
+    text, nothing = pa.array([], TEXT), np.empty(0, np.int64)
+    columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.kept}
+    empty = EventBatch(text, text, nothing.astype(np.int16), nothing, columns)
+    new = NewEvents(empty, nothing, nothing.astype(np.int32), len(block.keys))
+    return build_table(plan, block.rows, 0, new)

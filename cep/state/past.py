@@ -1,0 +1,169 @@
+"""The histories of a page's keys as bytes: a head, rewritten when the page is touched, and segments that never change.
+
+    head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          what alone decides a value
+              segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
+              span_code, span_count, span_segment                                  what is in them
+    segment   keys | key, type, time, span | field:NAME …
+
+A segment is known by the hash of its bytes, so that what was read of it once can be held whatever becomes of the job.
+Both are sheets (sheets.py) with a format version; another one is refused by name.
+Tested by: tests/state/test_past.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.engine.history_rows import Block, HistoryRows
+from cep.engine.history_state import Histories, Kept, Segment
+from cep.state.sheets import decode_sheet, encode_sheet
+
+PAST_FORMAT = 1
+_HEAD, _SEGMENT = "page of histories", "segment of a history"
+_PINNED, _FIELD = "pinned:", "field:"
+
+Load = Callable[[Kept], Block]
+
+
+def encode_head(histories: Histories) -> bytes:
+    """The head's bytes; every segment is kept somewhere."""
+    pinned, segments = histories.pinned, histories.segments
+    kept = [segment.kept for segment in segments]
+    assert all(kept), "segments are written before their head"
+    spans = [(code, count, at) for at, segment in enumerate(segments) for code, count in segment.spans.items()]
+    columns: dict[str, pa.Array] = {
+        "keys": histories.keys,
+        "pinned_key": pa.array(pinned.key),
+        "pinned_type": pa.array(pinned.event_type),
+        "pinned_time": pa.array(pinned.time_ms),
+        "segment_first": pa.array([s.first_ms for s in segments], pa.int64()),
+        "segment_last": pa.array([s.last_ms for s in segments], pa.int64()),
+        "segment_span": pa.array([s.span_ms for s in segments], pa.int64()),
+        "segment_most": pa.array([s.most for s in segments], pa.int64()),
+        "segment_number": pa.array([k.number for k in kept if k], pa.int64()),
+        "segment_size": pa.array([k.size for k in kept if k], pa.int64()),
+        "segment_digest": pa.array([k.digest for k in kept if k], pa.string()),
+        "span_code": pa.array([code for code, _, _ in spans], pa.int64()),
+        "span_count": pa.array([count for _, count, _ in spans], pa.int64()),
+        "span_segment": pa.array([at for _, _, at in spans], pa.int64()),
+    }
+    columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
+    return encode_sheet(_HEAD, {"format": PAST_FORMAT, "loose": histories.loose}, columns)
+
+
+def decode_head(data: bytes, load: Load) -> Histories:
+    """The histories of a head; `load` reads a segment. Raises: as decode_sheet."""
+    about, columns = decode_sheet(_HEAD, PAST_FORMAT, data)
+    lists = {name: columns[name].to_pylist() for name in columns if name.startswith(("segment_", "span_"))}
+    spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
+    for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
+        spans[at][code] = count
+    segments = []
+    for at, counts in enumerate(spans):
+        kept = Kept(*(lists[f"segment_{name}"][at] for name in ("number", "size", "digest")))
+        first, last, span, most = (lists[f"segment_{name}"][at] for name in ("first", "last", "span", "most"))
+        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept))
+    pinned = HistoryRows(
+        _numbers(columns["pinned_key"]),
+        _numbers(columns["pinned_type"]),
+        _numbers(columns["pinned_time"]),
+        np.zeros(len(columns["pinned_key"]), np.int8),
+        _fields(columns, _PINNED),
+    )
+    return Histories(columns["keys"], pinned, tuple(segments), about["loose"])
+
+
+def encode_segment(block: Block) -> bytes:
+    """The bytes of a segment's events."""
+    rows = block.rows
+    columns: dict[str, pa.Array] = {
+        "keys": block.keys,
+        "key": pa.array(rows.key),
+        "type": pa.array(rows.event_type.astype(np.int16)),
+        "time": pa.array(rows.time_ms),
+        "span": pa.array(rows.span),
+    }
+    columns |= {_FIELD + name: column for name, column in rows.columns.items()}
+    return encode_sheet(_SEGMENT, {"format": PAST_FORMAT}, columns)
+
+
+def decode_segment(data: bytes) -> Block:
+    """The events of a segment. Raises: as decode_sheet."""
+    _, columns = decode_sheet(_SEGMENT, PAST_FORMAT, data)
+    key, event_type, time_ms, span = (_numbers(columns[name]) for name in ("key", "type", "time", "span"))
+    rows = HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
+    return Block(columns["keys"], rows)
+
+
+def kept_as(number: int, data: bytes) -> Kept:
+    """How a segment is named that is kept as these bytes."""
+    return Kept(number, len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+
+
+def stored(histories: Histories, put: Callable[[int, bytes], None], load: Load, held: HeldBlocks) -> Histories:
+    """The same, with those segments written that are in memory only; `put(number, bytes)`."""
+    number = max((s.kept.number for s in histories.segments if s.kept), default=-1) + 1
+    segments = []
+    for segment in histories.segments:
+        if segment.kept is None:
+            data = encode_segment(segment.load())
+            kept, number = kept_as(number, data), number + 1
+            put(kept.number, data)
+            held.put(kept.digest, segment.load())
+            segment = replace(segment, kept=kept, load=_loader(load, kept))  # noqa: PLW2901 it is kept now
+        segments.append(segment)
+    return replace(histories, segments=tuple(segments))
+
+
+def digests_of(histories: Histories) -> dict[int, str]:
+    """The segments that are kept somewhere: by number the hash of their bytes."""
+    return {segment.kept.number: segment.kept.digest for segment in histories.segments if segment.kept}
+
+
+class HeldBlocks:
+    """The segments that were read or written last, up to a number of bytes; None: all of them."""
+
+    def __init__(self, bytes_max: int | None) -> None:
+        self._bytes_max = bytes_max
+        self._blocks: OrderedDict[str, Block] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, digest: str) -> Block | None:
+        """The segment of this hash, if it is held."""
+        if digest not in self._blocks:
+            return None
+        self._blocks.move_to_end(digest)
+        return self._blocks[digest]
+
+    def put(self, digest: str, block: Block) -> None:
+        """Hold a segment; others may have to go."""
+        if digest in self._blocks:
+            return
+        self._blocks[digest] = block
+        self._bytes += block.nbytes
+        while self._bytes_max is not None and self._bytes > self._bytes_max and len(self._blocks) > 1:
+            _, oldest = self._blocks.popitem(last=False)
+            self._bytes -= oldest.nbytes
+
+    def drop(self, digest: str) -> None:
+        """Let go of a segment."""
+        block = self._blocks.pop(digest, None)
+        self._bytes -= 0 if block is None else block.nbytes
+
+
+def _loader(load: Load, kept: Kept) -> Callable[[], Block]:
+    return lambda: load(kept)
+
+
+def _fields(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
+    return {name.removeprefix(prefix): c for name, c in columns.items() if name.startswith(prefix)}
+
+
+def _numbers(column: pa.Array) -> np.ndarray:
+    return np.asarray(column)

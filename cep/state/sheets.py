@@ -1,0 +1,41 @@
+"""Named columns of different lengths, with a format version ↔ bytes.
+
+    one record batch of one row (columnar/codec.py); every column is a list, so lengths may differ
+    metadata: KIND → JSON with the format, and what else its writer says
+
+Tested by: tests/state/test_pages.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from cep.base.errors import StateFormatError
+from cep.columnar.codec import decode_table, encode_table
+
+
+def encode_sheet(kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array]) -> bytes:
+    """The columns as bytes; `about` has the `format`."""
+    arrays = [pa.LargeListArray.from_arrays(pa.array([0, len(c)], pa.int64()), c) for c in columns.values()]
+    fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
+    schema = pa.schema(fields, metadata={kind: json.dumps(about)})
+    return encode_table(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
+    """What `encode_sheet` was given; arrays point into `data`.
+
+    Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
+    """
+    table = decode_table(data)
+    about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
+    if about.get("format") != format_:
+        raise StateFormatError(
+            f"a {kind} has format {about.get('format')}, this build reads {format_}; "
+            "start from an empty checkpoint directory, or with the build that wrote it"
+        )
+    return about, {name: table.column(at).values for at, name in enumerate(table.schema.names)}

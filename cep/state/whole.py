@@ -1,0 +1,53 @@
+"""A KeyedState whole, runs and histories, as one block that can be read without a store.
+
+    page | head | segments, each with its number        sheets.py; the parts are those of pages.py and past.py
+
+What leaves a job for another one, and what is looked at, is this; a running job keeps the parts apart.
+Tested by: tests/state/test_past.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pyarrow as pa
+
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Kept, unplaced
+from cep.engine.keyed_state import KeyedState
+from cep.state.pages import decode_page, encode_page
+from cep.state.past import HeldBlocks, decode_head, decode_segment, encode_head, stored
+from cep.state.sheets import decode_sheet, encode_sheet
+
+WHOLE_FORMAT = 1
+_KIND = "keyed state"
+
+
+def encode_whole(keyed_state: KeyedState) -> bytes:
+    """The bytes. Every segment is read."""
+    written: dict[int, bytes] = {}
+    histories = replace(keyed_state.histories, segments=unplaced(keyed_state.histories.segments))
+
+    def no_load(kept: Kept) -> Block:
+        raise AssertionError(f"{kept} is in memory")
+
+    head = encode_head(stored(histories, written.__setitem__, no_load, HeldBlocks(0)))
+    columns = {
+        "page": pa.array([encode_page(keyed_state)], pa.large_binary()),
+        "head": pa.array([head], pa.large_binary()),
+        "number": pa.array(list(written), pa.int64()),
+        "segment": pa.array(list(written.values()), pa.large_binary()),
+    }
+    return encode_sheet(_KIND, {"format": WHOLE_FORMAT}, columns)
+
+
+def decode_whole(data: bytes) -> KeyedState:
+    """What `encode_whole` was given. Raises: as decode_sheet, decode_page, decode_head."""
+    _, columns = decode_sheet(_KIND, WHOLE_FORMAT, data)
+    segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
+
+    def load(kept: Kept) -> Block:
+        return decode_segment(segments[kept.number].as_py())
+
+    found = decode_head(columns["head"][0].as_py(), load)
+    return replace(decode_page(columns["page"][0].as_py()), histories=found)
