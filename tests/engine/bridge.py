@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 
@@ -18,12 +18,16 @@ from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.engine.advance import Matches, advance
+from cep.engine.history_limit import tended
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Kept
 from cep.engine.keyed_state import KeyedState
 from cep.lang.ir import PatternIR
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.state.pages import decode_page, encode_page
+from cep.state.past import HeldBlocks, decode_head, decode_segment, encode_head, encode_segment, stored
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
@@ -120,12 +124,30 @@ def engine_answers(
     for number, (batch, watermark_ms) in enumerate(deliveries):
         program = programs if isinstance(programs, Program) else programs[number]
         advanced = advance(program, keyed_state, batch, watermark_ms)
-        keyed_state = decode_page(encode_page(advanced.keyed_state))
+        keyed_state = through_bytes(program, advanced.keyed_state, watermark_ms)
         for timed_out, one in _found(program, advanced.matches):
             found[timed_out].append(one)
     for answers in found.values():
         assert len(answers) == len(set(answers)), "the engine has emitted something twice"
     return Answers(frozenset(found[False]), frozenset(found[True]))
+
+
+def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> KeyedState:
+    """The state as a runner has it at the next micro-batch, with every segment read again."""
+    kept = decode_page(encode_page(after))
+    if program.histories is None:
+        return kept
+    written: dict[int, bytes] = {}
+
+    def load(kept: Kept) -> Block:
+        return decode_segment(written[kept.number])
+
+    known = tended(program.histories, after.histories, watermark_ms)
+    for segment in known.segments:
+        if segment.kept is not None:
+            written[segment.kept.number] = encode_segment(segment.load())
+    head = encode_head(stored(known, written.__setitem__, load, HeldBlocks(0)))
+    return replace(kept, histories=decode_head(head, load))
 
 
 def _found(program: Program, matches: Matches) -> Iterator[tuple[bool, Found]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -15,9 +14,6 @@ from cep.columnar.batch import EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
 from cep.engine.histories import over_ms
-from cep.engine.history_limit import tended
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Kept
 from cep.engine.keyed_state import KeyedState, empty_state
 from cep.engine.table import prepare
 from cep.lang.bind import bind
@@ -26,9 +22,7 @@ from cep.lang.load import load_text
 from cep.lang.walk import histories as histories_in
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program
-from cep.state.pages import decode_page, encode_page
-from cep.state.past import HeldBlocks, decode_head, decode_segment, encode_head, encode_segment, stored
-from tests.engine.bridge import Delivery, batch_of, event_id, program_of, split, whole
+from tests.engine.bridge import Delivery, batch_of, event_id, program_of, split, through_bytes, whole
 from tests.oracle.expressions import Value
 from tests.oracle.histories import value_at
 from tests.oracle.matcher import Event
@@ -134,22 +128,6 @@ def engine_values(program: Program, deliveries: Sequence[Delivery], expr: Sequen
         after = advance(program, keyed_state, batch, watermark_ms).keyed_state
         keyed_state = through_bytes(program, after, watermark_ms)
     return found
-
-
-def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> KeyedState:
-    """The state as a runner has it at the next micro-batch, with every segment read again."""
-    assert program.histories is not None
-    written: dict[int, bytes] = {}
-
-    def load(kept: Kept) -> Block:
-        return decode_segment(written[kept.number])
-
-    known = tended(program.histories, after.histories, watermark_ms)
-    for segment in known.segments:
-        if segment.kept is not None:
-            written[segment.kept.number] = encode_segment(segment.load())
-    head = encode_head(stored(known, written.__setitem__, load, HeldBlocks(0)))
-    return replace(decode_page(encode_page(after)), histories=decode_head(head, load))
 
 
 def _values(
