@@ -306,7 +306,8 @@ def _free_ports() -> tuple[int, int]:
 
 
 def main() -> None:
-    """Serve until standard input ends, so that the broker never outlives who started it."""
+    """Serve until standard input ends, or a SIGTERM, so that the broker never outlives who started it."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with open_kafka() as kafka:
         print(kafka.address, flush=True)
         sys.stdin.read()

@@ -23,10 +23,12 @@ from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
 from cep.runners.warm_start import WarmStart, open_warm_start
+from cep.sinks.files import FileSink
 from cep.sinks.letters import LetterFiles
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 
 URLS = ("http://", "https://")
+_PARQUET = "parquet:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,10 @@ def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> 
         if rule.diagnostics:
             sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
         log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
+
+
+def files_of(where: str) -> FileSink:
+    """The sink of `--alerts FOLDER` and `--alerts parquet:FOLDER`. Raises: SinkError if there can be no such folder."""
+    if where.startswith(_PARQUET):
+        return FileSink(Path(where.removeprefix(_PARQUET)), "parquet")
+    return FileSink(Path(where))

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import URLS, job_of, stop_on_signals, tell_problems, webhook_of
+from cep.cli.given_job import URLS, files_of, job_of, stop_on_signals, tell_problems, webhook_of
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
@@ -28,7 +28,6 @@ from cep.runners.observe import Log, Observed, served
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.console import ConsoleSink
-from cep.sinks.jsonl import JsonLinesSink
 from cep.sinks.kafka import KafkaLetters, KafkaTarget, KafkaTransactionSink
 from cep.sinks.letters import LetterFiles
 from cep.sources.registry.kafka import RecordFormat
@@ -203,7 +202,7 @@ def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
         elif where.startswith(URLS):
             sinks.append(webhook_of(settings, where))
         else:
-            sinks.append(JsonLinesSink(Path(where)))
+            sinks.append(files_of(where))
     return sinks
 
 

@@ -24,6 +24,7 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import (
     URLS,
     beginning_of,
+    files_of,
     job_of,
     opened,
     range_of,
@@ -44,7 +45,6 @@ from cep.runners.observe import Log, Observed, served
 from cep.runners.warm_start import WarmStart
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
-from cep.sinks.jsonl import JsonLinesSink
 from cep.sinks.kafka import KafkaSink, KafkaTarget, KafkaTransactionSink
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
@@ -208,7 +208,7 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
         elif where.startswith(URLS):
             sinks.append(webhook_of(settings, where))
         elif not where.startswith("kafka:"):
-            sinks.append(JsonLinesSink(Path(where)))
+            sinks.append(files_of(where))
         elif at_once:
             sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), client))
         else:

@@ -18,7 +18,7 @@ from cep.cli.diff import print_changes
 from cep.rulebook.compare import compare
 from cep.rulebook.held import SHADOW
 from cep.runners.rule_output import HELD_FOLDER, STATUS_FILE
-from cep.sinks.jsonl import read_alerts
+from cep.sinks.files import read_alerts
 
 HELP = """\
 Compare what a shadow version has found with what the live version of the rule has sent, over the time that the shadow

@@ -246,8 +246,8 @@ class OutputSettings(_Section):
 
     alerts: Texts = _setting(
         (),
-        "`console`, `kafka:TOPIC`, the URL of a webhook, or a folder for JSON lines; may be several. The console if "
-        "none is named.",
+        "`console`, `kafka:TOPIC`, the URL of a webhook, a folder for JSON lines, or `parquet:FOLDER`; may be several. "
+        "The console if none is named.",
         "--alerts",
         "WHERE",
         '["kafka:alerts"]',

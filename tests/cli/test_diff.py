@@ -13,7 +13,7 @@ from cep.cli.main import main
 from cep.rulebook.held import Policies, hold_back
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
-from cep.sinks.jsonl import JsonLinesSink
+from cep.sinks.files import FileSink
 from tests.rulebook.records import new_book, upsert
 from tests.rulebook.test_held import alert, table
 
@@ -77,7 +77,7 @@ def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pyte
     )  # fmt: skip
     sent, _ = output.take(alerts, orjson.dumps(rule_status(book)), 0)
     assert sent.equals(hold_back(alerts, Policies(), {}).alerts)
-    JsonLinesSink(tmp_path / "alerts").write(sent, 0)
+    FileSink(tmp_path / "alerts").write(sent, 0)
     report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == 0
     found = " ".join(capsys.readouterr().out.split())

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
-from cep.sinks.jsonl import JsonLinesSink, read_alerts
+from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaTransactionSink
 from tests.real_kafka import KafkaCluster
 from tests.sinks.alerts import alert_table
@@ -33,7 +34,12 @@ def _console(_: Path) -> Iterator[Subject]:
 
 
 def _jsonl(folder: Path) -> Iterator[Subject]:
-    yield Subject(JsonLinesSink(folder), lambda: [alert["alert_id"] for alert in read_alerts(folder)])
+    yield Subject(FileSink(folder), lambda: [alert["alert_id"] for alert in read_alerts(folder)])
+
+
+def _parquet(folder: Path) -> Iterator[Subject]:
+    sink = FileSink(folder, "parquet")
+    yield Subject(sink, lambda: [str(name) for name in pq.read_table(folder).column("alert_id").to_pylist()])
 
 
 def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
@@ -47,7 +53,7 @@ def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
     yield Subject(KafkaTransactionSink(to), delivered)
 
 
-@pytest.fixture(params=[_console, _jsonl, _kafka])
+@pytest.fixture(params=[_console, _jsonl, _parquet, _kafka])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     yield from request.param(request.getfixturevalue("kafka_broker") if request.param is _kafka else tmp_path)
 

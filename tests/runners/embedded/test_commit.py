@@ -18,8 +18,8 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.job import Job
 from cep.sinks.base import AlertSink
+from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
-from cep.sinks.jsonl import JsonLinesSink
 from cep.sources.live.base import Chunk, Positions
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
 from tests.runners.spark.live_cases import END, disordered, rules
@@ -185,7 +185,7 @@ def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp
 def test_files_hold_each_alert_once(tmp_path: Path) -> None:
     lines = disordered(list(morning()), LATENESS_MS, seed=5)
     for life in range(100):
-        if run(tmp_path / "job", JsonLinesSink(tmp_path / "alerts"), lines, life, Steps(9 + 4 * life)):
+        if run(tmp_path / "job", FileSink(tmp_path / "alerts"), lines, life, Steps(9 + 4 * life)):
             break
     found = [line for path in sorted((tmp_path / "alerts").iterdir()) for line in path.read_bytes().splitlines()]
     assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))

@@ -25,7 +25,7 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.job import Job
-from cep.sinks.jsonl import JsonLinesSink
+from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
 from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
@@ -62,7 +62,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     commits = Commits(StoreSettings(tmp_path / "job", "rocksdb"))
     engine = Engine(job, tuple(r.to_json() for r in known.values()), commits.store, Workers(2))
     sources = Sources(FilesSource(tmp_path / "events", follow=True), FilesSource(tmp_path / "control", follow=True))
-    outlets = Outlets((JsonLinesSink(tmp_path / "alerts"),), tmp_path / "letters")
+    outlets = Outlets((FileSink(tmp_path / "alerts"),), tmp_path / "letters")
     totals: Counter[str] = Counter()
     stop = threading.Event()
 

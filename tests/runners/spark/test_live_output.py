@@ -12,7 +12,7 @@ from cep.runners.live_progress import read_progress
 from cep.runners.output import encode_alerts
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE
-from cep.sinks.jsonl import JsonLinesSink, read_alerts
+from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.letters import LetterFiles
 from tests.sinks.alerts import alert_table
 
@@ -35,9 +35,7 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     reports: list[BatchReport] = []
 
     def output() -> LiveOutput:
-        return LiveOutput(
-            tmp_path, LetterFiles(tmp_path / "letters"), [JsonLinesSink(tmp_path / "alerts")], reports.append
-        )
+        return LiveOutput(tmp_path, LetterFiles(tmp_path / "letters"), [FileSink(tmp_path / "alerts")], reports.append)
 
     assert read_progress(tmp_path)[0] == -1
     output().take_table(micro_batch(0), 0)

@@ -18,7 +18,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.runners.live_progress import read_progress
-from cep.sinks.jsonl import read_alerts
+from cep.sinks.files import read_alerts
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark

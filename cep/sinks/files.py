@@ -1,0 +1,103 @@
+"""Alerts → files, one for each micro-batch that has any: JSON lines or Parquet.
+
+    alerts/batch-0000000000000000007.jsonl
+    alerts/batch-0000000000000000007.parquet
+
+A file is written under another name, made durable, and renamed: a reader sees all of it or nothing, and a micro-batch
+that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique; a
+file with other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the
+alert table, and Spark, Arrow and DuckDB read the folder as one table.
+Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError
+from cep.sinks.json_form import json_lines
+
+Form = Literal["jsonl", "parquet"]
+_PREFIX = "batch-"
+
+
+class FileSink:
+    """Writes into `directory`, which is made if it is not there. Raises: SinkError if it cannot be."""
+
+    def __init__(self, directory: Path, form: Form = "jsonl") -> None:
+        self._directory = directory
+        self._form = form
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError(f"the folder for alerts {directory} cannot be made: {error}; give another") from error
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Write the micro-batch's file; none for no alerts. Raises: SinkError, the old file is then as it was."""
+        if alerts.num_rows == 0:
+            return
+        # 19 digits hold every int64, so that the order of names is the order of batches.
+        path = self._directory / f"{_PREFIX}{batch_id:019d}.{self._form}"
+        try:
+            _refuse_strangers(path, alerts)
+            replace_file(path, lambda file: _fill(file, alerts, self._form))
+        except OSError as error:
+            raise SinkError(
+                f"{alerts.num_rows} alerts of batch {batch_id} cannot be written to {path}: {error}; "
+                "make room or give another folder, then start again: nothing is lost"
+            ) from error
+
+    def close(self) -> None:
+        """Nothing is held between writes."""
+
+
+def read_alerts(directory: Path) -> Iterator[dict[str, Any]]:
+    """Every alert that the sink has written to the folder as JSON lines, in the order of the micro-batches.
+
+    Raises: SinkError for a line that is not JSON, with the file and the line.
+    """
+    for path in sorted(directory.glob(f"{_PREFIX}*.jsonl")):
+        yield from _read_lines(path)
+
+
+def _fill(file: BinaryIO, alerts: pa.Table, form: Form) -> None:
+    if form == "parquet":
+        pq.write_table(alerts, file, compression="zstd")
+    else:
+        file.writelines(line + b"\n" for line in json_lines(alerts))
+
+
+def _refuse_strangers(path: Path, alerts: pa.Table) -> None:
+    if not path.exists():
+        return
+    ours, theirs = set(alerts["alert_id"].to_pylist()), _ids(path)
+    if ours != theirs:
+        raise SinkError(
+            f"{path} holds {len(theirs)} alerts, {len(ours & theirs)} of them among the {len(ours)} of this batch: "
+            "another job writes here; give each checkpoint a folder of its own, or move the file away"
+        )
+
+
+def _ids(path: Path) -> set[str]:
+    if path.suffix == ".jsonl":
+        return {alert["alert_id"] for alert in _read_lines(path)}
+    try:
+        return set(pq.read_table(path, columns=["alert_id"])["alert_id"].to_pylist())
+    except pa.ArrowException as error:
+        raise SinkError(f"{path} is not a Parquet file of alerts ({error}); move the file away") from error
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                yield orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise SinkError(f"{path}:{number} is not JSON ({error}); move the file away") from error
