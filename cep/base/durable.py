@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], *, many_writers: bool = False) -> None:
+def replace_file(
+    path: Path, content: bytes | Callable[[BinaryIO], object], *, many_writers: bool = False, is_last: bool = True
+) -> None:
     """Put a file in place of the one that has the name, if there is one; its folder is made if it is not there.
 
     `content` is the bytes, or what writes them. With `many_writers` several processes may write the same file at once.
+    Of several files in a folder only the last one needs step 4; the others may say that they are not it.
     Raises: OSError, and what `content` raises; the file is then as it was.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +40,8 @@ def replace_file(path: Path, content: bytes | Callable[[BinaryIO], object], *, m
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    sync(path.parent)
+    if is_last:
+        sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -61,6 +61,8 @@ PIECES_KEPT_MAX = 20_000
 # Constants, columns, conditions and instructions that compiled rules of a process share. Those of rules that are gone
 # stay, so beyond it all is forgotten, and the rules in force are compiled again.
 SYMBOLS_MAX = 262_144
+# Micro-batches of a live job that it can go back by: as many as Spark keeps (spark.sql.streaming.minBatchesToRetain).
+MICRO_BATCHES_KEPT = 100
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over

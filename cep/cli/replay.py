@@ -26,6 +26,7 @@ from cep.rulebook.levels import by_level
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
 from cep.runners.job import Job
+from cep.runners.letters import under_rules
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.runners.rule_output import held_lines
 from cep.runners.warm_start import About, Ending, check_free, finish
@@ -118,7 +119,9 @@ def run(options: argparse.Namespace) -> int:
     replayed.counters.update(counted(found))
     if ending is not None:
         _finish(ending, replayed, deployment, records, found, options.key_groups)
-    paths = write_outputs(found.alerts, replayed.dead_letters, options.out, format_, held_lines(found))
+    rulebook = deployment.rulebook
+    letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
+    paths = write_outputs(found.alerts, letters, options.out, format_, held_lines(found))
     _print_summary(deployment, replace(replayed, alerts=found.alerts), paths, ending)
     return 1 if findings else 0
 

@@ -76,11 +76,13 @@ class SnoozeReport:
 class RulebookReport:
     """What `cep` and the runners print of a rulebook. Counters start at 0 in every process.
 
-    `last_versions` are those of all rules that are known, the retired ones too; `paused` those that are paused now or
-    will be.
+    `epoch` counts the changes of this job; `content_hash` is the same for every job that has got the same records,
+    in whatever order. `last_versions` are those of all rules that are known, the retired ones too; `paused` those that
+    are paused now or will be.
     """
 
     epoch: int
+    content_hash: str
     rules: tuple[RuleReport, ...]
     last_versions: dict[str, int]
     paused: tuple[str, ...]

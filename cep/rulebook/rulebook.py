@@ -150,6 +150,22 @@ class Rulebook:
         text = "\n".join([repr(self.schema), *(f"{rule.epoch} {rule.mark}" for rule in self.deployed())])
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def content_hash(self) -> str:
+        """What the rulebook comes to once its last change has started: SHA-256 of the last word on each rule.
+
+        Unlike the epoch, which counts the changes that this job has applied, it does not depend on the order in which
+        records came, how often, or whether older ones had been compacted away.
+        """
+        rules = [
+            [rule.rule_id, rule.version, rule.status, rule.content_hash]
+            for rule in self.deployed()
+            if rule.starts_until_ms == TIME_MS_MAX
+        ]
+        last = [[name, known.version, known.shadow_version, known.switch.version] for name, known in self.known.items()]
+        text = json.dumps([sorted(rules), sorted(last), self.snoozes.versions()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
     # -------------------------------------------------------------------------------------------- changes
 
     def apply(self, record: ControlRecord, seen_ms: int | None) -> Outcome:
@@ -292,6 +308,7 @@ class Rulebook:
         """What is in force, what was refused and why, and how many records came to which end."""
         return RulebookReport(
             epoch=self.epoch,
+            content_hash=self.content_hash,
             rules=tuple(
                 RuleReport(
                     rule_id=rule.rule_id,

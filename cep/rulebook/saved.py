@@ -68,6 +68,16 @@ def save(book: Rulebook) -> Saved:
     return Saved(b'{"rules":{' + rules.encode() + b"}," + _json(index).removeprefix(b"{"), records)
 
 
+def record_digests(index: bytes) -> set[str]:
+    """The records that an index names. Raises: StateCorruptError."""
+    try:
+        rules = json.loads(index)["rules"].values()
+        held = [change[3] for rule in rules for track in ("live", "shadow") for change in rule[track]]
+        return {digest for digest, _, _ in (entry for entry in held if entry is not None)}
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise _corrupt(index, error) from error
+
+
 def restore(
     index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None
 ) -> Rulebook:

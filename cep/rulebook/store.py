@@ -14,6 +14,7 @@ Tested by: tests/rulebook/test_store.py
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from cep.base.errors import SinkError, StateCorruptError
 from cep.base.schema import Schema
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import Saved, restore
+from cep.rulebook.saved import Saved, record_digests, restore
 
 _INDEX, _RECORD, _CONTROL = "index", "record", "control"
 
@@ -35,8 +36,9 @@ class RulebookStore:
 
     def put(self, saved: Saved) -> str:
         """Keep a rulebook; returns its digest. Raises: SinkError if the folder cannot be written."""
-        for digest, data in saved.records.items():
-            self._put(_RECORD, digest, data)
+        missing = [digest for digest in saved.records if not (self.directory / _RECORD / digest).exists()]
+        for digest in missing:
+            self._put(_RECORD, digest, saved.records[digest], is_last=digest == missing[-1])
         self._put(_INDEX, saved.digest, saved.index)  # last: an index never names what is not there
         return saved.digest
 
@@ -54,12 +56,31 @@ class RulebookStore:
         """What `put_control` was given. Raises: StateCorruptError."""
         return self._get(_CONTROL, digest)
 
-    def _put(self, kind: str, digest: str, data: bytes) -> None:
+    def prune(self, kept: Collection[str]) -> int:
+        """Remove every rulebook but these, the records that none of them has, all control records of micro-batches, and
+        what killed processes have left half written. To be called between micro-batches; returns how many files went.
+
+        Raises: SinkError, StateCorruptError if one that is kept cannot be read.
+        """
+        records = {digest for index in kept for digest in record_digests(self._get(_INDEX, index))}
+        wanted = {_INDEX: set(kept), _RECORD: records, _CONTROL: set()}
+        count = 0
+        try:
+            for kind, names in wanted.items():
+                for path in (self.directory / kind).glob("*"):
+                    if path.name not in names:
+                        path.unlink(missing_ok=True)
+                        count += 1
+        except OSError as error:
+            raise SinkError(f"{self.directory} cannot be cleared: {error}; nothing is lost, mend the folder") from error
+        return count
+
+    def _put(self, kind: str, digest: str, data: bytes, *, is_last: bool = True) -> None:
         path = self.directory / kind / digest
         if path.exists():
             return
         try:
-            replace_file(path, data, many_writers=True)
+            replace_file(path, data, many_writers=True, is_last=is_last)
         except OSError as error:
             raise SinkError(
                 f"{path} cannot be written: {error}; the job goes on from its checkpoint once it can"

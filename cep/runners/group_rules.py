@@ -15,8 +15,11 @@ from typing import TypeVar
 
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
-from cep.model.rule import HeartbeatRecord, parse_control
+from cep.lang.render import to_json
+from cep.model.rule import HeartbeatRecord, RollbackRecord, RuleChange, SnoozeRecord, UpsertRecord, parse_control
 from cep.rulebook.levels import by_level
+from cep.rulebook.meaning import content_hash
+from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
@@ -170,8 +173,21 @@ def apply_records(
         if outcome.late_ms:
             counters["rule_late_ms"] += outcome.late_ms
         if outcome.kind == "refused":
-            letters.append(dead_letter(Poison("control_refused", outcome.full_reason, text)))
+            letters.append(_refused(record, outcome, text))
     return letters, counters, heartbeat_ms
+
+
+def _refused(record: RuleChange | SnoozeRecord, outcome: Outcome, text: str) -> bytes:
+    """The letter of a record that was read and refused: which version it was, and what is wrong at which place."""
+    upsert = record.rule if isinstance(record, RollbackRecord) else record
+    sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
+    more = {
+        "rule_id": record.id,
+        "version": record.version,
+        "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
+        "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
+    }
+    return dead_letter(Poison("control_refused", outcome.full_reason, text), more)
 
 
 def beyond_levels(rulebook: Rulebook, levels_count: int) -> Iterator[bytes]:

@@ -6,10 +6,11 @@ Tested by: tests/runners/test_letters.py, tests/runners/spark/test_packed.py, te
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 import pyarrow.compute as pc
 
 from cep.columnar.batch import EventBatch, concat_batches
@@ -19,10 +20,16 @@ from cep.runners.job import Job, StepOutput
 _RECORD_TEXT_MAX = 2_000
 
 
-def dead_letter(poison: Poison) -> bytes:
-    """A record that was set aside, as a JSON object: code, reason and the record itself, cut to a limit."""
-    letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX]}
+def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
+    """A record that was set aside, as a JSON object: code, reason, the record itself, cut to a limit, and `more`."""
+    letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX], **(more or {})}
     return json.dumps(letter, ensure_ascii=False).encode()
+
+
+def under_rules(letters: Iterable[bytes], epoch: int, content_hash: str) -> list[bytes]:
+    """The letters, JSON objects, each with what the rules were when its event or record was set aside."""
+    rules = orjson.dumps({"epoch": epoch, "rulebook": content_hash})[1:]
+    return [letter.rstrip()[:-1] + b"," + rules for letter in letters]
 
 
 def on_time(

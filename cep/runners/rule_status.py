@@ -1,7 +1,7 @@
 """What a job says of its rules: rulebook → one JSON value, for the status topic, the status file, and those who hold
 alerts back.
 
-    {"digest": …, "epoch": 7, "rules": [{"rule_id": …, "version": …, "status": …, "content_hash": …, "from_ms": …}],
+    {"digest": …, "epoch": 7, "content_hash": …, "rules": [{"rule_id": …, "version": …, "from_ms": …}],
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
      "policies": {…}}
 

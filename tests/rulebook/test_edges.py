@@ -8,6 +8,7 @@ import orjson
 
 from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.files import read_rules
+from cep.rulebook.meaning import content_hash
 from cep.runners.group_rules import apply_records
 from tests.rulebook.records import SOURCE, new_book, upsert
 
@@ -32,7 +33,10 @@ def test_a_rule_that_stops_compiling_leaves_the_version_before_in_force() -> Non
     assert (counters["control_applied"], counters["control_refused"], book.epoch) == (1, 1, 1)
     assert [rule.version for rule in book.deployed()] == [1]
     assert [(refusal.rule_id, refusal.version) for refusal in book.report().refused] == [("r", 2)]
-    assert "CEP" in orjson.loads(letters[0])["reason"]
+    letter = orjson.loads(letters[0])
+    assert (letter["rule_id"], letter["version"], letter["content_hash"]) == ("r", 2, content_hash(broken))
+    assert letter["diagnostics"][0]["code"] in letter["reason"]
+    assert letter["diagnostics"][0]["span"]["line"] > 1, "it says where in the pattern"
     mended = apply_records(book, (upsert(3).to_json(),), NOW_MS)[1]
     assert mended["control_applied"] == 1
     assert book.report().refused == ()

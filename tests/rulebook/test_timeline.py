@@ -19,11 +19,13 @@ from cep.model.rule import (
     RollbackRecord,
     SnoozeRecord,
     UpsertRecord,
+    topic_key,
     utc_text,
 )
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from tests.rulebook.records import SCHEMA
-from tests.rulebook.timeline import DOMAIN, Arrival, Payment, engine, reference, upsert
+from tests.rulebook.timeline import DOMAIN, Arrival, Payment, alerts_of, engine, reference, upsert
 
 IDS = ("a", "b")
 EVENTS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from([50, 50, 650, 900])), min_size=4, max_size=24).map(
@@ -75,6 +77,10 @@ def records(draw: st.DrawFn) -> list[ControlRecord]:
     return [*ordered, *again]
 
 
+# After every change and every pause, whenever they came.
+LATER = [Payment(10_000 + number, minor) for number, minor in enumerate([50, 650, 50, 900, 50, 650, 900])]
+
+
 def in_force(book: Rulebook) -> object:
     """What holds from the last change on: the rulebook without what is only on its way out."""
     report = book.report()
@@ -97,15 +103,24 @@ def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject)
         found += [data.draw(change(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 5)))]
         found += [data.draw(turn(rule_id, v, times[v - 1])) for v in range(1, data.draw(st.integers(1, 4)))]
     found.append(SnoozeRecord(id="a", version=1, until=utc_text(END_MS), by="someone"))
+    mixed = data.draw(st.permutations(found + data.draw(st.lists(st.sampled_from(found), max_size=5))))
+    compacted = list({topic_key(record): record for record in found}.values())
     books = []
-    for order in (found, data.draw(st.permutations(found + data.draw(st.lists(st.sampled_from(found), max_size=5))))):
+    for order in (found, mixed, compacted):
         book = Rulebook(SCHEMA, (DOMAIN,))
         seen_ms = 0
         for record in order:
             seen_ms += data.draw(st.integers(0, 20))
             book.apply(record, seen_ms or None)
+            if data.draw(st.booleans()):
+                book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,))
         books.append(book)
-    assert in_force(books[0]) == in_force(books[1])
+    assert in_force(books[0]) == in_force(books[1]) == in_force(books[2])
+    assert len({book.content_hash for book in books}) == 1
+    # And what they find from then on: all that an alert carries but the number of the change in the job's own history.
+    alerts = [alerts_of(book, LATER).drop_columns(["epoch"]) for book in books]
+    assert alerts[0].equals(alerts[1])
+    assert alerts[0].equals(alerts[2])
 
 
 def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st.DataObject) -> list[Arrival]:

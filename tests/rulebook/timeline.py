@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
+from cep.engine.alerts import sort_alerts
 from cep.engine.keyed_state import KeyedState, fit
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
@@ -216,6 +217,13 @@ def engine(
     alerts = [(*rule, start, end) for rule, start, end in zip(rules, starts, ends, strict=True)]
     assert len(alerts) == len(set(alerts)), "an alert came twice"
     return set(alerts)
+
+
+def alerts_of(book: Rulebook, events: Sequence[Payment]) -> pa.Table:
+    """All that the alerts of a rulebook carry, on events alone."""
+    output = StepOutput()
+    _step(Programs(), book, None, as_batch(events), TIME_MS_MAX, output)
+    return sort_alerts(output.alert_table())
 
 
 def _step(

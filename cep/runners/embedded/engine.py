@@ -39,6 +39,7 @@ from cep.runners.event_time import PartitionTimes, due_before, merged, watermark
 from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
+from cep.runners.letters import under_rules
 from cep.runners.rule_output import held_lines
 from cep.runners.warm_start import WarmStart, check_fits, laid_out
 from cep.state.pages import StoredPage
@@ -140,6 +141,8 @@ class Engine:
         policies = Policies.of(self._rulebook.rulebook)
         held = hold_back(alerts, policies, self._memory)
         self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
+        if letters:
+            letters = under_rules(letters, self.epoch, self._rulebook.rulebook.content_hash)
         letters += held_lines(held)
         counters.update(counted(held))
         # Not before: events that waited may belong to a version that is over by now.

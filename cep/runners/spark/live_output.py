@@ -33,6 +33,9 @@ from pyspark.sql import DataFrame
 from cep.base.errors import CepError
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.runners.beginning import read_beginning
+from cep.runners.kept_rulebooks import KeptRulebooks
+from cep.runners.letters import under_rules
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
@@ -77,6 +80,7 @@ class LiveOutput:
         self.batch_id, self.totals = read_progress(directory)
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
+        self._rulebooks = KeptRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
         self._stopping = threading.Event()
@@ -128,6 +132,8 @@ class LiveOutput:
         if self.rules is not None:
             alerts, held = self.rules.take(alerts, status, batch_id)
             counters.update(held)
+            status_now = self.rules.status
+            letters = under_rules(letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
         for sink in self._sinks:
             sink.write(alerts, batch_id)
@@ -139,6 +145,8 @@ class LiveOutput:
             self.batch_id = batch_id
             self.totals.update(counters)
             write_progress(self._directory, batch_id, self.totals)
+            if status is not None:
+                self._rulebooks.changed(orjson.loads(status)["digest"], batch_id)
         if self._report is not None:
             records_ms, sinks_ms = (perf_counter() - sent_s) * 1_000, (sent_s - started_s) * 1_000
             phases_ms = {"matching": matching_ms, "sinks": sinks_ms, "records": records_ms}
