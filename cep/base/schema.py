@@ -167,8 +167,9 @@ class Schema:
 def misreadings(stored: Schema, schema: Schema) -> list[str]:
     """Why keyed state that was written with one schema would be misread with another; nothing if it would not.
 
-    Fields may be added and dropped, enums may gain symbols at their end, event types may be added after the others:
-    columns go by name, and codes keep their meaning.
+    Fields may be added and dropped, and may become nullable, enums may gain symbols at their end, event types may be
+    added after the others: columns go by name and have nulls, and codes keep their meaning. A decimal of another scale
+    is refused: runs hold sums in units of the old one.
     """
     found = []
     for code, before in enumerate(stored.event_types):
@@ -184,5 +185,7 @@ def misreadings(stored: Schema, schema: Schema) -> list[str]:
 
 
 def is_wider(type_: Type, other: Type) -> bool:
-    """Whether the other type is this one, or an enum that this one adds symbols to: every value has the same slot."""
-    return replace(type_, symbols=type_.symbols[: len(other.symbols)]) == other
+    """Whether a value of the other type is the same slot in this one: the same type, maybe null where the other is
+    never, maybe with symbols that the other enum has not."""
+    nullable = type_.nullable or other.nullable
+    return replace(type_, symbols=type_.symbols[: len(other.symbols)]) == other.as_nullable(nullable)

@@ -68,7 +68,10 @@ def _read(source: str) -> Checked:
 
 
 def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
-    """The rule's event types must be the job's: an enum's code or a decimal's scale that differs is a wrong answer."""
+    """The rule's event types must be the job's: an enum's code or a decimal's scale that differs is a wrong answer.
+
+    A field of the job may be null where the rule knows no null: its events have become so since.
+    """
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
     for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
         wanted = own.event_type(name)
@@ -77,20 +80,23 @@ def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
         if offered is None:
             names = tuple(e.name for e in job.event_types)
             return f"the job has no events `{name}`{_did_you_mean(name, names)}"
-        reason = _fields_reason(wanted, offered, {wanted.id_field, wanted.time_field, *_names(pattern)})
+        read = {wanted.id_field, wanted.time_field, *_names(pattern)}
+        reason = _fields_reason(wanted, offered, read, makes_events=pattern.produces is not None)
         if reason:
             return reason
     return ""
 
 
-def _fields_reason(wanted: EventType, offered: EventType, read: set[str]) -> str:
+def _fields_reason(wanted: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
     for field in wanted.fields:
         found = offered.field(field.name)
         if found is None:
             if field.name not in read:
                 continue  # the job has dropped it, and nobody will miss it
             return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
-        if not is_wider(found.type, field.type):
+        # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
+        fits = is_wider(found.type, field.type)
+        if not fits or (makes_events and field.name in read and found.type.nullable != field.type.nullable):
             return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {found.type} in the job"
     return ""
 

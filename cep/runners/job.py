@@ -109,19 +109,19 @@ class Job:
 
 
 class Programs:
-    """Compiled programs by rulebook: a process compiles each rulebook once, whatever the number of key groups."""
+    """Compiled programs by rulebook and event types: a process compiles each once, however many key groups ask."""
 
     def __init__(self) -> None:
-        self._programs: dict[str, list[dict[KeyDomain, Program]]] = {}
+        self._programs: dict[tuple[str, Schema], list[dict[KeyDomain, Program]]] = {}
 
     def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
         """The program of each key domain that has rules at a level (rulebook/levels.py)."""
-        fingerprint = rulebook.fingerprint
-        if fingerprint not in self._programs:
+        at = (rulebook.fingerprint, schema)
+        if at not in self._programs:
             if len(self._programs) >= _PROGRAMS_KEPT:
                 del self._programs[next(iter(self._programs))]
-            self._programs[fingerprint] = programs_by_level(rulebook, schema)
-        levels = self._programs[fingerprint]
+            self._programs[at] = programs_by_level(rulebook, schema)
+        levels = self._programs[at]
         return levels[level] if level < len(levels) else {}
 
 

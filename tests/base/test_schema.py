@@ -94,12 +94,18 @@ def changed(**types: Type | None) -> Schema:
         ({"status": Type(Kind.ENUM, symbols=("approved",))}, "`e.status` was"),
         ({"amount": Type(Kind.DECIMAL, scale=3)}, "`e.amount` was decimal(2) and is decimal(3)"),
         ({"amount": Type(Kind.INT)}, "`e.amount` was decimal(2) and is int"),
-        ({"note": Type(Kind.STRING, nullable=True)}, "`e.note` was string and is string?"),
+        ({"note": Type(Kind.STRING, nullable=True)}, ""),
+        ({"amount": Type(Kind.DECIMAL, nullable=True, scale=3)}, "`e.amount` was decimal(2) and is decimal(3)?"),
     ],
 )
 def test_what_stored_events_still_mean(types: dict[str, Type | None], told: str) -> None:
     found = misreadings(changed(), changed(**types))
     assert found == [] if not told else told in found[0]
+
+
+def test_what_may_be_null_stays_so() -> None:
+    before = changed(note=Type(Kind.STRING, nullable=True))
+    assert misreadings(before, changed()) == ["`e.note` was string? and is string"]
 
 
 def test_event_types_keep_their_places() -> None:

@@ -58,6 +58,13 @@ def test_a_job_may_have_more_symbols() -> None:
     assert "enum(good, bad) in the rule and enum(bad, good) in the job" in reason(job("bad", "good"), source=source)
 
 
+def test_a_field_of_the_job_may_have_become_nullable() -> None:
+    amount = Type(Kind.DECIMAL, nullable=True, scale=2)
+    assert reason(with_amount(amount)) == ""
+    optional = SOURCE.replace("decimal(2)", "decimal(2)?", 1)
+    assert "decimal(2)? in the rule and decimal(2) in the job" in reason(source=optional)
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -69,7 +76,7 @@ def test_a_job_may_have_more_symbols() -> None:
         ({"domains": (("account_id",), ("a", "b"))}, "by (card_id), only by: account_id; a, b"),
         ({"schema": Schema(())}, "no events `payment`"),
         ({"schema": with_amount(Type(Kind.DECIMAL, scale=3))}, "is decimal(2) in the rule and decimal(3) in the job"),
-        ({"schema": with_amount(Type(Kind.DECIMAL, nullable=True, scale=2))}, "decimal(2)? in the job"),
+        ({"schema": with_amount(Type(Kind.DECIMAL, nullable=True, scale=3))}, "decimal(3)? in the job"),
         ({"source": WITH_OTHER.replace("amount > large", "amount > large + other")}, "a field `other` that the job's"),
     ],
 )

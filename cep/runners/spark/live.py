@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,6 +24,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import (
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    LongType,
+    StructField,
+    StructType,
+)
 
 from cep.base.errors import SourceError, UsageError
 from cep.rulebook.kafka import StatusTopic
@@ -49,6 +59,7 @@ _PLACE_ARROW = pa.schema([("place", pa.binary())])
 _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
+_DECIMAL_DIGITS = 38  # the most that Spark has
 
 
 _JSON = RecordFormat()
@@ -202,14 +213,31 @@ def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame
     reader = spark.readStream
     if source.files_per_trigger is not None:
         reader = reader.option("maxFilesPerTrigger", source.files_per_trigger)
-    first = next(iter(sorted(directory.glob("*.parquet"))), None)
-    if first is None:
+    files = sorted(directory.glob("*.parquet"))
+    if not files:
         lines = reader.option("pathGlobFilter", _JSON_FILES).text(str(directory))
         return _unread(lines, source).select("value"), "value"
-    # A stream must know its columns before it starts. Files that come later may lack some, but add none.
-    columns = spark.read.parquet(str(first)).schema
+    # A stream must know its columns before it starts. Files that come later may lack some, but add none until it starts
+    # again; their numbers may be of wider types.
+    columns = widest([spark.read.parquet(str(path)).schema for path in dict.fromkeys((files[0], files[-1]))])
     rows = reader.schema(columns).option("pathGlobFilter", "*.parquet").parquet(str(directory))
     return _unread(rows, source).select(*columns.names), None
+
+
+def widest(schemas: Sequence[StructType]) -> StructType:
+    """All columns of files that were written at different times, numbers in the widest type of their kind."""
+    found: dict[str, DataType] = {}
+    for column in (column for schema in schemas for column in schema.fields):
+        type_, known = column.dataType, found.get(column.name)
+        if isinstance(type_, IntegralType):
+            type_ = LongType()
+        elif isinstance(type_, FloatType):
+            type_ = DoubleType()
+        elif isinstance(type_, DecimalType):
+            scale = max(type_.scale, known.scale if isinstance(known, DecimalType) else 0)
+            type_ = DecimalType(_DECIMAL_DIGITS, scale)
+        found[column.name] = type_
+    return StructType([StructField(name, type_) for name, type_ in found.items()])
 
 
 def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:

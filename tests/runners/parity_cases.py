@@ -1,0 +1,118 @@
+"""Streams and rulebooks for the parity of all runners: the simulated day, public data, and rules drawn by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.model.rule import ControlRecord, UpsertRecord, utc_text
+from cep.rulebook.deploy import deploy
+from tests.runners.spark import transactions
+from tests.runners.spark.live_cases import payments, rules
+
+_EVENTS = transactions.SOURCE[: transactions.SOURCE.index("pattern")]
+_RULES_COUNT = 6
+_LINKS = ("->", "->", "->>", ",")
+_QUANTIFIERS = ("", "", "", "+", "+ greedy", "{2}", "{1,3}", "{2,} greedy", "?")
+_SKIPS = ("none", "past last", "to next", "to last a")
+_HISTORIES = (
+    "count(payment over 2 d) > 2",
+    "amount > 1.3 * avg(payment.amount over 3 d)",
+    "amount >= max(payment.amount over 5 d)",
+    "last(payment over 9 d).amount < amount",
+)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Events as JSON lines in event-time order, and the control records that a job over them begins with."""
+
+    lines: list[bytes]
+    records: list[ControlRecord]
+
+
+def simulated_day(seed: int) -> Stream:
+    """The demo's payments with all rules of this repository."""
+    return Stream(payments(seed), list(rules().values()))
+
+
+def public(customers: int | None) -> Stream:
+    """The transactions of the fraud-detection handbook's simulator, of the first customers or of all."""
+    return Stream(lines_of(customers), list(transactions.records(*transactions.BY_CUSTOMER, *transactions.BY_TERMINAL)))
+
+
+def drawn(seed: int, customers: int = 30) -> Stream:
+    """Rules drawn by a seed, a change and the end of one of them midway, over public transactions."""
+    random, lines = Random(seed), lines_of(customers)
+    times = [orjson.loads(line)["event_time"] for line in lines]
+    records: list[ControlRecord] = []
+    while len(records) < _RULES_COUNT:
+        given = drawn_rule(random, f"drawn_{seed}_{len(records)}")
+        if not deploy([given]).set_aside:
+            records.append(given)
+    old, over = records[:2]
+    assert isinstance(old, UpsertRecord)
+    changed = drawn_rule(random, old.id)
+    while deploy([changed]).set_aside:
+        changed = drawn_rule(random, old.id)
+    update = {"version": 2, "effective_at": times[len(times) // 3], "on_update": random.choice(["drain", "restart"])}
+    assert isinstance(over, UpsertRecord)
+    late = over.model_copy(update={"version": 2, "effective_at": times[len(times) // 2], "severity": "high"})
+    return Stream(lines, [*records, changed.model_copy(update=update), late])
+
+
+def lines_of(customers: int | None) -> list[bytes]:
+    """Transactions as JSON lines, in event-time order."""
+    table = transactions.transactions() if customers is not None else transactions.everything()
+    if customers is not None:
+        table = table.filter(pc.less(table["customer_id"], customers))
+    table = table.sort_by([("event_time", "ascending"), ("tx_id", "ascending")])
+    times = table["event_time"].cast(pa.int64()).to_pylist()
+    names = [name for name in transactions.COLUMNS if name != "event_time"]
+    columns: list[Sequence[object]] = [table[name].to_pylist() for name in names]
+    rows = zip(times, *columns, strict=True)
+    texts = ((ms, {n: v if n == "amount" else str(v) for n, v in zip(names, row, strict=True)}) for ms, *row in rows)
+    return [orjson.dumps({"event_time": utc_text(ms), **fields}) for ms, fields in texts]
+
+
+def drawn_rule(random: Random, name: str) -> UpsertRecord:
+    """A rule of two or three variables, which may be one that the check refuses."""
+    variables = "abc"[: random.choice((2, 2, 3))]
+    parts, where = [], []
+    for place, variable in enumerate(variables):
+        forbidden = place == len(variables) - 1 and random.random() < 0.2
+        link = f" {random.choice(_LINKS)} " if place else ""
+        quantifier = "" if forbidden else random.choice(_QUANTIFIERS)
+        parts.append(f"{link}{'!' if forbidden else ''}{variable}{quantifier}")
+        condition = _condition(random, variable, place, repeats=quantifier not in ("", "?"))
+        where.append(f"{variable}: payment  {condition}")
+    timeout = "\n  on timeout emit  n = count(a)" if random.random() < 0.3 else ""
+    source = (
+        f"{_EVENTS}pattern {name} by {random.choice(('customer_id', 'terminal_id', '(customer_id, terminal_id)'))} {{\n"
+        f"  seq    {''.join(parts)}  within {random.choice((6, 30, 90))} h\n"
+        f"  where  {chr(10).join(where)}\n"
+        f"  skip   {random.choice(_SKIPS)}\n"
+        f"  emit   n = count(a), total = sum(a.amount){timeout}\n}}\n"
+    )
+    suppress = "1 d" if random.random() < 0.3 else None
+    return UpsertRecord(
+        id=name, version=1, pattern=name, status="live", severity="low", owner="o", message="{n} of {key}",
+        source=source, suppress=suppress,
+    )  # fmt: skip
+
+
+def _condition(random: Random, variable: str, place: int, *, repeats: bool) -> str:
+    amount = f"amount {random.choice('<>')} {random.randint(1_000, 12_000) / 100:.2f}"
+    what = random.random()
+    if what < 0.3:
+        return f"{amount} and {random.choice(_HISTORIES)}"
+    if what < 0.5 and place:
+        return "amount > a.amount"
+    if what < 0.6 and repeats:
+        return f"{variable}.amount is null or amount > 1.1 * {variable}.amount"
+    return amount
