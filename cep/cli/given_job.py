@@ -81,6 +81,14 @@ def opened(
     return replace(job, begins_ms=known.begins_ms), kept, goes_on
 
 
+def check_ending(settings: Settings, *, available_now: bool) -> None:
+    """Raises: UsageError if the job is to end at a place of a topic, and has none or would wait there for ever."""
+    if settings.events.ending is not None and settings.events.topic is None:
+        raise UsageError("--ending is a place in a topic; give --topic, or leave it out")
+    if settings.events.ending is not None and not available_now:
+        raise UsageError("--ending needs --available-now: without it a job waits for what comes next")
+
+
 def webhook_of(settings: Settings, url: str) -> WebhookSink:
     """The sink for a webhook. What its receiver refuses goes to files in the checkpoint. Raises: UsageError."""
     if settings.job.checkpoint is None:

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import URLS, files_of, job_of, stop_on_signals, tell_problems, webhook_of
+from cep.cli.given_job import URLS, check_ending, files_of, job_of, stop_on_signals, tell_problems, webhook_of
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
     rules, checkpoint = _needed(settings.job.rules, "--rules"), _needed(settings.job.checkpoint, "--checkpoint")
+    check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
     records, problems = read_rules(rules)
     deployment = deploy(records)
@@ -151,7 +152,9 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
             None if asked.schema_file is None else str(asked.schema_file.resolve()),
             asked.message,
         )
-        events = TopicSource(servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes)
+        events = TopicSource(
+            servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes, asked.ending
+        )
     else:
         assert settings.events.folder is not None, "asked for above"
         events = FolderSource(settings.events.folder, settings.events.max_files)

@@ -24,6 +24,7 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import (
     URLS,
     beginning_of,
+    check_ending,
     files_of,
     job_of,
     opened,
@@ -85,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
     checkpoint = settings.job.checkpoint
     if checkpoint is not None:
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
+    check_ending(settings, available_now=options.available_now)
     sources = _sources(settings, options.available_now)
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
@@ -161,7 +163,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
         raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     events: LiveSource
     if topic is not None:
-        events = TopicSource(client, topic, settings.events.starting)
+        events = TopicSource(client, topic, settings.events.starting, settings.events.ending)
     elif folder == _STDIN:
         events = LinesSource(sys.stdin.fileno())
     else:

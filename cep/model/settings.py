@@ -20,12 +20,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.fields import FieldInfo
 
 from cep.base.errors import UsageError
 from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_LIVE_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
 from cep.model.problem import problems_of
+from cep.model.rule import utc_ms
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
@@ -33,6 +43,10 @@ _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
 _LOOPBACK = "127.0.0.1"
 _FROM_ENVIRONMENT = "env:"
 _PORT_MAX = 65_535
+# Of each topic and partition an offset; -2 is earliest, -1 latest.
+_OFFSETS = TypeAdapter(
+    dict[str, dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[int, Field(ge=-2, strict=True)]]]
+)
 _WIDTH = 100
 
 
@@ -52,6 +66,24 @@ def _duration(value: object) -> int:
 
 def _path(value: object) -> object:
     return Path(value) if isinstance(value, str) and value else value
+
+
+def _place(value: object) -> str:
+    """Offsets may stand in a file as a table."""
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    try:
+        if text in ("earliest", "latest") or _OFFSETS.validate_json(text):
+            return text
+    except ValueError:
+        pass
+    try:
+        utc_ms(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is no place in a topic; write earliest, latest, a time such as 2026-03-01T00:00:00Z, or "
+            '{"topic": {"0": 17}}'
+        ) from error
+    return text
 
 
 def _address(value: str) -> tuple[str, int] | None:
@@ -78,6 +110,7 @@ def _from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]
 PathText = Annotated[Path, BeforeValidator(_path)]
+Place = Annotated[str, BeforeValidator(_place)]
 Positive = Annotated[int, Field(ge=1, strict=True)]
 Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]
 Texts = tuple[str, ...]
@@ -181,8 +214,20 @@ class EventsSettings(_Section):
         "Settings of the schema registry's client; `env:NAME` takes a value from the environment.",
         example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
     )
-    starting: Literal["earliest", "latest"] = _setting(
-        "earliest", "Where a new job begins in the topic: earliest or latest.", "--starting", "WHERE"
+    starting: Place = _setting(
+        "earliest",
+        "Where a new job begins in the topic: earliest, latest, the first record of a time (2026-03-01T00:00:00Z), or "
+        'an offset for each partition ({"payments": {"0": 17, "1": -2}}; -2 is earliest, -1 latest; others: earliest).',
+        "--starting",
+        "WHERE",
+    )
+    ending: Place | None = _setting(
+        None,
+        "Where a start with --available-now ends in the topic, said in the same ways; what comes behind it waits for "
+        "the next start.",
+        "--ending",
+        "WHERE",
+        '"2026-03-02T00:00:00Z"',
     )
     max_records: Positive | None = _setting(
         None, "Records of a topic in one micro-batch at most.", "--max-records", "N", "200000"

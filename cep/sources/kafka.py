@@ -30,7 +30,8 @@ from confluent_kafka.admin import AdminClient
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
-from cep.sources.offsets import OffsetRange, Offsets, parse_offsets
+from cep.model.rule import utc_ms
+from cep.sources.offsets import OffsetRange, Offsets, is_time, parse_offsets
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -290,6 +291,13 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
             marks = {OFFSET_BEGINNING: earliest, OFFSET_END: latest}
             offsets[topic][partition] = marks[offset][topic][partition] if offset in marks else offset
     return offsets
+
+
+def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absent: str) -> Offsets:
+    """A place as the settings of a job say it: what `resolve_offsets` takes, or a time, as of `offsets_at_time`."""
+    if is_time(where):
+        return offsets_at_time(settings, topics, utc_ms(where))
+    return resolve_offsets(settings, topics, where, absent)
 
 
 # -------------------------------------------------------------------------------------------------- reading

@@ -94,6 +94,21 @@ def parse_offsets(text: str) -> Offsets:
         raise UsageError(f'offsets are earliest, latest or {{"topic": {{"0": 17}}}}, not {text[:200]}') from error
 
 
+def is_time(where: str) -> bool:
+    """Whether a place in a topic is a time; else it is earliest, latest or offsets."""
+    return where not in ("earliest", "latest") and not where.startswith("{")
+
+
+def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
+    """How far may be read: what is there, but no more than to `ending`, and never back behind `start`."""
+    return {
+        topic: {
+            p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p)) for p, last in of.items()
+        }
+        for topic, of in latest.items()
+    }
+
+
 def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
     """`end`, brought nearer to `start` so that no more than `records_max` offsets lie between.
 

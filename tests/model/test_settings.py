@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -73,6 +74,27 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         "$.observe.listen: 'nowhere'", "$.spark.cores", "did you mean `spark`?",
     ):  # fmt: skip
         assert place in told
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["earliest", "latest", "2026-03-01T00:00:00Z", "2026-03-01T01:00:00+01:00", '{"payments": {"0": 17, "1": -2}}'],
+)
+def test_a_place_in_a_topic(text: str, tmp_path: Path) -> None:
+    assert read_settings(None, {"events": {"starting": text, "ending": text}}).events.ending == text
+    table = '[events]\nstarting = { payments = { "0" = 17, "1" = -2 } }\n'
+    assert json.loads(read_settings(written(tmp_path, table), {}).events.starting) == {"payments": {"0": 17, "1": -2}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "2026-03-01", "{", "[]", '{"p": 3}', '{"p": {"x": 3}}', '{"p": {"0": -3}}', '{"p": {"0": "3"}}'],
+)
+def test_what_is_no_place_in_a_topic(text: str) -> None:
+    with pytest.raises(
+        UsageError, match=r"\$\.events\.ending: .* is no place in a topic; write earliest, latest, a time"
+    ):
+        read_settings(None, {"events": {"ending": text}})
 
 
 def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@
     bootstrap.servers        host:port, more with commas (or kafka.bootstrap.servers)
     topic                    one name, more with commas
     startingOffsets          earliest | latest | {"payments": {"0": 17, "1": -2}}; batch: earliest, streaming: latest
-    endingOffsets            the same, batch only; latest
+    endingOffsets            the same; latest. Streaming: no micro-batch reads on behind it; without, there is no end
     startingTimestamp        ms: from the first record of this or a later time on, instead of startingOffsets
-    endingTimestamp          ms: up to the last record before this time, instead of endingOffsets; batch only
+    endingTimestamp          ms: up to the last record before this time, instead of endingOffsets
     maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it
     maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells
     maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition
@@ -63,6 +63,7 @@ from cep.sources.offsets import (
     OffsetRange,
     Offsets,
     Position,
+    bounded,
     limit_offsets,
     ranges_between,
     reached,
@@ -119,6 +120,10 @@ class _Options:
         if self.starting_ms is not None:
             return offsets_at_time(self.settings, self.topics, self.starting_ms)
         return resolve_offsets(self.settings, self.topics, self.starting_offsets or otherwise, absent)
+
+    @property
+    def has_ending(self) -> bool:
+        return self.ending_ms is not None or self.ending_offsets is not None
 
     def ending(self) -> Offsets:
         if self.ending_ms is not None:
@@ -228,9 +233,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads micro-batch after micro-batch. What Spark keeps as an offset is a Position."""
 
     def __init__(self, options: _Options) -> None:
-        if options.ending_offsets is not None or options.ending_ms is not None:
-            raise UsageError(f"{FORMAT} options endingOffsets and endingTimestamp are for batches; a stream has no end")
         self._options = options
+        self._ending: Offsets | None = None
         self._target: Offsets | None = None
         self._latest: Position | None = None
 
@@ -260,6 +264,9 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         refuse_new_topics(known.topic_ids, ids)
         end = latest
         ranges = ranges_between(known.offsets, end)  # refuses a topic that went backwards before anything is planned
+        if given.has_ending:
+            end = bounded(known.offsets, latest, self._ending_offsets())
+            ranges = ranges_between(known.offsets, end)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if given.bytes_per_trigger_max is not None and ranges:
             longest = max(ranges, key=lambda r: r.end - r.start)
@@ -269,6 +276,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = limit_offsets(known.offsets, end, records_max)
         self._latest = Position(latest, {}, ids)
         return reached(known, end, latest, ids).to_json()
+
+    def _ending_offsets(self) -> Offsets:
+        """Where the stream ends: asked for once, so that a time is the same place for all micro-batches of a start."""
+        if self._ending is None:
+            self._ending = self._options.ending()
+        return self._ending
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return None if self._latest is None else self._latest.to_json()

@@ -36,6 +36,7 @@ from pyspark.sql.types import (
 )
 
 from cep.base.errors import SourceError, UsageError
+from cep.model.rule import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
 from cep.runners.beginning import Beginning, read_beginning
@@ -51,6 +52,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
+from cep.sources.offsets import is_time
 from cep.sources.registry.kafka import RecordFormat
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
@@ -80,7 +82,7 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic. `settings` are librdkafka's."""
+    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them."""
 
     servers: str
     topic: str
@@ -89,6 +91,7 @@ class TopicSource:
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     form: RecordFormat = _JSON
     bytes_per_trigger: int | None = None
+    ending: str | None = None
 
 
 Source = FolderSource | TopicSource
@@ -287,9 +290,13 @@ def _topic_stream(spark: SparkSession, source: TopicSource, tasks: int, form: st
         spark.readStream.format(form)
         .option("bootstrap.servers", source.servers)
         .option("topic", source.topic)
-        .option("startingOffsets", source.starting)
         .option("maxTasks", tasks)
     )
+    for side, where in (("starting", source.starting), ("ending", source.ending)):
+        if where is not None and is_time(where):
+            reader = reader.option(f"{side}Timestamp", utc_ms(where))
+        elif where is not None:
+            reader = reader.option(f"{side}Offsets", where)
     if source.records_per_trigger is not None:
         reader = reader.option("maxRecordsPerTrigger", source.records_per_trigger)
     if source.bytes_per_trigger is not None:

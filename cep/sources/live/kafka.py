@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cep.base.errors import SourceError
-from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, offsets_of
 from cep.sources.live.base import Chunk, Positions
 
 _SET_BY_US = {
@@ -38,13 +38,17 @@ _LOOK_S = 30.0  # between two looks for new partitions
 class TopicSource:
     """All partitions of a topic. A lane is named `topic[partition]`; positions are next offsets."""
 
-    ended = False
-
-    def __init__(self, settings: KafkaSettings, topic: str, starting: str = "earliest") -> None:
-        """`starting`: where partitions begin that `seek` does not name, earliest or latest."""
+    def __init__(
+        self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None
+    ) -> None:
+        """`starting`: where partitions begin without positions; `ending`: where the source ends (kafka.offsets_of)."""
         self._settings = settings
         self._topic = topic
         self._starting = starting
+        self._ending_at = ending
+        self._ending: dict[int, int] | None = None
+        self._more: dict[int, bool] = {}  # whether a partition has more behind its ending
+        self._reached: set[int] = set()
         self._next: dict[int, int] = {}
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
@@ -70,9 +74,12 @@ class TopicSource:
             if notice is not None:
                 self._heed(notice, message)
                 continue
+            if self._is_beyond(partition, message.offset() or 0):
+                continue
             values.setdefault(partition, []).append(message.value())
             self._next[partition] = (message.offset() or 0) + 1
             self._read_end[partition] = False
+            self._is_beyond(partition, self._next[partition])
         return [Chunk(self._lane(p), pa.array(found, pa.large_binary())) for p, found in sorted(values.items())]
 
     def positions(self) -> Positions:
@@ -80,19 +87,32 @@ class TopicSource:
 
     def seek(self, positions: Mapping[str, int]) -> None:
         """Raises: SourceError if the topic cannot be read."""
-        ask = earliest_offsets if positions or self._starting == "earliest" else latest_offsets
-        found = ask(self._settings, [self._topic])[self._topic]
+        starting = "earliest" if positions else self._starting
+        found = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
+        if self._ending_at is not None:
+            self._ending = offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
+            last = latest_offsets(self._settings, [self._topic])[self._topic]
+            self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
         self._next = {p: positions.get(self._lane(p), offset) for p, offset in found.items()}
         self._read_end = dict.fromkeys(self._next, False)
         self._looked_s = time.monotonic()
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
+        for partition, offset in self._next.items():
+            self._is_beyond(partition, offset)
+
+    @property
+    def ended(self) -> bool:
+        """Whether every partition has been read to its ending, if there is one."""
+        return self._ending is not None and bool(self._next) and len(self._reached) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
         """A partition is behind until its end has been seen, and again when the client knows of more."""
         found: dict[str, bool] = {}
         for partition, offset in self._next.items():
             is_behind = not self._read_end[partition]
-            if is_behind:
+            if partition in self._reached:
+                is_behind = self._more.get(partition, True)
+            elif is_behind:
                 known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
                 is_behind = known is None or known[1] < 0 or known[1] > offset
             found[self._lane(partition)] = is_behind
@@ -104,6 +124,15 @@ class TopicSource:
     def _lane(self, partition: int) -> str:
         return f"{self._topic}[{partition}]"
 
+    def _is_beyond(self, partition: int, offset: int) -> bool:
+        """Whether the source ends before this offset of a partition, which is then read no more."""
+        if self._ending is None or offset < self._ending.get(partition, 0):
+            return False
+        if partition not in self._reached:
+            self._reached.add(partition)
+            self._consumer.incremental_unassign([TopicPartition(self._topic, partition)])
+        return True
+
     def _look(self) -> None:
         """Take up partitions that the topic has got meanwhile."""
         self._looked_s = time.monotonic()
@@ -113,6 +142,8 @@ class TopicSource:
             self._next |= new
             self._read_end |= dict.fromkeys(new, False)
             self._consumer.incremental_assign([TopicPartition(self._topic, p, offset) for p, offset in new.items()])
+            for partition, offset in new.items():
+                self._is_beyond(partition, offset)
 
     def _heed(self, error: KafkaError, message: Message) -> None:
         """What a message that is no record says. Raises: SourceError unless it passes by itself."""
@@ -120,6 +151,7 @@ class TopicSource:
         if error.code() == _END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)
             self._read_end[partition] = True
+            self._is_beyond(partition, self._next[partition])
             return
         place = self._lane(partition)
         if error.code() in _GONE_CODES:

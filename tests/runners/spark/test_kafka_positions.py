@@ -107,6 +107,24 @@ def test_bounds_of_a_micro_batch(kafka_broker: KafkaCluster) -> None:
     assert planned(everything, end)[0]["behind"] == {}
 
 
+def test_a_stream_ends_at_offsets_and_goes_on_behind_them(kafka_broker: KafkaCluster) -> None:
+    topic = new_topic(kafka_broker)
+    send(kafka_broker, topic, range(100))
+    whole = reader(kafka_broker, topic)
+    first = reader(kafka_broker, topic, endingOffsets=f'{{"{topic}": {{"0": 10, "1": -2}}}}', maxRecordsPerTrigger="6")
+    first.prepareForTriggerAvailableNow()
+    end, numbers = planned(first, first.initialOffset())
+    assert len(numbers) == 6
+    end, more = planned(first, end)
+    assert planned(first, end) == (end, []), "it goes no further"
+    in_first = [n for n in range(100) if n % 2 == 0][:10]
+    assert sorted(numbers + more) == in_first
+    assert end["behind"] == {topic: [0, 1]}
+    assert sorted(planned(whole, end)[1]) == sorted(set(range(100)) - set(in_first))
+    passed = reader(kafka_broker, topic, endingOffsets="earliest")
+    assert planned(passed, end)[1] == [], "a job that has read on does not go back"
+
+
 def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock looks up no times
         return
@@ -119,6 +137,8 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     assert planned(stream, stream.initialOffset())[1] == list(range(40, 100))
     late = KafkaDataSource({**given, "startingTimestamp": "9000000"}).streamReader(StructType())
     assert planned(late, late.initialOffset())[1] == []
+    until = KafkaDataSource({**given, "endingTimestamp": "50000"}).streamReader(StructType())
+    assert planned(until, until.initialOffset())[1] == list(range(40, 49))
     batch = KafkaDataSource({**given, "endingTimestamp": "50000"}).reader(StructType())
     tasks = batch.partitions()
     assert all(isinstance(task, TaskRanges) for task in tasks)
@@ -149,8 +169,6 @@ def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: Kafka
 
 def test_what_is_refused(kafka_broker: KafkaCluster) -> None:
     given = {"bootstrap.servers": kafka_broker.address, "topic": "t"}
-    with pytest.raises(UsageError, match="a stream has no end"):
-        KafkaDataSource({**given, "endingTimestamp": "1"}).streamReader(StructType())
     with pytest.raises(UsageError, match="is for streaming"):
         KafkaEventsSource(given).reader(StructType())
     with pytest.raises(UsageError, match="needs option job"):
