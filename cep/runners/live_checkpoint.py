@@ -8,7 +8,8 @@
     CHECKPOINT/query/              Spark's offsets, commits and keyed state
     CHECKPOINT/lock                held by the process that works on the folder
 
-Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py
+Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py,
+tests/runners/embedded/test_schema_change.py
 """
 
 from __future__ import annotations
