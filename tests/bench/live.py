@@ -5,7 +5,8 @@
 
 The job is the one of `cep live --available-now`: RocksDB with changelog checkpointing, no lateness, and it reads JSON
 lines from a folder (with --kafka: from four partitions of an Apache Kafka beside it, or, where that cannot be had, from
-librdkafka's mock cluster, as many events as that holds). Its alerts must be those of a replay of the same events.
+librdkafka's mock cluster, as many events as that holds). Its matches must be those of one call of the engine with all
+events, and the peer's, in number and checksum.
 "steady" leaves out the start of the session and the first micro-batch, in which Python workers start; "over all" is
 from the start of the query to its end. With --kafka the stream ends with an event of the next day, which closes all
 windows, so that no keyed state is left to measure. With FLINK_VENV the peer runs on the same events, with two tasks and
@@ -21,25 +22,38 @@ import statistics
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.deploy import deploy
 from cep.runners.job import Job
 from cep.runners.spark.live import SPARK_SETTINGS, FolderSource, LiveSettings, Source, TopicSource, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
-from cep.sinks.json_form import json_lines
+from cep.runners.warm import warm_up
 from cep.sinks.letters import LetterFiles
 from cep.state.pages import decode_page
 from tests.bench.peer import run_peer, write_events
-from tests.bench.peer_data import KEYS, peer_columns, records, show
+from tests.bench.peer_data import (
+    KEYS,
+    MASK,
+    NAMES,
+    by_rule,
+    checksum,
+    peer_batch,
+    peer_columns,
+    peer_program,
+    records,
+    run_once,
+    show,
+)
 from tests.mock_kafka import PARTITIONS
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
@@ -63,6 +77,7 @@ class Caught:
     progress: tuple[dict[str, Any], ...]
     reports: tuple[BatchReport, ...]
     seconds: float
+    answers: dict[str, tuple[int, str]]
 
     def steady(self) -> tuple[int, float]:
         """(events, seconds) of all micro-batches with events but the first."""
@@ -84,45 +99,74 @@ class Caught:
         return statistics.median(sum(metrics.get(name, 0) for name in CALLS) for metrics in own) if own else 0
 
 
-def lines_of(columns: dict[str, Any]) -> list[bytes]:
-    """The peer's events as JSON records."""
-    values = {("event_time" if n == "ts" else "seq_no" if n == "seq" else n): v.tolist() for n, v in columns.items()}
-    names = list(values)
-    return [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*values.values(), strict=True)]
+class Answers:
+    """Matches and checksum of each pattern, as the peer counts them; adds up micro-batches and keeps none."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[int, int]] = dict.fromkeys(NAMES, (0, 0))
+
+    def add(self, alerts: pa.Table) -> None:
+        """The alerts of one micro-batch."""
+        for name in pc.unique(alerts["rule_id"]).to_pylist():
+            events = alerts.filter(pc.equal(alerts["rule_id"], name))["events"].to_pylist()
+            count, total = self._found[name]
+            added = int(checksum([[int(event["event_id"]) for event in bound] for bound in events]), 16)
+            self._found[name] = count + len(events), (total + added) & MASK
+
+    def by_pattern(self) -> dict[str, tuple[int, str]]:
+        return {name: (count, f"{total:016x}") for name, (count, total) in self._found.items()}
 
 
-def write_files(lines: list[bytes], folder: Path) -> None:
+def pieces_of(columns: dict[str, Any]) -> Iterator[tuple[int, list[bytes]]]:
+    """The peer's events as JSON records, some at once: (number of the first, records)."""
+    names = ["event_time" if n == "ts" else "seq_no" if n == "seq" else n for n in columns]
+    for start in range(0, len(columns["seq"]), SENT_AT_ONCE):
+        values = [column[start : start + SENT_AT_ONCE].tolist() for column in columns.values()]
+        yield start, [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*values, strict=True)]
+
+
+def write_files(columns: dict[str, Any], folder: Path) -> None:
     """The records as files, with the times at which they would have come."""
     folder.mkdir()
-    for number, start in enumerate(range(0, len(lines), EVENTS_PER_FILE)):
-        path = folder / f"{number:06d}.jsonl"
-        path.write_bytes(b"\n".join(lines[start : start + EVENTS_PER_FILE]) + b"\n")
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    for first, lines in pieces_of(columns):
+        for start in range(0, len(lines), EVENTS_PER_FILE):
+            number = (first + start) // EVENTS_PER_FILE
+            path = folder / f"{number:06d}.jsonl"
+            path.write_bytes(b"\n".join(lines[start : start + EVENTS_PER_FILE]) + b"\n")
+            os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
 
 
-def fill(kafka: RealKafka | MockCluster, lines: list[bytes]) -> None:
+def fill(kafka: RealKafka | MockCluster, columns: dict[str, Any]) -> None:
     """The records in four partitions, and behind them one each that lets go of those that wait for later ones."""
     kafka.create(TOPIC, PARTITIONS)
-    last = orjson.loads(lines[-1])
+    last: dict[str, Any] = {}
+    for first, lines in pieces_of(columns):
+        kafka.send(TOPIC, [{"value": v, "partition": (first + i) % PARTITIONS} for i, v in enumerate(lines)])
+        last = orjson.loads(lines[-1])
     later = last["event_time"] + CLOSING_MS
     closing = [orjson.dumps({**last, "event_time": later, "seq_no": -1 - p}) for p in range(PARTITIONS)]
-    for start in range(0, len(lines), SENT_AT_ONCE):
-        part = lines[start : start + SENT_AT_ONCE]
-        kafka.send(TOPIC, [{"value": v, "partition": (start + i) % PARTITIONS} for i, v in enumerate(part)])
     kafka.send(TOPIC, [{"value": v, "partition": p} for p, v in enumerate(closing)])
 
 
 def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: Source, folder: Path) -> Caught:
     """Run a live job over all that is there."""
     reports: list[BatchReport] = []
-    output = LiveOutput(folder, LetterFiles(folder / "letters"), (), reports.append)
+    answers = Answers()
+
+    def report(found: BatchReport) -> None:
+        answers.add(found.alerts)
+        reports.append(replace(found, alerts=found.alerts.schema.empty_table()))
+
+    output = LiveOutput(folder, LetterFiles(folder / "letters"), (), report)
     started = time.perf_counter()
     query = start_live(
         spark, LiveSettings(job, initial, source, None, folder / "query", available_now=True, tasks=CORES), output
     )
     serve(query, output, threading.Event())
     seconds = time.perf_counter() - started
-    return Caught(tuple(json.loads(p.json) for p in query.recentProgress), tuple(reports), seconds)
+    return Caught(
+        tuple(json.loads(p.json) for p in query.recentProgress), tuple(reports), seconds, answers.by_pattern()
+    )
 
 
 def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
@@ -132,11 +176,10 @@ def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
     return sum(map(len, pages)), sum(len(decode_page(page).keys) for page in pages)
 
 
-def is_equal(spark: SparkSession, deployment: Deployment, job: Job, events: Path, caught: Caught) -> bool:
-    """The live alerts are those of a replay, up to the runs that the end of the history closes."""
-    found = pa.concat_tables([report.alerts for report in caught.reports])
-    again = replay(job, deployment.rulebook, *read_events(spark, events), CORES)
-    return sorted(json_lines(found)) == sorted(json_lines(again.alerts))
+def answers_of(columns: dict[str, Any]) -> dict[str, tuple[int, str]]:
+    """What one call of the engine finds in all events."""
+    found = by_rule(run_once(peer_program(NAMES), peer_batch(columns)), len(NAMES))
+    return dict(zip(NAMES, found, strict=True))
 
 
 def parse() -> argparse.Namespace:
@@ -154,62 +197,61 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = parse()
-    count = options.events
-    columns = peer_columns(count)
+    columns = peer_columns(options.events)
     given = records()
     deployment = deploy(given)
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
     initial = tuple(record.to_json() for record in given)
-    source: Source
+    warm_up()  # or the first micro-batch would compile
     spark = create_session("bench", CORES, SPARK_SETTINGS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        lines = lines_of(columns)
-        write_files(lines, folder / "events")
         if options.kafka:
             with open_kafka() as kafka:
                 if not kafka.is_real:
-                    count = min(count, KAFKA_EVENTS_MAX)
-                    lines = lines[:count]
-                    write_files(lines, folder / "fewer")
-                print(f"{count:,} records in {kafka.description}", flush=True)
-                fill(kafka, lines)
-                source = TopicSource(kafka.address, TOPIC, options.max_records)
-                caught = catch_up(spark, job, initial, source, folder / "job")
-                if not kafka.is_real:
-                    (folder / "events").rename(folder / "all")
-                    (folder / "fewer").rename(folder / "events")
+                    columns = {name: values[:KAFKA_EVENTS_MAX] for name, values in columns.items()}
+                print(f"{len(columns['seq']):,} records in {kafka.description}", flush=True)
+                fill(kafka, columns)
+                topic = TopicSource(kafka.address, TOPIC, options.max_records)
+                caught = catch_up(spark, job, initial, topic, folder / "job")
         else:
-            source = FolderSource(folder / "events", options.files)
-            caught = catch_up(spark, job, initial, source, folder / "job")
-        is_same = is_equal(spark, deployment, job, folder / "events", caught)
-        size, keys = stored(spark, folder / "job" / "query")
+            write_files(columns, folder / "events")
+            caught = catch_up(spark, job, initial, FolderSource(folder / "events", options.files), folder / "job")
+        kept = stored(spark, folder / "job" / "query")
         spark.stop()
-        print_figures(options, count, caught, is_same, (size, keys), None)
         peer = None
         if os.environ.get("FLINK_VENV"):
+            print_figures(options, len(columns["seq"]), caught, kept, None)
+            print("the peer runs", flush=True)
             write_events(columns, folder / "events.csv")
-            peer = run_peer(folder / "events.csv", CORES, "--patterns", "all", "--warmup", "0", "--runs", "1")["all"][
-                "events_per_s"
-            ]
-    print_figures(options, count, caught, is_same, (size, keys), peer)
+            peer = run_peer(folder / "events.csv", CORES, *PEER_OPTIONS)["all"]
+    print_figures(options, len(columns["seq"]), caught, kept, peer)
+    print(f"matches and checksums: {verdict(caught.answers, answers_of(columns))} those of one call of the engine")
+    if peer is not None:
+        theirs = {name: (count, total) for name, (count, total) in peer["matches"].items()}
+        print(f"matches and checksums: {verdict(caught.answers, theirs)} the peer's")
+
+
+def verdict(ours: dict[str, tuple[int, str]], others: dict[str, tuple[int, str]]) -> str:
+    """One word, or both sides."""
+    return "equal to" if ours == others else f"DIFFERENT: {ours}, {others} are"
 
 
 def print_figures(
-    options: argparse.Namespace, count: int, caught: Caught, is_same: bool, kept: tuple[int, int], peer: float | None
+    options: argparse.Namespace, count: int, caught: Caught, kept: tuple[int, int], peer: dict[str, Any] | None
 ) -> None:
     """The tables."""
     events, seconds = caught.steady()
     shown = []
     for what, number, spent in (("steady", events, seconds), ("over all", count, caught.seconds)):
         rate = number / spent if spent else 0.0
-        beside = (f"{peer:,.0f}", f"{rate / peer:.2f}") if peer else ("-", "-")
+        beside = (f"{peer['events_per_s']:,.0f}", f"{rate / peer['events_per_s']:.2f}") if peer else ("-", "-")
         shown.append((what, f"{number:,}", f"{spent:.1f}", f"{rate:,.0f}", *beside))
     head = ("live catch-up", "events", "seconds", "events/s", "Flink CEP in memory", "ours ÷ Flink")
     show(f"{options.key_groups} key groups, {options.pages} pages, {CORES} cores", head, shown)
     size, keys = kept
     totals = caught.reports[-1].totals
-    print(f"matches: {totals['matches']:,}, alerts {'equal to' if is_same else 'DIFFERENT from'} the replay's")
+    print(f"matches: {totals['matches']:,}")
     print(f"keyed state: {size:,} bytes, {keys:,} keys of {KEYS:,}, {size / max(keys, 1):,.0f} bytes per key")
     print(f"state store: {caught.calls():,.0f} gets and puts in a micro-batch; late events: {totals['late_events']:,}")
     print(f"milliseconds of a micro-batch: {caught.phases()}")

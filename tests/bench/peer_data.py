@@ -36,7 +36,7 @@ GENERATED, KEYS, SEED = 1_000_000, 10_000, 7
 NAMES = ("p1", "p2", "p3", "p4")
 REPEATS = 3
 END_MS = 2**61 - 1
-_MASK = (1 << 64) - 1
+MASK = (1 << 64) - 1
 
 SOURCE = """
 event tx {
@@ -144,8 +144,8 @@ def checksum(bound_ids: Sequence[Sequence[int]]) -> str:
     for ids in bound_ids:
         digest = 0xCBF29CE484222325
         for number in sorted(ids):
-            digest = ((digest ^ number) * 0x100000001B3) & _MASK
-        total = (total + digest) & _MASK
+            digest = ((digest ^ number) * 0x100000001B3) & MASK
+        total = (total + digest) & MASK
     return f"{total:016x}"
 
 
