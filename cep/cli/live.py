@@ -9,7 +9,7 @@ import argparse
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -54,7 +54,6 @@ def run(options: argparse.Namespace) -> int:
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.live import serve, start_live  # noqa: PLC0415
     from cep.runners.spark.live_output import LiveOutput  # noqa: PLC0415
-    from cep.runners.spark.session import create_session  # noqa: PLC0415
 
     settings = settings_of(options)
     console = Console(stderr=True, highlight=False)
@@ -77,10 +76,7 @@ def run(options: argparse.Namespace) -> int:
                 "rules_differ",
                 f"the job goes on with the rules it began with; publish changes of {rules} as control records",
             )
-        with closing(Warming()) as warming:
-            with console.status("starting Spark"):
-                spark = create_session("cep live", settings.spark.cores, _spark_settings(settings.spark))
-            _wait_for_kernels(warming, log, console)
+        spark = _session(settings.spark, log, console)
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
         def report(found: BatchReport) -> None:
@@ -105,6 +101,18 @@ def run(options: argparse.Namespace) -> int:
             spark.stop()
             _tell_end(output, letters, log, console)
     return 1 if problems or deployment.set_aside else 0
+
+
+def _session(settings: SparkSettings, log: Log, console: Console) -> Any:
+    """Spark's session, once the kernels are compiled."""
+    from cep.runners.spark.live import JAVA_OPTIONS  # noqa: PLC0415
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
+
+    with closing(Warming()) as warming:
+        with console.status("starting Spark"):
+            spark = create_session("cep live", settings.cores, _spark_settings(settings), JAVA_OPTIONS)
+        _wait_for_kernels(warming, log, console)
+    return spark
 
 
 def _wait_for_kernels(warming: Warming, log: Log, console: Console) -> None:

@@ -47,8 +47,9 @@ _SETTINGS = {
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A snapshot stops its micro-batch for a flush; with few of them a start reads up to as many changelogs instead.
-    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "50",
+    # A snapshot stops its micro-batch for a flush: more seldom than one in a hundred. A start reads up to as many
+    # changelogs instead, some milliseconds each.
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "200",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
     # starts some seventy processes (readlink, chmod) a micro-batch, this one a dozen; both end in a rename. A
@@ -65,12 +66,15 @@ _SETTINGS = {
 }
 
 
-def create_session(app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None) -> SparkSession:
+def create_session(
+    app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = ""
+) -> SparkSession:
     """A Spark session on this machine's first `cores` cores, with as many shuffle partitions; under spark-submit, where
     its options say.
 
-    `settings` come last and win. Workers import `cep` and the caller's other modules from where the driver does. A
-    session that already runs in this process is returned, with the settings that can change at run time.
+    `java_options` are for the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other
+    modules from where the driver does. A session that already runs in this process is returned, with the settings that
+    can change at run time.
     Errors: UsageError for cores < 1 and when no Java of version 17 or later is found. Cost: 3 to 5 s the first time.
     """
     if cores < 1:
@@ -83,7 +87,7 @@ def create_session(app_name: str, cores: int = 2, settings: Mapping[str, str] | 
         "spark.master": f"local[{cores}]",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_path()),
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {_FAST_SPAWN}",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {_FAST_SPAWN} {java_options}",
         **_SETTINGS,
         **(settings or {}),
     }
