@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.kernels.layout import Int64
-from cep.lang.ir import CalendarUnit
+from cep.lang.ir import CalendarUnit, HistoryWindow
 
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 _MS = timedelta(milliseconds=1)
@@ -50,6 +50,16 @@ def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
         dates = days.astype("datetime64[D]")
         days = dates.astype(f"datetime64[{unit[0].upper()}]").astype("datetime64[D]").astype(np.int64)
     return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
+
+
+def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
+    """For each time, that after which events are in the window of an event then."""
+    if window is None:
+        return np.full(len(time_ms), TIME_MS_MIN, np.int64)
+    if window.calendar is not None:
+        return unit_starts(window.calendar, window.zone, time_ms) - 1
+    assert isinstance(window.ms, int), "parameters are bound before compilation"
+    return time_ms - window.ms
 
 
 def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int64:

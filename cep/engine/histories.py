@@ -5,7 +5,7 @@ new ones in their order (time, event id). A window is closed at its later end by
 same time that comes later in the order is not in it, so that the value does not depend on how the events are cut into
 batches.
 
-    windows      count: how many   sum, avg: differences of running totals (integers), exact sums (floats)
+    windows      count, sum, avg: tallies that are carried (tallies.py); of floats and by sub-keys sums of the window
                  min, max, distinct, percentile: two pointers (kernels/histories.py)
 
 Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
@@ -13,27 +13,28 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Type
-from cep.engine.calendar import unit_starts
-from cep.engine.history_rows import HistoryRows, block_of, concat_rows
-from cep.engine.history_state import Histories, Segment, segment_of, span_code, without_over
+from cep.engine.calendar import opens_ms
+from cep.engine.history_reach import Reached, kept_for, reach
+from cep.engine.history_rows import HistoryRows, block_of, concat_rows, sort_rows
+from cep.engine.history_state import TALLY_WIDTH, Histories, PageFacts, Segment, segment_of, span_codes, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table, dense_codes
+from cep.engine.tallies import Moves, at_clock, at_events, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.lang.ir import HistoryWindow
 from cep.nfa.columns import cut_bit
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 # What one event decides alone needs no count of how many there are.
 _NO_LIMIT = 2**62
+_NO_TALLIES: Mapping[str, Int64] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +65,22 @@ class KnownKeys:
 def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, watermark_ms: int) -> Past:
     """Work out every history of a program at every new event. Inputs are left unchanged.
 
-    Cost: O(N) for each history over the new events and the events of their keys in the segments that its window still
-    reaches, and O(N log N) for percentiles.
+    Cost: O(N) for each history over the new events and the past ones that are looked at (history_reach.py), and
+    O(N log N) for percentiles.
     """
-    is_end = watermark_ms >= TIME_MS_MAX  # nothing comes after the end of the input
-    alive = () if is_end else without_over(histories.segments, plan.span_max_ms, watermark_ms)
     if not len(new.batch):
-        return Past({}, {}, replace(histories, segments=alive), np.zeros(0, np.int64), 0, 0)
+        return Past({}, {}, histories, np.zeros(0, np.int64), 0, 0)
+    clock_ms = max(watermark_ms, histories.clock_max_ms)
+    reached = reach(plan, histories, known.keys, new, clock_ms)
+    new = replace(new, keys_count=len(reached.keys))
     touched = np.zeros(new.keys_count, bool)
     touched[new.key] = True
     pinned = histories.pinned.of_keys(known.of_histories[histories.pinned.key])
     own = touched[pinned.key]
     asked_pinned = pinned.take(np.flatnonzero(own))
-    opened = _opened(plan, histories, int(new.batch.time_ms.min()))
-    stored = concat_rows([asked_pinned, *_touched_rows(opened, known.keys, touched)])
-    table = build_table(plan, stored, len(asked_pinned), new)
-    asked = Asked(table)
+    stored = concat_rows([asked_pinned, reached.rows])
+    table = build_table(plan, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
+    asked = Asked(table, reached, {name: _of_call(t, known, new.keys_count) for name, t in histories.tallies.items()})
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
@@ -89,36 +90,48 @@ def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: Ne
         else:
             slots[history.number] = values, nulls
     after = Histories()
-    if not is_end:
+    if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
         rest = _unexpired(plan, pinned.take(np.flatnonzero(~own)), watermark_ms)
-        block = block_of(known.keys, concat_rows([rest, _pinned(plan, table, asked, watermark_ms)]))
-        segments = (*alive, *_appended(plan, table, asked, known.keys, watermark_ms))
-        after = replace(histories, keys=block.keys, pinned=block.rows, segments=segments)
+        rows = concat_rows([rest, _pinned(plan, table, asked, watermark_ms)])
+        if reached.is_strange.any():  # some of what is pinned now is older than what was
+            rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
+        tallies = {h.tally: asked.tally_after(h, clock_ms) for h in plan.histories if h.tally and reached.is_tallied}
+        span_ms = _span_ms(plan, table, asked)
+        longer = _kept_longer(reached, table, span_ms)
+        old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
+        segments = (*old, *_appended(table, span_ms, reached.keys, watermark_ms))
+        facts = PageFacts(clock_ms, plan.identities, frozenset(tallies)) if reached.is_tallied else PageFacts()
+        after = _with_keys(reached.keys, Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallies))
     return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded)
 
 
-def _opened(plan: HistoryPlan, histories: Histories, time_ms: int) -> list[Segment]:
-    """The segments that the window of an event at that time or later may reach into."""
-    first = np.array([time_ms], np.int64)
-    reach_ms = min((int(opens_ms(h.expr.window, first)[0]) for h in plan.histories if not h.is_single), default=time_ms)
-    return [segment for segment in histories.segments if segment.last_ms > reach_ms]
-
-
-def _touched_rows(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> list[HistoryRows]:
-    """The events of the segments that belong to the touched ones of these keys."""
-    if not segments:
-        return []
-    blocks = [segment.load() for segment in segments]
-    numbers = pc.index_in(pa.concat_arrays([block.keys for block in blocks]), value_set=keys).fill_null(-1)
-    known, at = np.asarray(numbers), 0
-    is_touched = np.append(touched, False)  # -1: not of this call
-    found = []
-    for block in blocks:
-        key = known[at : at + len(block.keys)][block.rows.key]
-        at += len(block.keys)
-        rows = np.flatnonzero(is_touched[key])
-        found.append(block.rows.of_keys(key).take(rows))
+def _of_call(tally: Int64, known: KnownKeys, keys_count: int) -> Int64:
+    """A tally by the numbers that keys have in a call."""
+    found = np.zeros((keys_count, TALLY_WIDTH), np.int64)
+    found[known.of_histories] = tally
     return found
+
+
+def _with_keys(keys: pa.Array, found: Histories) -> Histories:
+    """With those of the call's keys that have something."""
+    used = np.zeros(len(keys), bool)
+    used[found.pinned.key] = True
+    for tally in found.tallies.values():
+        used |= tally[:, 0] != 0
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    pinned = sort_rows(found.pinned.of_keys(number[found.pinned.key]))
+    tallies = {name: tally[used] for name, tally in found.tallies.items()}
+    return replace(found, keys=keys.filter(pa.array(used)), pinned=pinned, tallies=tallies)
+
+
+def _kept_longer(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:
+    """Segments of strange pages that are kept longer now."""
+    if not reached.is_strange.any():
+        return {}
+    by_row = np.zeros(len(reached.rows), np.int64)
+    own = table.old_rows
+    by_row[table.source[own] - table.pinned_count] = span_ms[own]
+    return kept_for(reached, span_codes(by_row), by_row)
 
 
 # ------------------------------------------------------------------------------------------------------- asked
@@ -139,11 +152,15 @@ class _Members:
 class Asked:
     """Answers the histories of a table; what several of them need is worked out once."""
 
-    def __init__(self, table: HistoryTable) -> None:
+    def __init__(
+        self, table: HistoryTable, reached: Reached | None = None, tallies: Mapping[str, Int64] = _NO_TALLIES
+    ) -> None:
         self.table = table
+        self._reached = reached
+        self._tallies = tallies
         self.overflows = self.folded = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
-        self._members: dict[tuple[int, int, tuple[int, ...], bool], UInt8] = {}
+        self._members: dict[tuple[int, int, tuple[int, ...], str], UInt8] = {}
         self._windows: dict[object, _Members] = {}
 
     def values(self, history: HistoryColumn) -> tuple[Int64, UInt8, bool]:
@@ -161,24 +178,44 @@ class Asked:
         """1 for the rows that count; nulls of the argument do not, except that the last event is the last one."""
         table = self.table
         value = -1 if history.expr.fn == "last" else history.value
-        key = (history.member, value, history.by, history.is_single)
+        key = (history.member, value, history.by, history.identity if history.is_single else "")
         if key not in self._members:
             mask = table.member(history.member)
-            # What one event decides looks at pinned events, everything else at those of segments.
-            mask &= (table.is_pinned == history.is_single) | (table.new_at >= 0)
+            mask &= self._is_looked_at(history)
             for column in (*history.by, *((value,) if value >= 0 else ())):
                 mask &= table.nulls[column] == 0
             self._members[key] = mask
         return self._members[key]
 
+    def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
+        """What one event decides looks at pinned events, everything else at those of segments.
+
+        Of pages that did not know such a history it looks at both: there is no pinned event for it yet.
+        """
+        table, reached = self.table, self._reached
+        found: np.ndarray = (table.is_pinned == history.is_single) | (table.new_at >= 0)
+        if history.is_single and reached is not None and reached.is_strange.any():
+            old = table.old_rows
+            page = reached.page[table.source[old] - table.pinned_count]
+            found[old] = np.array([history.identity not in fact.identities for fact in reached.facts])[page]
+        return found
+
     def windows(self, history: HistoryColumn) -> _Members:
         expr, table = history.expr, self.table
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
-        limit = _NO_LIMIT if history.events_max == 1 else history.events_max
+        limit = _NO_LIMIT if history.is_single or self._is_tallied(history) else history.events_max
         value = -1 if expr.fn == "last" else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
-        key = (history.member, value, history.by, window, previous, limit)  # the limit tells single ones
+        key = (
+            history.member,
+            value,
+            history.by,
+            window,
+            previous,
+            limit,
+            history.identity if history.is_single else "",
+        )
         if key not in self._windows:
             segment, order = table.segments(history.by)
             count = len(table.new_rows)
@@ -193,13 +230,51 @@ class Asked:
             self._windows[key] = _Members(members[:found], segment, lows, highs, at, folded)
         return self._windows[key]
 
+    # -------------------------------------------------------------------------------------------------- tallies
+
+    def _is_tallied(self, history: HistoryColumn) -> bool:
+        return bool(history.tally) and self._reached is not None and self._reached.is_tallied
+
+    def tally_after(self, history: HistoryColumn, clock_ms: int) -> Int64:
+        """The history's tally after the call."""
+        return at_clock(self._carried(history), self._moves(history, clock_ms))
+
+    def _tallied(self, history: HistoryColumn, windows: _Members) -> Int64:
+        """Count and sum in the window of each new event, in the order of the windows."""
+        key = self.table.key[self.table.new_rows][windows.at]
+        return at_events(self._carried(history), self._moves(history, None), key, windows.lows, windows.highs)
+
+    def _carried(self, history: HistoryColumn) -> Int64:
+        found = self._tallies.get(history.tally)
+        return np.zeros((self.table.keys_count, TALLY_WIDTH), np.int64) if found is None else found
+
+    def _moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
+        table, reached, rows = self.table, self._reached, self.windows(history).rows
+        assert reached is not None, "tallies are carried"
+        window = history.expr.window
+        assert window is not None, "tallies are of windows"
+        enters = table.new_at[rows] >= 0
+        leaves = enters.copy()
+        old = np.flatnonzero(~enters)
+        if len(old):
+            page = reached.page[table.source[rows[old]] - table.pinned_count]
+            begins = np.array([history.tally not in fact.tallies for fact in reached.facts])[page]
+            enters[old] = begins
+            leaves[old] = begins | (table.time[rows[old]] > reached.left(window)[page])
+        gone = np.zeros(len(rows), np.int64)
+        if clock_ms is not None:
+            gone = (leaves & (table.time[rows] <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
+        values = table.columns[history.value, rows] if history.value >= 0 else np.zeros(len(rows), np.int64)
+        return Moves(table.key[rows], values, enters.astype(np.int64), leaves.astype(np.int64), gone)
+
     # ------------------------------------------------------------------------------------------------ functions
 
     def _ordered(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
         """Values and null flags in the order of the windows."""
         expr = history.expr
         lows, highs = windows.lows, windows.highs
-        counts = highs - lows
+        found = self._tallied(history, windows) if self._is_tallied(history) else None
+        counts = highs - lows if found is None else found[:, 0]
         empty = (counts == 0).astype(np.uint8)
         never = np.zeros(len(counts), np.uint8)
         match expr.fn:
@@ -227,7 +302,11 @@ class Asked:
             case "stddev":
                 return _stddev(values, type_, windows), empty
             case _:
-                return self._sum(expr.fn, values, type_, windows, never if expr.fn == "sum" else empty)
+                nulls = never if expr.fn == "sum" else empty
+                if type_.is_float:
+                    return self._sum(expr.fn, _float_sums(values, windows), counts, nulls)
+                sums = whole_sums(found) if found is not None else _integer_sums(values, windows)
+                return self._whole_sum(expr.fn, sums, type_, counts, nulls)
 
     def _last(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
         some = windows.highs > windows.lows
@@ -243,17 +322,15 @@ class Asked:
         since: Int64 = now - self.table.time[first]
         return since
 
-    def _sum(self, fn: str, values: Int64, type_: Type, windows: _Members, nulls: UInt8) -> tuple[Int64, UInt8]:
-        counts = windows.highs - windows.lows
-        if type_.is_float:
-            total = _float_sums(values, windows)
-        else:
-            whole, fits = _integer_sums(values, windows)
-            self.overflows += int((~fits).sum())
-            nulls = nulls | ~fits
-            if fn == "sum":
-                return whole, nulls
-            total = whole / float(10**type_.scale)
+    def _whole_sum(
+        self, fn: str, sums: tuple[Int64, np.ndarray], type_: Type, counts: Int64, nulls: UInt8
+    ) -> tuple[Int64, UInt8]:
+        whole, fits = sums
+        self.overflows += int((~fits).sum())
+        nulls = nulls | ~fits
+        return (whole, nulls) if fn == "sum" else self._sum(fn, whole / float(10**type_.scale), counts, nulls)
+
+    def _sum(self, fn: str, total: np.ndarray, counts: Int64, nulls: UInt8) -> tuple[Int64, UInt8]:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (total if fn == "sum" else total / counts).view(np.int64), nulls
 
@@ -265,16 +342,6 @@ class Asked:
         kernels.find_rank(codes, len(different), percent, windows.lows, windows.highs, out)
         chosen = different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)
         return _as_floats(sortable(chosen, type_), type_).view(np.int64)
-
-
-def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
-    """For each time, that after which events are in the window of an event then."""
-    if window is None:
-        return np.full(len(time_ms), TIME_MS_MIN, np.int64)
-    if window.calendar is not None:
-        return unit_starts(window.calendar, window.zone, time_ms) - 1
-    assert isinstance(window.ms, int), "parameters are bound before compilation"
-    return time_ms - window.ms
 
 
 def sortable(values: Int64, type_: Type) -> Int64:
@@ -348,22 +415,24 @@ def _pinned(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: 
     return table.take(rows, np.zeros(len(rows), np.int8))
 
 
-def _appended(
-    plan: HistoryPlan, table: HistoryTable, asked: Asked, keys: pa.Array, watermark_ms: int
-) -> Iterator[Segment]:
-    """The new events that windows of later ones may hold, or that the schema wants kept."""
-    span_ms = np.zeros(len(table.time), np.int64)
+def _span_ms(plan: HistoryPlan, table: HistoryTable, asked: Asked) -> Int64:
+    """How long after each row windows may hold it, or the schema wants it kept; 0: not at all."""
+    found = np.zeros(len(table.time), np.int64)
     for history in plan.histories:
         if not history.is_single:
-            np.maximum(span_ms, asked.member(history) * np.int64(history.span_ms), out=span_ms)
+            np.maximum(found, asked.member(history) * np.int64(history.span_ms), out=found)
     for code, retained_ms in plan.retained_ms.items():
-        np.maximum(span_ms, (table.event_type == code) * np.int64(retained_ms), out=span_ms)
+        np.maximum(found, (table.event_type == code) * np.int64(retained_ms), out=found)
+    return found
+
+
+def _appended(table: HistoryTable, span_ms: Int64, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+    """The new events that are kept."""
     is_wanted = (span_ms > 0) & (np.minimum(table.time + span_ms, TIME_MS_MAX) > watermark_ms)
     rows = np.flatnonzero(is_wanted & (table.new_at >= 0))
     if len(rows):
-        different, inverse = np.unique(span_ms[rows], return_inverse=True)
-        codes = np.array([span_code(ms) for ms in different.tolist()], np.int8)
-        yield segment_of(block_of(keys, table.take(rows, codes[inverse])), int(different[-1]))
+        codes = span_codes(span_ms[rows])
+        yield segment_of(block_of(keys, table.take(rows, codes)), int(span_ms[rows].max()))
 
 
 def _unexpired(plan: HistoryPlan, pinned: HistoryRows, watermark_ms: int) -> HistoryRows:

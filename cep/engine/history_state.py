@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT
-from cep.engine.history_rows import Block, HistoryRows, block_of, concat_blocks, concat_rows, no_rows
+from cep.engine.history_rows import Block, HistoryRows, Int8, block_of, concat_blocks, concat_rows, no_rows
 from cep.kernels.layout import Int64
 
+TALLY_WIDTH = 3  # tallies.py
 # So many segments of one size become one of the next: 64, 512, 4 096 events and more.
 _JOINED = 8
 _FIRST_BITS = 6
@@ -70,20 +71,42 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class PageFacts:
+    """Of a page: the time at which its tallies stand, for which histories its events are kept, and its tallies."""
+
+    clock_ms: int = TIME_MS_MIN
+    identities: frozenset[str] = frozenset()
+    tallies: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Histories:
     """The past of many keys. Shapes: keys text[K]; pinned events by the number of their key.
 
     `loose`: how far the sum of what segments have of their busiest keys may be above the limit (history_limit.py).
+    `tallies` int64[K, 3] by identity (tallies.py). `facts` are of its page; in a call with several, `pages` has theirs.
     """
 
     keys: pa.Array = field(default_factory=lambda: pa.array([], TEXT))
     pinned: HistoryRows = field(default_factory=no_rows)
     segments: tuple[Segment, ...] = ()
     loose: int = 0
+    facts: PageFacts = field(default_factory=PageFacts)
+    tallies: Mapping[str, Int64] = field(default_factory=dict)
+    pages: Mapping[int, PageFacts] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         """Whether anything is kept."""
-        return len(self.pinned) > 0 or len(self.segments) > 0
+        return len(self.keys) > 0 or len(self.segments) > 0
+
+    def facts_of(self, page: int) -> PageFacts:
+        """Of a page of this call."""
+        return self.pages.get(page, self.facts)
+
+    @property
+    def clock_max_ms(self) -> int:
+        """The latest time at which tallies stand."""
+        return max((fact.clock_ms for fact in self.pages.values()), default=self.facts.clock_ms)
 
     def __len__(self) -> int:
         return len(self.pinned) + sum(len(segment) for segment in self.segments)
@@ -92,6 +115,12 @@ class Histories:
 def span_code(span_ms: int) -> int:
     """The least power of two that is no shorter."""
     return max(span_ms - 1, 0).bit_length()
+
+
+def span_codes(spans_ms: Int64) -> Int8:
+    """The same for many, most of them equal."""
+    different, inverse = np.unique(spans_ms, return_inverse=True)
+    return np.array([span_code(ms) for ms in different.tolist()], np.int8)[inverse]
 
 
 def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
@@ -112,19 +141,34 @@ def without_over(segments: Sequence[Segment], span_max_ms: int, watermark_ms: in
 
 
 def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
-    """Those of pages by their numbers. No key is in two pages."""
+    """Those of pages by their numbers, -1 for parts of no page. No key is in two parts."""
     if not parts:
         return Histories()
+    if len(parts) > 1 and any(page < 0 for page, _ in parts):  # they may stand at different times
+        parts = [(page, untallied(part)) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
     pinned = [
         part.pinned.of_keys(part.pinned.key + np.int32(at)) for (_, part), at in zip(parts, offsets[:-1], strict=True)
     ]
+    names = dict.fromkeys(name for _, part in parts for name in part.tallies)
     return Histories(
         pa.concat_arrays([part.keys for _, part in parts]),
         concat_rows(pinned),
         tuple(replace(segment, page=page) for page, part in parts for segment in part.segments),
         max(part.loose for _, part in parts),
+        tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
+        pages={page: part.facts for page, part in parts},
     )
+
+
+def _tally(part: Histories, name: str) -> Int64:
+    found = part.tallies.get(name)
+    return np.zeros((len(part.keys), TALLY_WIDTH), np.int64) if found is None else found
+
+
+def untallied(part: Histories) -> Histories:
+    """Without tallies: they are begun anew from the kept events."""
+    return replace(part, tallies={}, facts=PageFacts(), pages={})
 
 
 def keys_of(histories: Histories) -> pa.Array:
@@ -154,11 +198,20 @@ def partition_histories(
         block = segment.load()
         for at, own in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
             segments[at].append(segment_of(own, segment.span_ms, pages[at]))
-    found = [Histories(segments=tuple(own), loose=histories.loose) for own in segments]
+    found = [Histories(segments=tuple(own), loose=histories.loose, facts=histories.facts) for own in segments]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))
-        for at, own in _cut(histories.keys, histories.pinned, part, len(pages)):
-            found[at] = replace(found[at], keys=own.keys, pinned=own.rows)
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(len(pages) + 1))
+        pinned_part = part[histories.pinned.key]
+        for at in np.flatnonzero(np.diff(bounds)).tolist():
+            chosen = order[bounds[at] : bounds[at + 1]]
+            rows = histories.pinned.take(np.flatnonzero(pinned_part == at))
+            key = np.searchsorted(chosen, rows.key).astype(np.int32)
+            tallies = {name: tally[chosen] for name, tally in histories.tallies.items()}
+            found[at] = replace(
+                found[at], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key), tallies=tallies
+            )
     return found
 
 

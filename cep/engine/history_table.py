@@ -37,7 +37,8 @@ class NewEvents:
 @dataclass(slots=True)
 class HistoryTable:
     """The rows. Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1;
-    is_pinned uint8[N]; bitmaps uint8[P, N]; fields are the columns that are kept, as they came.
+    is_pinned uint8[N]; source int64[N], the stored row that a row was, of which the first `pinned_count` are pinned;
+    bitmaps uint8[P, N]; fields are the columns that are kept, as they came.
 
     An event may be there twice, as a pinned row and as one of a segment: each history looks at one kind (`member`).
     """
@@ -49,6 +50,8 @@ class HistoryTable:
     bitmaps: UInt8
     new_at: Int64
     is_pinned: UInt8
+    source: Int64
+    pinned_count: int
     fields: dict[str, pa.Array]
     overflows: int
     _segments: dict[tuple[int, ...], tuple[Int64, Int64]] = field(default_factory=dict)
@@ -67,6 +70,11 @@ class HistoryTable:
     def event_type(self) -> Int64:
         found: Int64 = self.columns[y.COLUMN_TYPE]
         return found
+
+    @property
+    def old_rows(self) -> Int64:
+        """Those of segments."""
+        return np.flatnonzero((self.is_pinned == 0) & (self.new_at < 0))
 
     @property
     def new_rows(self) -> Int64:
@@ -113,13 +121,21 @@ def dense_codes(values: Int64) -> tuple[Int64, int]:
     return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
 
 
-def build_table(plan: HistoryPlan, stored: HistoryRows, pinned_count: int, new: NewEvents) -> HistoryTable:
-    """The table of the stored rows, of which the first ones are pinned, and all new events."""
+def build_table(
+    plan: HistoryPlan, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
+) -> HistoryTable:
+    """The table of the stored rows, of which the first ones are pinned, and all new events. The stored ones of a key
+    stay in their order; if they are `mixed`, they are brought into that of their times.
+    """
     kept_count, count = len(stored), len(stored) + len(new.rows)
     key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
     source = np.arange(count)
     if kept_count:
-        group_rows(key, np.zeros(new.keys_count + 1, np.int64), source)
+        if mixed:
+            source[:kept_count] = np.argsort(stored.time_ms, kind="stable")
+        by_key = np.empty(count, np.int64)
+        group_rows(key[source], np.zeros(new.keys_count + 1, np.int64), by_key)
+        source = source[by_key]
     columns = np.zeros((len(plan.columns), count), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
     columns[y.COLUMN_KEY] = key[source]
@@ -132,7 +148,9 @@ def build_table(plan: HistoryPlan, stored: HistoryRows, pinned_count: int, new: 
     new_at = source - kept_count
     new_at[new_at < 0] = -1
     is_pinned = (source < pinned_count).astype(np.uint8)
-    return HistoryTable(new.keys_count, columns, nulls, texts, bitmaps, new_at, is_pinned, fields, overflows)
+    return HistoryTable(
+        new.keys_count, columns, nulls, texts, bitmaps, new_at, is_pinned, source, pinned_count, fields, overflows
+    )
 
 
 def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -> pa.Array:

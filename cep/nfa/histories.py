@@ -9,17 +9,18 @@ Tested by: tests/engine/test_histories.py
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from cep.base.limits import HISTORY_EVENTS_MAX, TIME_MS_MAX
-from cep.base.schema import Schema
+from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
-from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History
+from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History, HistoryWindow
 from cep.nfa.code import Constants, VectorCode, VectorProgram
 from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
@@ -29,6 +30,9 @@ from cep.nfa.simplify import Known, conjuncts
 class HistoryColumn:
     """One history: the column of the event table that it fills, and what of the history table it looks at.
     `event_type` is the code of its event type, -1 for any.
+
+    `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
+    same tally (engine/tallies.py), "" for those that are from none.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
@@ -41,6 +45,8 @@ class HistoryColumn:
     value: int
     by: tuple[int, ...]
     events_max: int
+    identity: str
+    tally: str
 
     @property
     def is_single(self) -> bool:
@@ -98,6 +104,17 @@ class HistoryPlan:
         return max(
             (history.events_max for history in self.histories if not history.is_single), default=HISTORY_EVENTS_MAX
         )
+
+    @property
+    def identities(self) -> frozenset[str]:
+        """Of its histories."""
+        return frozenset(history.identity for history in self.histories)
+
+    @property
+    def tally_windows(self) -> tuple[HistoryWindow, ...]:
+        """The different windows of tallies."""
+        windows = (h.expr.window for h in self.histories if h.tally)
+        return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
     @property
     def kept_names(self) -> frozenset[str]:
@@ -170,6 +187,8 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
                 1 if expr.fn in _SINGLE else events_max,
+                _digest(expr),
+                _tally(expr),
             )
             for number, expr, member, value in found
         ),
@@ -181,3 +200,17 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
         retained_ms=retained_ms,
         types_count=len(schema.event_types),
     )
+
+
+def _tally(expr: History) -> str:
+    """What is carried for it: how many events, and their sum if it is of whole numbers."""
+    if expr.fn not in ("count", "sum", "avg") or expr.by or expr.window is None:
+        return ""
+    if expr.argument is not None and expr.argument.type.is_float:
+        return ""
+    # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
+    return _digest(replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False)))
+
+
+def _digest(expr: History) -> str:
+    return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()

@@ -1,6 +1,7 @@
 """The histories of a page's keys as bytes: a head, rewritten when the page is touched, and segments that never change.
 
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          what alone decides a value
+              tally:IDENTITY …                                                     counts and sums of windows, by key
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
               span_code, span_count, span_segment                                  what is in them
     segment   keys | key, type, time, span | field:NAME …
@@ -21,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 
 from cep.engine.history_rows import Block, HistoryRows
-from cep.engine.history_state import Histories, Kept, Segment
+from cep.engine.history_state import TALLY_WIDTH, Histories, Kept, PageFacts, Segment
 from cep.state.sheets import decode_sheet, encode_sheet
 
-PAST_FORMAT = 1
+PAST_FORMAT = 2
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
-_PINNED, _FIELD = "pinned:", "field:"
+_PINNED, _TALLY, _FIELD = "pinned:", "tally:", "field:"
 
 Load = Callable[[Kept], Block]
 
@@ -54,7 +55,10 @@ def encode_head(histories: Histories) -> bytes:
         "span_segment": pa.array([at for _, _, at in spans], pa.int64()),
     }
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
-    return encode_sheet(_HEAD, {"format": PAST_FORMAT, "loose": histories.loose}, columns)
+    columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
+    facts = histories.facts
+    about = {"clock": facts.clock_ms, "identities": sorted(facts.identities), "loose": histories.loose}
+    return encode_sheet(_HEAD, {"format": PAST_FORMAT, **about}, columns)
 
 
 def decode_head(data: bytes, load: Load) -> Histories:
@@ -76,7 +80,9 @@ def decode_head(data: bytes, load: Load) -> Histories:
         np.zeros(len(columns["pinned_key"]), np.int8),
         _fields(columns, _PINNED),
     )
-    return Histories(columns["keys"], pinned, tuple(segments), about["loose"])
+    tallies = {name: _numbers(flat).reshape(-1, TALLY_WIDTH) for name, flat in _fields(columns, _TALLY).items()}
+    facts = PageFacts(about["clock"], frozenset(about["identities"]), frozenset(tallies))
+    return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies)
 
 
 def encode_segment(block: Block) -> bytes:

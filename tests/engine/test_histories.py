@@ -119,10 +119,11 @@ def random_events(random: Random, count: int = 40) -> dict[str, list[Event]]:
     return found
 
 
-def engine_values(program: Program, deliveries: Sequence[Delivery], expr: Sequence[History]) -> dict[str, list[Value]]:
+def engine_values(
+    program: Program, deliveries: Sequence[Delivery], expr: Sequence[History], keyed_state: KeyedState | None = None
+) -> dict[str, list[Value]]:
     """The value of each history at each event, by event id. Between two calls the keyed state is bytes."""
     found: dict[str, list[Value]] = {}
-    keyed_state: KeyedState | None = None
     for batch, watermark_ms in deliveries:
         found |= dict(_values(program, keyed_state, batch, watermark_ms, expr))
         after = advance(program, keyed_state, batch, watermark_ms).keyed_state
@@ -163,12 +164,15 @@ def oracle_values(events: dict[str, list[Event]], wanted: Sequence[History]) -> 
     }
 
 
-def differences(found: dict[str, list[Value]], expected: dict[str, list[Value]]) -> list[object]:
+def differences(
+    found: dict[str, list[Value]], expected: dict[str, list[Value]], asked: Sequence[int] = range(len(WRITTEN))
+) -> list[object]:
+    """Where values differ that were asked for by these numbers of WRITTEN."""
     assert found.keys() == expected.keys()
     return [
         (WRITTEN[at], event, ours, theirs)
         for event, values in found.items()
-        for at, (ours, theirs) in enumerate(zip(values, expected[event], strict=True))
+        for at, ours, theirs in zip(asked, values, expected[event], strict=True)
         if not _same(ours, theirs, exactly="stddev" not in WRITTEN[at])
     ]
 

@@ -1,0 +1,162 @@
+"""What a call looks at of the past: what leaves windows, not what is in them; and of other rules' pages everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.engine.advance import advance
+from cep.engine.history_limit import tended
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Histories, Segment
+from cep.engine.keyed_state import KeyedState
+from cep.lang.bind import bind
+from cep.lang.load import load_text
+from cep.lang.walk import histories as histories_in
+from cep.nfa.program import Program
+from tests.engine.bridge import batch_of, event_id, program_of, through_bytes
+from tests.engine.test_histories import (
+    EVENTS,
+    WRITTEN,
+    differences,
+    engine_values,
+    oracle_values,
+    patterns,
+    random_events,
+)
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+
+
+def program_over(*conditions: str, events: str = EVENTS) -> Program:
+    found = []
+    for condition in conditions:
+        checked = load_text(f"{events}\npattern p by key {{ seq a where a: pay {condition} }}")
+        assert checked.ok, [d.message for d in checked.diagnostics]
+        bound, _ = bind(checked.patterns["p"], {})
+        assert bound is not None
+        found.append(bound)
+    return program_of(checked.schema, *found)
+
+
+def payment(order: int, time_ms: int, key: str) -> Event:
+    fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key, "amount": order, "size": 1}
+    return Event(order, "pay", time_ms, order, {**fields, "way": 0, "weight": 0.5})
+
+
+class Counting:
+    """Histories whose segments count the events that are read of them."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._loads: set[Callable[[], Block]] = set()
+
+    def of(self, histories: Histories) -> Histories:
+        return replace(histories, segments=tuple(self._counted(segment) for segment in histories.segments))
+
+    def _counted(self, segment: Segment) -> Segment:
+        if segment.load in self._loads:
+            return segment
+        block = segment.load()
+
+        def load() -> Block:
+            self.read += len(block)
+            return block
+
+        self._loads.add(load)
+        return replace(segment, load=load)
+
+
+def events_read(window: str, batches: int = 150, of_batch: int = 64) -> tuple[int, int]:
+    """(events read of segments, events kept at the end) where an hour lies between two micro-batches."""
+    program = program_over(f"count(pay over {window}) > 1", f"sum(pay.amount over previous {window}) > 1.00")
+    assert program.histories is not None
+    keyed_state: KeyedState | None = None
+    counting, order = Counting(), 0
+    for number in range(batches):
+        events: dict[str, list[Event]] = {}
+        for at in range(of_batch):
+            key, time_ms = f"k{at % 16}", 1_700_000_000_000 + number * 3_600_000 + at
+            fields: dict[str, Value] = {
+                "id": event_id(order),
+                "event_time": time_ms,
+                "key": key,
+                "amount": at,
+                "size": 1,
+                "way": 0,
+            }
+            events.setdefault(key, []).append(Event(order, "pay", time_ms, order, fields))
+            order += 1
+        batch = batch_of(program.schema, events)
+        if keyed_state is not None:
+            keyed_state = replace(keyed_state, histories=counting.of(keyed_state.histories))
+        watermark_ms = int(batch.time_ms[-1])
+        keyed_state = advance(program, keyed_state, batch, watermark_ms).keyed_state
+        keyed_state = replace(keyed_state, histories=tended(program.histories, keyed_state.histories, watermark_ms))
+    assert keyed_state is not None
+    return counting.read, len(keyed_state.histories)
+
+
+def test_a_window_of_months_reads_no_more_than_one_of_minutes() -> None:
+    batches, of_batch = 150, 64
+    short, _ = events_read("1 min")
+    long, kept = events_read("90 d")
+    assert kept == batches * of_batch, "nothing has left the window"
+    # An event is read when small segments are joined, and when it leaves the minute; of the 90 days none leaves.
+    assert short <= kept
+    assert long <= 5 * kept
+    leaving, left = events_read("2 d")
+    assert left < kept
+    assert leaving <= batches * (4_096 + 8 * 64), "of the segments that a window begins in one is read, of the largest"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
+    """Any rules before, any after: where all is retained, values are those of the definition."""
+    random = Random(seed)
+    retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
+    retaining = retaining.replace("  ok          bool\n", "  ok          bool\n  retain 1000 d\n")
+    assert retaining.count("retain") == 2
+    _, every = patterns()
+    first, then = (random.sample(range(len(WRITTEN)), 6) for _ in range(2))
+    before, after = (program_over(*(WRITTEN[at] for at in chosen), events=retaining) for chosen in (first, then))
+    wanted = [next(histories_in(every[at])) for at in then]
+    events = random_events(random)
+    batch = batch_of(after.schema, events)
+    cut = len(batch) // 2
+    expected = oracle_values(events, wanted)
+    watermark_ms = int(batch.time_ms[cut - 1])
+    kept = advance(before, None, batch.take(np.arange(cut)), watermark_ms).keyed_state
+    found = engine_values(after, [(batch.take(np.arange(cut, len(batch))), 2**61)], wanted,
+                          through_bytes(before, kept, watermark_ms))  # fmt: skip
+    assert len(found) == len(batch) - cut
+    assert differences(found, {event: expected[event] for event in found}, then) == []
+
+
+def test_what_a_dropped_rule_read_is_freed_with_time() -> None:
+    long = program_over('count(pay over 90 d where shop == "s1") > 1', "sum(pay.weight over 90 d) > 1.0")
+    short = program_over("count(pay.size over 1 h) > 1")
+    assert short.histories is not None
+    keyed_state: KeyedState | None = None
+    for number in range(30):
+        time_ms = 1_700_000_000_000 + number * 1_000_000
+        fields: dict[str, Value] = {
+            "id": event_id(number),
+            "event_time": time_ms,
+            "key": "x",
+            "size": 1,
+            "way": 0,
+            "weight": 0.5,
+        }
+        batch = batch_of(long.schema, {"x": [Event(number, "pay", time_ms, number, fields)]})
+        program = long if number < 10 else short
+        keyed_state = through_bytes(program, advance(program, keyed_state, batch, time_ms).keyed_state, time_ms)
+    assert keyed_state is not None
+    blocks = [segment.load() for segment in keyed_state.histories.segments]
+    assert sum(map(len, blocks)) <= 4 + 8, "those of an hour, and what waits to be joined with them"
+    assert {name for block in blocks for name in block.rows.columns} == {"size"}
+    assert set(keyed_state.histories.tallies) == {h.tally for h in short.histories.histories}
