@@ -91,13 +91,14 @@ def run(options: argparse.Namespace) -> int:
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
     embedded = settings.embedded
+    cache_bytes = (embedded.cache_mb << 20) // 2
     commits = Commits(
-        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, (embedded.cache_mb << 20) // 2)
+        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
     engine = Engine(job, initial, commits.store, workers)
-    if commits.restored is None:
+    if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
     outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
@@ -111,12 +112,12 @@ def run(options: argparse.Namespace) -> int:
         pages, programs = runner.ask(lambda asked: asked.pages_of_key(key))
         return [asdict(run) for run in runs_of_key(pages, key, [programs])] or None
 
-    pace = Pace(embedded.interval, at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
+    pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, sources, outlets, commits, pace, report, idle=observed.idle)
     try:
         with served(settings.observe.listen, observed, {"/key": answer}) as address:
             where = f"; /metrics, /health and /key?key=… at {address[0]}:{address[1]}" if address else ""
-            begins = "goes on" if commits.restored is not None else "begins"
+            begins = "goes on" if commits.head is not None else "begins"
             keeps = f"{checkpoint} keeps its progress" if checkpoint else "nothing is kept"
             log.tell(
                 "started", f"the job {begins}; {keeps}{where}", begins=begins, port=address[1] if address else None
@@ -199,6 +200,19 @@ def _workers(settings: Settings, job: Job) -> Workers:
     if groups.stop > job.groups_count:
         raise UsageError(f"--groups {text}: they are below the job's {job.groups_count} key groups")
     return Workers(embedded.workers, groups.start, groups.stop, bytes_max)
+
+
+def _interval_ms(settings: Settings) -> int:
+    """A commit costs a write to the disk. Where it costs more, there is one a second unless something is asked for."""
+    embedded = settings.embedded
+    if embedded.interval is not None:
+        return embedded.interval
+    to_folder = any(_is_folder(where) for where in settings.output.alerts)
+    return 1_000 if to_folder or embedded.store == "memory" else 0
+
+
+def _is_folder(where: str) -> bool:
+    return where != "console" and not where.startswith((*URLS, "kafka:"))
 
 
 def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:

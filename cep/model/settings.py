@@ -369,7 +369,10 @@ class EmbeddedSettings(_Section):
         '"0-15"',
     )
     store: Literal["rocksdb", "memory"] = _setting(
-        "rocksdb", "Where keyed state is kept between checkpoints: rocksdb or memory.", "--store", "WHERE"
+        "rocksdb",
+        "Where keyed state is kept: rocksdb, safe with each commit, or memory, safe with each checkpoint.",
+        "--store",
+        "WHERE",
     )
     cache_mb: Positive = _setting(
         256, "Memory for keyed state with rocksdb: half for pages in use, half for its blocks.", "--cache-mb", "N"
@@ -382,7 +385,12 @@ class EmbeddedSettings(_Section):
         '"s3://bucket/job"',
     )
     kept: Positive = _setting(3, "Checkpoints that are kept.")
-    interval: DurationMs = _setting(1_000, "Time between two commits.", "--interval", "TIME", '"1 s"')
+    interval: DurationMs | None = _setting(
+        None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
+    )
+    checkpoints: DurationMs = _setting(
+        10_000, "Time between two checkpoints: copies on another disk.", "--checkpoint-interval", "TIME", '"10 s"'
+    )
     delivery: Literal["exactly-once", "at-least-once"] = _setting(
         "exactly-once",
         "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",

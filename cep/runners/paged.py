@@ -12,6 +12,7 @@ Tested by: tests/runners/test_paged.py, tests/runners/embedded/test_engine.py, t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,7 +33,10 @@ from cep.runners.job import StepOutput, match_step
 
 
 class DomainPasts(Protocol):
-    """The histories of the keys of each slot, of one key domain in some key groups."""
+    """The histories of one key domain in some key groups. A slot is the number of a page of them."""
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        """The slot of each key's histories: int64[N]. It need not be that of its runs."""
 
     def stored(self, watermark_ms: int) -> list[int]:
         """The slots that have histories of which all is over at the watermark."""
@@ -60,17 +64,71 @@ class DomainPages(Protocol):
     def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
         """The slots of these keys and those whose deadline the watermark has reached, ascending, each once."""
 
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        """The pages of these slots joined, as the program has them, and how many runs belong to no rule of it.
+
+        Returns: (None, 0) if none of them has a page. Raises: StateError.
+        """
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        """Put the runs of these keys into their pages, which become all that these slots hold; no empty one is kept."""
+
+    def drop(self) -> int:
+        """Forget all pages; returns how many runs were in them. Raises: StateError."""
+
+
+class SinglePages(ABC):
+    """Pages that are read and written one by one: the part of DomainPages that takes, puts and drops many."""
+
+    @abstractmethod
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        """As DomainPages.slots."""
+
+    @abstractmethod
     def stored(self) -> list[int]:
         """The slots in which there is a page."""
 
+    @abstractmethod
     def read(self, slot: int) -> KeyedState | None:
         """The page, None if there is none. Raises: StateError."""
 
+    @abstractmethod
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
         """Put a page in the place of the one before; it is to be looked at again at its deadline."""
 
+    @abstractmethod
     def remove(self, slot: int) -> None:
         """Forget the page, if there is one."""
+
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        states: list[KeyedState] = []
+        orphans_count = 0
+        for slot in slots.tolist():
+            kept = self.read(slot)
+            if kept is not None:
+                fitted, orphans = fit(kept, program)
+                orphans_count += orphans
+                states.append(fitted)
+        return concat_states(states, program.row_registers) if states else None, orphans_count
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        part = np.searchsorted(slots, self.slots(after.keys))
+        shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
+        for slot, share in zip(slots.tolist(), shares, strict=True):
+            deadline_ms = share.expiry_min
+            if deadline_ms is None:
+                self.remove(slot)
+            else:
+                self.write(slot, replace(share, histories=Histories()), deadline_ms)
+
+    def drop(self) -> int:
+        runs_count = 0
+        for slot in self.stored():
+            kept = self.read(slot)
+            assert kept is not None, "it is stored"
+            runs_count += len(kept)
+            self.remove(slot)
+        return runs_count
 
 
 def match_pages(pages: DomainPages, program: Program, batch: EventBatch, watermark_ms: int, output: StepOutput) -> None:
@@ -79,73 +137,50 @@ def match_pages(pages: DomainPages, program: Program, batch: EventBatch, waterma
     Adds to `output`, whose counter `runs` tells by how many there are more of them now. Raises: StateError.
     """
     plan = program.histories
-    reached = np.unique(pages.slots(batch.key)).tolist() if plan is not None and len(batch) else []
+    reached = np.unique(pages.pasts.slots(batch.key)).tolist() if plan is not None and len(batch) else []
     for slot in sorted(set(pages.pasts.stored(watermark_ms if plan is not None else TIME_MS_MAX)).difference(reached)):
         pages.pasts.remove(slot)
     slots = pages.touched(batch.key, watermark_ms)
     if not len(slots):
         return
-    states: list[KeyedState] = []
-    runs_before = 0
-    for slot in slots.tolist():
-        kept = pages.read(slot)
-        if kept is not None:
-            fitted, orphans = fit(kept, program)
-            output.counters["runs_orphaned"] += orphans
-            runs_before += len(kept)
-            states.append(fitted)
-    before = concat_states(states, program.row_registers) if states else empty_state(program)
+    taken, orphans = pages.take(slots, program)
+    before = empty_state(program) if taken is None else taken
+    runs_before = orphans + len(before)
     pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
     after = match_step(program, replace(before, histories=pasts), batch, watermark_ms, output)
+    output.counters["runs_orphaned"] += orphans
     output.counters["runs"] += len(after) - runs_before
-    _put_back(pages, slots, after, program)
+    pages.put(slots, after, program)
     if plan is not None and reached:
-        _put_pasts_back(pages, reached, after.histories, plan, watermark_ms)
+        _put_back(pages.pasts, reached, after.histories, plan, watermark_ms)
 
 
 def begin_pages(pages: DomainPages, keyed_state: KeyedState, program: Program) -> int:
     """Put keys that have no pages yet into theirs. Returns: how many runs they have."""
     slots = np.unique(pages.slots(keyed_state.keys))
     if len(slots):
-        _put_back(pages, slots, keyed_state, program)
-    reached = np.unique(pages.slots(keys_of(keyed_state.histories))).tolist()
+        pages.put(slots, keyed_state, program)
+    reached = np.unique(pages.pasts.slots(keys_of(keyed_state.histories))).tolist()
     if program.histories is not None and reached:
-        _put_pasts_back(pages, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
+        _put_back(pages.pasts, reached, keyed_state.histories, program.histories, TIME_MS_MIN)
     return len(keyed_state)
 
 
-def _put_back(pages: DomainPages, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-    """Write the pages of these slots, which are ascending and those of all keys of the state."""
-    part = np.searchsorted(slots, pages.slots(after.keys))
-    shares = partition_keys(after, part, len(slots), program.row_registers) if len(slots) > 1 else [after]
-    for slot, share in zip(slots.tolist(), shares, strict=True):
-        deadline_ms = share.expiry_min
-        if deadline_ms is None:
-            pages.remove(slot)
-        else:
-            pages.write(slot, replace(share, histories=Histories()), deadline_ms)
-
-
-def _put_pasts_back(
-    pages: DomainPages, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int
-) -> None:
+def _put_back(pasts: DomainPasts, slots: list[int], after: Histories, plan: HistoryPlan, watermark_ms: int) -> None:
     """Write the histories of these slots, which are ascending and those of all keys that have any."""
-    for slot, own in zip(slots, partition_histories(after, slots, pages.slots), strict=True):
+    for slot, own in zip(slots, partition_histories(after, slots, pasts.slots), strict=True):
         kept = tended(plan, own, watermark_ms)
         over_at_ms = over_ms(plan, kept)
         if over_at_ms is None:
-            pages.pasts.remove(slot)
+            pasts.remove(slot)
         else:
-            pages.pasts.write(slot, kept, over_at_ms)
+            pasts.write(slot, kept, over_at_ms)
 
 
 def drop_pages(pages: DomainPages, output: StepOutput) -> None:
     """Nothing is matched by this key any more: its runs belong to no rule. Raises: StateError."""
-    for slot in pages.stored():
-        kept = pages.read(slot)
-        assert kept is not None, "it is stored"
-        output.counters["runs_orphaned"] += len(kept)
-        output.counters["runs"] -= len(kept)
-        pages.remove(slot)
+    dropped = pages.drop()
+    output.counters["runs_orphaned"] += dropped
+    output.counters["runs"] -= dropped
     for slot in pages.pasts.stored(TIME_MS_MAX):
         pages.pasts.remove(slot)

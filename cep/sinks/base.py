@@ -6,7 +6,8 @@ Tested by: tests/sinks/test_contract.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -25,6 +26,26 @@ class AlertSink(Protocol):
 
     def close(self) -> None:
         """Release what the sink holds. A closed sink is not written to again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """What a sink has got after a micro-batch: ids of alerts (earlier ones may be among them), the highest number."""
+
+    alert_ids: frozenset[str]
+    number: int
+
+
+@runtime_checkable
+class RecallingSink(Protocol):
+    """An AlertSink that can tell what it was sent: for a job that has lost its own memory of it."""
+
+    def recall(self, after: int, since_ms: int) -> Recalled:
+        """What came after the micro-batch `after`, which was delivered before the time `since_ms` (UTC).
+
+        Raises: SinkError.
+        """
         ...
 
 

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError
+from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
 
 Form = Literal["jsonl", "parquet"]
@@ -53,6 +54,14 @@ class FileSink:
                 f"{alerts.num_rows} alerts of batch {batch_id} cannot be written to {path}: {error}; "
                 "make room or give another folder, then start again: nothing is lost"
             ) from error
+
+    def recall(self, after: int, since_ms: int) -> Recalled:
+        """As RecallingSink.recall: what is in the files of later micro-batches. Raises: SinkError."""
+        later = {
+            int(path.stem.removeprefix(_PREFIX)): path for path in self._directory.glob(f"{_PREFIX}*.{self._form}")
+        }
+        ids = frozenset[str]().union(*(_ids(path) for number, path in later.items() if number > after))
+        return Recalled(ids, max([after, *later]))
 
     def close(self) -> None:
         """Nothing is held between writes."""

@@ -22,7 +22,7 @@ Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runner
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -32,6 +32,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from cep.base.errors import SinkError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
+from cep.sinks.base import Recalled
 from cep.sinks.json_form import json_lines
 
 _DEFAULTS = {
@@ -44,6 +45,8 @@ _SET_BY_US = {"enable.idempotence": "true", "acks": "all"}
 _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
 _DIGEST_CHARS = 32
+_RECALL_MS_BEFORE = 3_600_000  # clocks differ; what was sent before does no harm
+_RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,14 @@ class _Transactions:
             self._consumer = Consumer({**configuration, "group.id": self._name, "enable.auto.commit": "false"})
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
+        self._reading = {
+            **target.settings,
+            "bootstrap.servers": target.servers,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "auto.offset.reset": "earliest",
+        }
         self._is_open = False
         self._place = TopicPartition(target.topic, 0)
         self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
@@ -115,6 +126,47 @@ class _Transactions:
         except KafkaException as error:
             raise SinkError(self._failed(records, batch_id, _reason(error))) from error
         self._held = (batch_id, digest)
+
+    def recall(self, after: int, since_ms: int) -> tuple[frozenset[str], int]:
+        """Keys of the records since a time, if there was a micro-batch behind `after`; and the number of the last one.
+
+        Raises: SinkError.
+        """
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            self._open(deadline_s)
+            number = self._held[0]
+            keys = frozenset(self._keys(since_ms, deadline_s)) if number > after else frozenset[str]()
+        except KafkaException as error:
+            raise SinkError(
+                f"topic {self._target.topic} at {self._target.servers} does not tell which {self._what} it has: "
+                f"{_reason(error)}; check the brokers and start again: nothing is lost"
+            ) from error
+        return keys, max(number, after)
+
+    def _keys(self, since_ms: int, deadline_s: float) -> Iterator[str]:
+        consumer = Consumer({**self._reading, "group.id": self._name})
+        try:
+            partitions = (
+                consumer.list_topics(self._target.topic, _left(deadline_s)).topics[self._target.topic].partitions
+            )
+            asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
+            places = consumer.offsets_for_times(asked, _left(deadline_s))
+            consumer.assign(places)
+            unread = {place.partition for place in places}
+            while unread:
+                for message in consumer.consume(_RECALL_RECORDS, _RECALL_WAIT_S):
+                    error, key = message.error(), message.key()
+                    if error is None and isinstance(key, bytes):
+                        yield key.decode()
+                    elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                        unread.discard(message.partition() or 0)
+                    elif error is not None:
+                        raise KafkaException(error)
+                if monotonic() > deadline_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+        finally:
+            consumer.close()
 
     def close(self) -> None:
         """Let the clients go."""
@@ -204,6 +256,10 @@ class KafkaTransactionSink:
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         """Bring the micro-batch's alerts into the topic unless they are there. Raises: SinkError."""
         self._transactions.write(_alert_records(alerts), batch_id)
+
+    def recall(self, after: int, since_ms: int) -> Recalled:
+        """As RecallingSink.recall: the committed records of the topic since an hour before. Raises: SinkError."""
+        return Recalled(*self._transactions.recall(after, since_ms - _RECALL_MS_BEFORE))
 
     def close(self) -> None:
         """Let the clients go; every write has waited for its own records, so none are left."""

@@ -2,7 +2,7 @@
 
 The payload is what must not part from the stores: offsets, the rulebook's epoch, alerts not yet out. The protocol:
 
-    1  link     every store's files, by hard links, into a folder of their own: one moment for all (caller's thread)
+    1  link     every store's files, by hard links, into a folder of their own: one moment for all
     2  hash     the files that were not hashed for an earlier checkpoint
     3  copy     to `files/SHA256` what the target does not have: only what changed since the last checkpoint
     4  publish  the manifest under its number: from here on the checkpoint is there, before it is not
@@ -20,6 +20,7 @@ Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -96,6 +97,15 @@ def read_manifest(target: Target, number: int) -> Manifest:
     return Manifest.from_bytes(target.read(_name(number)), _name(number))
 
 
+def payload_bytes(target: Target, number: int) -> bytes:
+    """What a checkpoint keeps beside its stores. Raises: StateCorruptError, StateFormatError, StoreError."""
+    (file,) = (file for file in read_manifest(target, number).files if file.name == PAYLOAD)
+    data = target.read(f"{FOLDER}/{file.sha256}")
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise StateCorruptError(f"{file.name} of checkpoint {number} fails its checksum")
+    return data
+
+
 def restore(target: Target, folder: Path, groups: range | None = None) -> Restored | None:
     """Bring the newest whole checkpoint into the new directory `folder`; None where none was ever published.
 
@@ -169,10 +179,14 @@ class Checkpoints:
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
 
-    def begin(self, parts: Sequence[Part], payload: bytes, created_ms: int) -> Future[Published] | None:
+    def begin(
+        self, parts: Sequence[Part], payload: bytes, created_ms: int, *, is_atomic: bool = False
+    ) -> Future[Published] | None:
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
-        When the result is there the checkpoint is safe. Nothing may write to the stores until this returns.
+        When the result is there the checkpoint is safe. Nothing may write to the stores until this returns; unless
+        there is one store, `is_atomic`, of which every write batch leaves what may be kept: then step 1 too is done in
+        the background, and has the batches up to some one.
         The result raises StoreError if the target refuses; earlier checkpoints are not touched, and a later one may
         be tried. Raises: StoreError if the links cannot be made.
         """
@@ -180,14 +194,18 @@ class Checkpoints:
         if len(self._pending) >= CHECKPOINTS_PENDING_MAX:
             return None
         number, self._next = self._next, self._next + 1
-        self._on_step(1)
-        paths = self._link(self._work / str(number), parts, payload)
-        held = tuple(StoredPart(part.name, part.first, part.end) for part in parts)
-        copying = self._thread.submit(self._copy, paths, (number, created_ms, held))
+        about = (number, created_ms, tuple(StoredPart(part.name, part.first, part.end) for part in parts))
+        if is_atomic:
+            copying = self._thread.submit(lambda: self._copy(self._link(number, parts, payload), about))
+        else:
+            paths = self._link(number, parts, payload)
+            copying = self._thread.submit(self._copy, paths, about)
         self._pending.append(copying)
         return copying
 
-    def _link(self, folder: Path, parts: Sequence[Part], payload: bytes) -> list[Path]:
+    def _link(self, number: int, parts: Sequence[Part], payload: bytes) -> list[Path]:
+        self._on_step(1)
+        folder = self._work / str(number)
         try:
             folder.mkdir()
             found = [file for part in parts for file in part.store.checkpoint(folder / part.name)]

@@ -184,6 +184,12 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | Non
     return _state_of(sections, counts, lengths[:, 1:], shape, row_registers)
 
 
+def runs_count(pages: Sequence[bytes]) -> int:
+    """How many runs are in these pages."""
+    at = _HEAD.size + 4 * _RUNS
+    return sum(int.from_bytes(page[at : at + 4], "little") for page in pages)
+
+
 def _gathered(data: NDArray[np.uint8], offsets: Int64, order: Int64) -> tuple[Int64, pa.Buffer]:
     """The stretches offsets[i] <= at < offsets[i + 1] in another order: where each begins now, and their bytes."""
     array = pa.LargeBinaryArray.from_buffers(

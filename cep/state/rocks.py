@@ -2,13 +2,14 @@
 
 All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks
 and the write buffers are charged to. Without the log (`wal=False`) a crash loses what came after the last `sync` or
-checkpoint: right for a runner that goes back to its checkpoint anyway.
+checkpoint. A checkpoint may be taken by another thread than the one that writes: it has all batches up to some one.
 Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
 """
 
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -37,6 +38,7 @@ from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, Wri
 _BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
 _INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
 _SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
+_FLUSH_WAIT_S, _FLUSH_NAP_S = 60.0, 0.002
 _NOT_OURS = ("LOG", "LOCK")  # of RocksDB's directory: what a reopened store writes anew
 
 
@@ -172,6 +174,11 @@ class RocksStore(DurableStore):
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            # A checkpoint writes out what is in memory, and holds the interpreter's lock: so nearly all of it before.
+            self._rocks.flush(wait=False)
+            deadline_s = time.monotonic() + _FLUSH_WAIT_S
+            while self._figure("num-immutable-mem-table") and time.monotonic() < deadline_s:
+                time.sleep(_FLUSH_NAP_S)
             Checkpoint(self._rocks).create_checkpoint(str(path))
         except Exception as error:
             raise _translated(error, self._path, "checkpoint") from error
@@ -223,18 +230,18 @@ class RocksStore(DurableStore):
             raise _translated(error, self._path, "compact") from error
 
     def sizes(self) -> StoreSizes:
-        def figure(name: str) -> int:
-            return self._rocks.property_int_value(f"rocksdb.{name}") or 0
-
         return StoreSizes(
-            figure("estimate-num-keys"),
-            figure("live-sst-files-size"),
-            figure("cur-size-all-mem-tables"),
+            self._figure("estimate-num-keys"),
+            self._figure("live-sst-files-size"),
+            self._figure("cur-size-all-mem-tables"),
             self._settings.memory.cache.get_usage(),
         )
 
     def close(self) -> None:
         self._rocks.close()
+
+    def _figure(self, name: str) -> int:
+        return self._rocks.property_int_value(f"rocksdb.{name}") or 0
 
 
 class _RocksSnapshot(StoreSnapshot):

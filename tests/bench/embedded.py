@@ -177,7 +177,7 @@ def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], second
                 runner.cycle(0.05)
             runner.finish()
             ms = np.concatenate(taken) * 1_000
-            loads = sum(share.pages.loads for share in engine.shares)
+            loads = engine.loads_count
             figures = [f"{np.percentile(ms, p):,.1f}" for p in (50, 99, 99.9)]
             rows.append((f"{rate:,}", f"{keys:,}", *figures, f"{count / len(taken):,.0f}", f"{loads:,}"))
             engine.close()
@@ -200,9 +200,9 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
         decoded = decode_chunks(job.schema, [Chunk("p", payments(count, keys, number, START_MS, in_order=True))])
         engine.step(decoded.parts, (), {"p": (decoded.latest_ms["p"], False)})
         started_s = time.monotonic()
-        assert commits.begin(engine, sources)
+        assert commits.begin(engine, sources, outlets)
         blocked_s = time.monotonic() - started_s
-        commits.finish(outlets, wait=True)
+        commits.finish(wait=True)
         assert commits.last is not None
         what = f"{share:.0%} of the pages" if number else "the first"
         whole = f"{(time.monotonic() - started_s) * 1_000:,.0f}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,7 +15,7 @@ from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState
 from cep.nfa.compile import problems
 from cep.runners.job import StepOutput, match_step
-from cep.runners.paged import drop_pages, match_pages
+from cep.runners.paged import SinglePages, drop_pages, match_pages
 from cep.sinks.json_form import json_lines
 from tests.engine.bridge import batch_of, program_of
 from tests.oracle.random_cases import SCHEMA, random_case
@@ -22,7 +24,8 @@ from tests.oracle.random_cases import SCHEMA, random_case
 class PlainPasts:
     """Histories in a dict, each with the time at which all of it is over."""
 
-    def __init__(self) -> None:
+    def __init__(self, slots: Callable[[pa.Array], NDArray[np.int64]]) -> None:
+        self.slots = slots
         self.held: dict[int, tuple[Histories, int]] = {}
 
     def stored(self, watermark_ms: int) -> list[int]:
@@ -38,12 +41,12 @@ class PlainPasts:
         self.held.pop(slot, None)
 
 
-class PlainPages:
+class PlainPages(SinglePages):
     """Pages in a dict, each with its deadline."""
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.pasts = PlainPasts()
+        self.pasts = PlainPasts(self.slots)
         self.held: dict[int, tuple[KeyedState, int]] = {}
 
     def slots(self, keys: pa.Array) -> NDArray[np.int64]:

@@ -1,23 +1,28 @@
-"""Micro-batches → commits: keyed state, positions and what has not been delivered, all of one moment.
+"""Micro-batches → commits: keyed state, positions and what has not been delivered, all of one moment, on this disk.
 
     1  hold      alerts and letters of the micro-batches since the last commit wait in memory
-    2  save      changed pages, waiting events and seen ids go into the store; nothing is matched meanwhile
-    3  begin     the store's files are linked, with positions, rulebook, watermark, totals and what waits beside them
-    4  publish   in the background: the checkpoint is copied, and published under its number
-    5  deliver   alerts and letters go out under that number
-    6  release   what was delivered is forgotten, and the next commit may begin
+    2  write     one write batch: changed pages, what waits, positions, rulebook, watermark, totals; alerts and letters;
+                 which of them are to be delivered now, and that those of the last delivery are forgotten
+    3  sync      the store's log reaches the disk: from here on the commit is there, before it is not
+    4  deliver   in the background: alerts and letters, of several commits perhaps, under the number of this one
+    5  settle    the delivery is known to be over: the next commit forgets it, and may ask for another one
+
+A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
+for. Every so often a checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a
+savepoint, for the day on which this disk is lost. A store in memory has no log: a commit there is safe when its
+checkpoint is.
 
 Start:
 
-    R1 restore   the newest whole checkpoint: store, rulebook, watermark, totals, positions
-    R2 deliver   what it holds, under its number: sinks take the same number twice as if it came once
-    R3 seek      the sources go on behind its positions
+    R1 open      the local store; if it is gone, damaged or behind, the newest whole checkpoint in its place
+    R2 deliver   what was to be delivered, under its number: sinks take the same number twice as if it came once
+    R3 recall    after a checkpoint only: the sinks tell which alerts they got since. Those are not sent again
+    R4 seek      the sources go on behind the positions
 
-A crash before 4 is over loses nothing that was shown: the work since the last checkpoint is done again. After it, R2
-does what 5 did or was about to do. So every alert is delivered exactly once, if sinks keep their contract: a
-transaction with the number in it (Kafka), a file with the number as its name. Numbers only grow, for a job's whole
-life: a folder that was made from a savepoint adds to its own the number that the savepoint had. `on_step` is called
-before each step with its name: what tests crash in.
+A crash before 3 is over loses nothing that was shown: the work since the last commit is done again. After it, R2 does
+what 4 did or was about to do. So every alert is delivered exactly once, if sinks keep their contract: a transaction
+with the number in it (Kafka), a file with the number as its name. Numbers only grow, for a job's whole life.
+`on_step` is called before each step with its name: what tests crash in.
 Tested by: tests/runners/embedded/test_commit.py
 """
 
@@ -26,10 +31,11 @@ from __future__ import annotations
 import base64
 import shutil
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,24 +43,25 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.errors import StateCorruptError, StateError, StateFormatError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of, read_head, store_of_payload
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.live_checkpoint import held
-from cep.runners.output import decode_alerts, encode_alerts, write_letters
-from cep.sinks.base import AlertSink
+from cep.runners.output import encode_alerts, write_letters
+from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
-from cep.state.checkpoints import Checkpoints, Part, Published, restore
+from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
-from cep.state.store import DurableStore
+from cep.state.store import DurableStore, WriteBatch
 from cep.state.target import Target
 
 PAYLOAD_FORMAT = 1
 PART = "store"
-_STORE, _LINKS = "store", "links"
+_STORE, _LINKS, _DAMAGED = "store", "links", "damaged"
 TARGET = "checkpoints"
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
@@ -62,7 +69,8 @@ DELIVERED = "delivered"  # a file that says up to which checkpoint, once the pro
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """Where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what fsspec takes;
-    None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included.
+    None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`: between two
+    checkpoints.
     """
 
     folder: Path | None
@@ -70,13 +78,14 @@ class StoreSettings:
     target: str | None = None
     kept_count: int = 3
     cache_bytes: int = 256 << 20
+    checkpoint_ms: int = 10_000
 
     def open(self, path: Path) -> DurableStore:
         """The store at a path, which may be new or a checkpoint's."""
         if self.backend == "memory":
             return MemoryStore.open(path) if path.exists() else MemoryStore()
         memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 4))
-        return RocksStore(path, RocksSettings(memory, wal=False))
+        return RocksStore(path, RocksSettings(memory))
 
 
 @dataclass(slots=True)
@@ -90,6 +99,9 @@ class Held:
         if stepped.alerts.num_rows:
             self.alerts.append(stepped.alerts)
         self.letters += stepped.letters
+
+    def __bool__(self) -> bool:
+        return bool(self.alerts or self.letters)
 
     def table(self) -> pa.Table:
         return sort_alerts(pa.concat_tables(self.alerts)) if self.alerts else ALERT_SCHEMA.empty_table()
@@ -137,12 +149,12 @@ class Sources:
             self.control.close()
 
 
-@dataclass(slots=True)
-class _InFlight:
-    """A commit between 3 and 6."""
+@dataclass(frozen=True, slots=True)
+class _Delivery:
+    """Between 4 and 5. `commits`: those whose alerts and letters it has."""
 
-    held: Held
-    copying: Future[Published]
+    commits: tuple[int, ...]
+    done: Future[None]
 
 
 class Commits:
@@ -152,132 +164,292 @@ class Commits:
         self, settings: StoreSettings, on_step: Callable[[str], None] = lambda _: None,
         on_checkpoint: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
-        """R1 as far as the store: after it `store` is what the newest whole checkpoint has, or empty.
+        """R1 as far as the store: after it `store` is of the last commit, or of the newest whole checkpoint, or empty.
 
         Raises: UsageError if another process has the folder; StateError.
         """
         self._settings = settings
         self._lock = ExitStack()
         self._on_step = on_step
-        self._in_flight: _InFlight | None = None
         self._checkpoints: Checkpoints | None = None
-        self.restored: dict[str, Any] | None = None
-        self.restored_number = 0
-        self.restored_part: range | None = None
-        self._delivered = 0  # the newest checkpoint whose alerts went out
-        self._base = 0  # what is added to a checkpoint's number
+        self._copying: Future[Published] | None = None
+        self._copied_s = time.monotonic()
+        self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and not known to be delivered
+        self._delivery: _Delivery | None = None
+        self._forgettable: list[int] = []
+        self._sent: set[str] = set()  # ids that sinks have though the job has forgotten it
+        self._sent_is_new = False
+        self._from_checkpoint_ms: int | None = None
+        self._base = 0  # what is added to a commit's number
+        self._number = 0
+        self._settled: int | None = None
+        self.head: Head | None = None  # None: the job begins
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
         self.held = Held()
         self.totals: Counter[str] = Counter()
+        self._thread = ThreadPoolExecutor(1, "delivery")
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
             return
         self._lock.enter_context(held(settings.folder))
         try:
-            self._restore(settings.folder, on_checkpoint)
+            self._open(settings.folder, on_checkpoint)
         except BaseException:
             self._lock.close()
             raise
 
-    def _restore(self, folder: Path, on_checkpoint: Callable[[int], None]) -> None:
+    # ------------------------------------------------------------------------------------------------------- start
+
+    def _open(self, folder: Path, on_checkpoint: Callable[[int], None]) -> None:
         settings = self._settings
         self._on_step("R1")
+        (folder / DELIVERED).unlink(missing_ok=True)
         target = Target(settings.target or str(folder / TARGET))
         working = folder / _STORE
-        shutil.rmtree(working, ignore_errors=True)  # of a process that ended: nobody knows of which moment it is
-        found = restore(target, working)
-        self.store = settings.open(working / PART)
+        restored = None
+        if not self._opened_local(target, working):
+            shutil.rmtree(working, ignore_errors=True)
+            restored = restore(target, working)
+            self.store = settings.open(working / PART)
+            self.head = read_head(self.store)
+            if restored is not None:
+                self.refused += restored.refused
+                # In memory the newest checkpoint is the last commit: nothing went out behind it.
+                if settings.backend != "memory" or restored.refused:
+                    self._from_checkpoint_ms = restored.manifest.created_ms
+        self._lineage = self.head.lineage if self.head is not None and restored is None else uuid.uuid4().hex
         self._checkpoints = Checkpoints(
-            target, folder / _LINKS, kept_count=settings.kept_count, restored=found, on_step=on_checkpoint
+            target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )
-        if found is not None:
-            self.restored = read_payload(found.payload)
-            (part,) = found.manifest.parts
-            self.restored_part = range(part.first, part.end)
-            self.restored_number = found.manifest.number
-            self.refused = found.refused
+
+    def _opened_local(self, target: Target, working: Path) -> bool:
+        """Whether the store of the last commit is here, can be read, and nobody has gone on from a checkpoint of it."""
+        if self._settings.backend == "memory" or not (working / PART).exists() or (working / _DAMAGED).exists():
+            return False
+        try:
+            store = self._settings.open(working / PART)
+        except StateError as error:
+            self.refused += (f"the local store: {error}",)
+            return False
+        try:
+            self.head = read_head(store)
+            newest = _newest_lineage(target)
+        except StateError as error:
+            store.close()
+            self.refused += (f"the local store: {error}",)
+            self.head = None
+            return False
+        if self.head is None or newest not in (None, self.head.lineage):
+            store.close()
+            self.head = None
+            return False
+        self.store = store
+        return True
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
-        """R1 for the engine, R2 and R3; nothing of it for a job that begins.
+        """R1 for the engine, R2 to R4; nothing of it for a job that begins.
 
-        Raises: UsageError if the checkpoint is of other key groups; StateError, SinkError, SourceError.
+        Raises: UsageError if the store is of other key groups; StateError, SinkError, SourceError.
         """
-        if self.restored is None:
+        head = self.head
+        if head is None:
             return
-        payload = self.restored
-        assert self.restored_part is not None, "restored together"
-        if self.restored_part != engine.groups:
-            held, asked = _shown(self.restored_part), _shown(engine.groups)
+        if head.groups != engine.groups:
+            kept, asked = _shown(head.groups), _shown(engine.groups)
             raise UsageError(
-                f"the checkpoint is of the key groups {held}, not {asked}; start it with --groups {held}, or make a "
+                f"the checkpoint is of the key groups {kept}, not {asked}; start it with --groups {kept}, or make a "
                 "savepoint and restore it with the key groups of each process"
             )
-        engine.restore(payload["engine"])
-        self.totals = Counter(payload["totals"])
+        engine.restore()
+        self.totals, self._base, self._number = Counter(head.totals), head.base, head.number
+        self._outgoing, self._sent = Outgoing.stored(self.store), Outgoing.sent(self.store)
         self._on_step("R2")
-        outlets.deliver(
-            decode_alerts(base64.b64decode(payload["alerts"])),
-            [letter.encode() for letter in payload["letters"]],
-            payload["base"] + self.restored_number,
-        )
-        self._delivered = self.restored_number
-        self._base = payload["base"]
+        if self._from_checkpoint_ms is not None:
+            self._recall(outlets, self._from_checkpoint_ms)
+        elif head.delivery is not None:
+            commits = tuple(number for number in self._outgoing if number <= head.delivery)
+            self._deliver(outlets, [self._outgoing[number] for number in commits], head.delivery)
+            self._forget(commits)
+        self._on_step("R4")
+        sources.seek(head.positions)
+
+    def _recall(self, outlets: Outlets, created_ms: int) -> None:
+        """What sinks got after the checkpoint was sent by commits that nobody knows any more, under their numbers."""
         self._on_step("R3")
-        sources.seek(payload["positions"])
+        for sink in outlets.sinks:
+            if isinstance(sink, RecallingSink):
+                recalled = sink.recall(self._base + self._number, created_ms)
+                self._sent |= recalled.alert_ids
+                self._number = max(self._number, recalled.number - self._base)
+        self._sent_is_new = True
+        for number, outgoing in self._outgoing.items():
+            self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.letters)
+
+    # ------------------------------------------------------------------------------------------------------ commits
 
     def take(self, stepped: Stepped) -> None:
         """1: keep what a micro-batch gave until the commit that delivers it."""
         self._on_step("1")
         self.held.take(stepped)
 
-    def begin(self, engine: Engine, sources: Sources) -> bool:
-        """2 and 3, unless a commit is still on its way; says whether one is now. Raises: StoreError."""
-        if self._checkpoints is None or self._in_flight is not None:
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something is to be delivered that only another commit lets go."""
+        return self._delivery is None and bool(self._outgoing)
+
+    @property
+    def undelivered_count(self) -> int:
+        """Alerts and letters that no sink is known to have."""
+        waiting = [(item.alerts.num_rows, item.letters) for item in self._outgoing.values()]
+        waiting.append((sum(table.num_rows for table in self.held.alerts), tuple(self.held.letters)))
+        return sum(alerts_count + len(letters) for alerts_count, letters in waiting)
+
+    def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
+        """2, 3, and 4 in the background; says whether there was a commit.
+
+        There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError.
+        """
+        is_memory = self._settings.backend == "memory"
+        if self._checkpoints is None or (is_memory and self._copying is not None):
             return False
         self._on_step("2")
-        saved, _ = engine.save()
-        payload = {
-            "format": PAYLOAD_FORMAT,
-            "base": self._base,
-            "engine": saved,
-            "positions": sources.positions(),
-            "totals": dict(self.totals),
-            "alerts": packed_alerts(self.held.table()),
-            "letters": [letter.decode() for letter in self.held.letters],
-        }
+        number = self._number + 1
+        batch = WriteBatch()
+        engine.save(batch, number)
+        self._write_outgoing(batch, number)
+        delivers = self.is_waiting
+        delivery = number if delivers else (max(self._delivery.commits) if self._delivery is not None else None)
+        head = Head(number, self._base, self._lineage, engine.groups, delivery, dict(self.totals), sources.positions())
+        head.save(batch)
+        self.store.write(batch)
         self._on_step("3")
-        part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
-        copying = self._checkpoints.begin((part,), orjson.dumps(payload), int(time.time() * 1_000))
-        assert copying is not None, "one at a time"
-        self._in_flight = _InFlight(self.held, copying)
-        self.held = Held()
+        self.store.sync()
+        self._number, self.head = number, head
+        if is_memory or time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000:
+            self.checkpoint(engine)
+        if delivers:
+            commits = tuple(self._outgoing)
+            items = [self._outgoing[commit] for commit in commits]
+            waits_for = self._copying if is_memory else None
+            self._delivery = _Delivery(commits, self._thread.submit(self._deliver, outlets, items, number, waits_for))
         return True
 
-    def finish(self, outlets: Outlets, *, wait: bool) -> bool:
-        """4 to 6, if the checkpoint is there or may be waited for; says whether a commit was finished.
+    def _write_outgoing(self, batch: WriteBatch, number: int) -> None:
+        for delivered in self._forgettable:
+            Outgoing.forget(batch, delivered)
+        self._forgettable = []
+        if self.held:
+            outgoing = Outgoing(self._unsent(self.held.table()), tuple(self.held.letters))
+            outgoing.save(batch, number)
+            self._outgoing[number] = outgoing
+            self.held = Held()
+        if self._sent_is_new:
+            Outgoing.save_sent(batch, self._sent)
+            self._sent_is_new = False
 
-        Raises: StoreError if it could not be published, SinkError; the job then goes on from the last checkpoint.
+    def _unsent(self, alerts: pa.Table) -> pa.Table:
+        """The alerts that no sink had before the job went back to a checkpoint."""
+        if not self._sent or not alerts.num_rows:
+            return alerts
+        ids = alerts["alert_id"].to_pylist()
+        again = self._sent.intersection(ids)
+        self._sent -= again
+        self._sent_is_new |= bool(again)
+        return alerts.filter(pa.array([alert_id not in again for alert_id in ids])) if again else alerts
+
+    def checkpoint(self, engine: Engine) -> None:
+        """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
+        assert self._checkpoints is not None, "there is a folder"
+        if self._copying is None:
+            part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
+            payload = payload_of(self._lineage)
+            is_atomic = self._settings.backend != "memory"
+            self._copying = self._checkpoints.begin((part,), payload, int(time.time() * 1_000), is_atomic=is_atomic)
+            self._copied_s = time.monotonic()
+
+    def finish(self, *, wait: bool) -> None:
+        """5, if the delivery is over or may be waited for, and the same for a checkpoint.
+
+        Raises: SinkError, StoreError; the job goes on from its last commit when started again.
         """
-        flight = self._in_flight
-        if flight is None or not (wait or flight.copying.done()):
-            return False
-        self.last = flight.copying.result()
-        self._on_step("5")
-        outlets.deliver(flight.held.table(), flight.held.letters, self._base + self.last.number)
-        self._on_step("6")
-        self._delivered = self.last.number
-        self._in_flight = None
-        return True
+        copying, delivery = self._copying, self._delivery
+        if copying is not None and (wait or copying.done()):
+            self.last = copying.result()
+            self._copying = None
+        if delivery is not None and (wait or delivery.done.done()):
+            delivery.done.result()
+            self._on_step("5")
+            self._forget(delivery.commits)
+            self._delivery = None
+
+    def settle(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
+        """Commit and deliver everything, and take a checkpoint in which nothing is on its way.
+
+        Raises: SinkError, StoreError.
+        """
+        if self._checkpoints is None:
+            return
+        self.finish(wait=True)
+        while True:
+            self.begin(engine, sources, outlets)
+            self.finish(wait=True)
+            if not (self.held or self._outgoing or self._forgettable):
+                break
+        if self._settings.backend != "memory":
+            self.checkpoint(engine)
+            self.finish(wait=True)
+        assert self.last is not None, "waited for"
+        self._settled = self.last.number
+
+    def distrust(self) -> None:
+        """The store gave bytes that cannot be right: the next start takes the newest checkpoint in its place."""
+        if self._settings.folder is not None:
+            with suppress(OSError):
+                (self._settings.folder / _STORE / _DAMAGED).touch()
 
     def close(self) -> None:
-        """Let go of the store, which the next start makes anew from the checkpoint."""
+        """Wait for what goes on in the background, and let go of the store."""
+        self._thread.shutdown()
         if self._checkpoints is not None:
             self._checkpoints.close()
         self.store.close()
-        if self._settings.folder is not None and self._in_flight is None and self._delivered:
-            (self._settings.folder / DELIVERED).write_text(str(self._delivered))
+        if self._settings.folder is not None and self._settled is not None:
+            (self._settings.folder / DELIVERED).write_text(str(self._settled))
         self._lock.close()
+
+    def _deliver(
+        self, outlets: Outlets, items: Sequence[Outgoing], number: int, waits_for: Future[Published] | None = None
+    ) -> None:
+        if waits_for is not None:
+            waits_for.result()
+        self._on_step("4")
+        tables = [item.alerts for item in items if item.alerts.num_rows]
+        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        outlets.deliver(alerts, [letter for item in items for letter in item.letters], self._base + number)
+
+    def _forget(self, commits: Sequence[int]) -> None:
+        for number in commits:
+            del self._outgoing[number]
+        self._forgettable += commits
+
+
+def _newest_lineage(target: Target) -> str | None:
+    """Whose checkpoint is the newest in the target; None if there is none, or it cannot be read."""
+    numbers = checkpoint_numbers(target)
+    if not numbers:
+        return None
+    try:
+        return store_of_payload(payload_bytes(target, numbers[-1]))
+    except StateError:
+        return None
+
+
+def _shown(groups: range) -> str:
+    return f"{groups.start}-{groups.stop - 1}"
+
+
+# --------------------------------------------------------------------------------------- the payload of a savepoint
 
 
 def packed_alerts(alerts: pa.Table) -> str:
@@ -285,20 +457,16 @@ def packed_alerts(alerts: pa.Table) -> str:
     return base64.b64encode(encode_alerts(alerts)).decode()
 
 
-def _shown(groups: range) -> str:
-    return f"{groups.start}-{groups.stop - 1}"
-
-
 def read_payload(data: bytes) -> dict[str, Any]:
-    """What a checkpoint keeps beside its store. Raises: StateCorruptError, StateFormatError."""
+    """What a savepoint keeps beside its entries. Raises: StateCorruptError, StateFormatError."""
     try:
         payload: dict[str, Any] = orjson.loads(data)
         found = payload["format"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise StateCorruptError(f"the checkpoint's payload of {len(data)} bytes is not ours ({error!r})") from error
+        raise StateCorruptError(f"the savepoint's payload of {len(data)} bytes is not ours ({error!r})") from error
     if found != PAYLOAD_FORMAT:
         raise StateFormatError(
-            f"the checkpoint was written in format {found}, this build reads {PAYLOAD_FORMAT}; start with the "
-            "build that wrote it, or in a new folder"
+            f"the savepoint was written in format {found}, this build reads {PAYLOAD_FORMAT}; restore it with the "
+            "build that wrote it"
         )
     return payload

@@ -12,8 +12,9 @@ Tested by: tests/runners/embedded/test_engine.py
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ from cep.base.errors import StateCorruptError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
-from cep.columnar.route import KeyDomain, key_groups, key_hashes, route
+from cep.columnar.route import KeyDomain, key_groups, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.engine.partition import divide
 from cep.kernels.layout import Int64
@@ -34,17 +35,27 @@ from cep.nfa.program import Program
 from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
 from cep.rulebook.held import forgotten as forgotten_memory
 from cep.rulebook.saved import rulebook_bytes
-from cep.runners.embedded.share import Done, Share, Work
+from cep.runners.embedded.pages import PAGES_MAX, Shapes
+from cep.runners.embedded.seen import ADDED_SEEN
+from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Work
+from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
+from cep.runners.group_entries import entries_of, state_of
 from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
 from cep.runners.intake import take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.runners.letters import under_rules
 from cep.runners.rule_output import held_lines
 from cep.runners.warm_start import WarmStart, check_fits, laid_out
-from cep.state.pages import StoredPage
+from cep.state.keys import STORE_GROUP, prefix_range, store_key
+from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
 
+PAGES_A_PART = 256  # pages of the store for each part of a key group's state that the job asks for
+_ITEM = struct.Struct(">QH")  # of what a commit adds: its number, and that of the share
+_ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
+# What commits have added is gathered by key group when it has grown to this much, and to several times the whole.
+_ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
 # Counters that only the first level adds to: every level is handed the source's events.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
@@ -79,13 +90,16 @@ class Engine:
         self.groups = range(workers.first_group, end)
         count = min(workers.count, len(self.groups))
         bounds = [self.groups.start + len(self.groups) * at // count for at in range(count + 1)]
-        bytes_max = None if workers.page_bytes_max is None else workers.page_bytes_max // count
+        bytes_max = workers.page_bytes_max
+        each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
+        cache = Cache(min(PAGES_MAX, job.pages_count * PAGES_A_PART), each_max)
+        self._shapes = Shapes(store)
         if job.levels_count > 1 and len(self.groups) < job.groups_count:
             raise UsageError(
                 "patterns read what other patterns produce, and that may belong to any key: run the job in one process"
             )
         self._levels = [
-            [Share(job, range(bounds[at], bounds[at + 1]), (store, bytes_max), level) for at in range(count)]
+            [Share(job, range(bounds[at], bounds[at + 1]), store, self._shapes, cache, level) for at in range(count)]
             for level in range(job.levels_count)
         ]
         self._bounds = np.array(bounds[1:], np.int32)
@@ -94,6 +108,9 @@ class Engine:
         self._memory: Memory = {}
         self._rules = JobRules(job, initial)
         self._rulebook = known(self._rules, "")
+        self._saved_rulebook: object = None  # what the store has
+        self._saved_memory: object = None
+        self._added_bytes = self._whole_bytes = 0
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
 
@@ -138,29 +155,36 @@ class Engine:
             if produced and level + 1 < job.levels_count:
                 self._route_produced(concat_decoded(job.schema, produced), routed)
         alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-        policies = Policies.of(self._rulebook.rulebook)
-        held = hold_back(alerts, policies, self._memory)
-        self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
         if letters:
             letters = under_rules(letters, self.epoch, self._rulebook.rulebook.content_hash)
-        letters += held_lines(held)
-        counters.update(counted(held))
+        if alerts.num_rows:  # without any, what is remembered stays as it is
+            policies = Policies.of(self._rulebook.rulebook)
+            held = hold_back(alerts, policies, self._memory)
+            self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
+            letters += held_lines(held)
+            counters.update(counted(held))
+            alerts = held.alerts
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
-        return Stepped(held.alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
+        return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
         """The pages in which a key may have runs of patterns that read the source, and the programs in force.
 
         To be asked between micro-batches.
         """
-        hashes = key_hashes(pa.array([key], TEXT))
-        group = int(hashes[0] % np.uint64(self.job.groups_count))
-        page = int((hashes[0] // np.uint64(self.job.groups_count)) % np.uint64(self.job.pages_count))
-        owners = [share for share in self._levels[0] if group in share.groups]
-        found = [stored for share in owners for stored in share.stored(group, page)]
-        return found, self._programs.of(self._rulebook.rulebook, self.job.schema)
+        keys = pa.array([key], TEXT)
+        group = int(key_groups(keys, self.job.groups_count)[0])
+        programs = self._programs.of(self._rulebook.rulebook, self.job.schema)
+        found: list[StoredPage] = []
+        for share in self._levels[0]:
+            if group in share.groups:
+                for domain, pages in zip(self.job.domains, share.pages, strict=True):
+                    page = pages.take(pages.slots(keys), programs[domain])[0] if domain in programs else None
+                    if page is not None:
+                        found.append(StoredPage(group, domain, encode_page(page)))
+        return found, programs
 
     def close(self) -> None:
         """End the threads."""
@@ -255,32 +279,119 @@ class Engine:
                         runs += shares[owner].begin(number, part, program)
         return runs
 
-    def save(self) -> tuple[dict[str, Any], int]:
-        """Write what has changed into the store. Returns: what is to be kept beside it, and how many pages changed."""
+    @property
+    def loads_count(self) -> int:
+        """How many pages were read from the store."""
+        return sum(share.loads_count for share in self.shares)
+
+    @property
+    def changed_bytes(self) -> int:
+        """Of the pages that the next `save` writes."""
+        return sum(share.changed_bytes for share in self.shares)
+
+    def save(self, batch: WriteBatch, commit: int) -> None:
+        """Add all that has changed since the last commit. Commits are numbered upwards. Raises: StoreError."""
         shares = self.shares
-        batches = [WriteBatch() for _ in shares]
-        if self._pool is None:
-            counts = [share.save(batch) for share, batch in zip(shares, batches, strict=True)]
-        else:
-            counts = list(self._pool.map(lambda share, batch: share.save(batch), shares, batches))
-        for batch in batches:
-            self.store.write(batch)
-        payload = {
+        if self._added_bytes > max(_ADDED_BYTES_MIN, _ADDED_FACTOR * self._whole_bytes):
+            self.save_whole(batch)
+            return
+        for number, share in enumerate(shares):
+            self._added_bytes += share.save_changes(batch, _ITEM.pack(commit, number))
+        self._save_rest(batch)
+
+    def save_whole(self, batch: WriteBatch) -> None:
+        """Add all that has changed, and what lies beside pages by key group, so that no commit before it is needed."""
+        before = len(batch)
+        for namespace in _ADDED:
+            batch.delete_range(prefix_range(STORE_GROUP, b"", namespace))
+        for share in self.shares:
+            share.save_whole(batch)
+        self._added_bytes = 0
+        self._whole_bytes = sum(len(value) for _, _, value in batch.changes[before:])
+        self._save_rest(batch)
+
+    def _save_rest(self, batch: WriteBatch) -> None:
+        self._shapes.save(batch)
+        head = {"watermark_ms": self.watermark_ms, "times": {name: list(at) for name, at in self.times.items()}}
+        batch.put(_own_key(b"times"), orjson.dumps(head))
+        if self._saved_rulebook is not self._rulebook:
+            batch.put(_own_key(b"rulebook"), rulebook_bytes(self._rulebook.rulebook))
+            self._saved_rulebook = self._rulebook
+        if self._saved_memory is not self._memory:
+            batch.put(_own_key(b"held_memory"), orjson.dumps(memory_json(self._memory)))
+            self._saved_memory = self._memory
+
+    def restore(self) -> None:
+        """Go on from what the store holds. Raises: StateError."""
+        found = {name: self.store.get(_own_key(name)) or b"" for name in (b"times", b"rulebook", b"held_memory")}
+        try:
+            head, memory = orjson.loads(found[b"times"]), orjson.loads(found[b"held_memory"])
+        except ValueError as error:
+            raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
+        self._know({**head, "rulebook": found[b"rulebook"].decode(), "held_memory": memory})
+        self._saved_rulebook, self._saved_memory = self._rulebook, self._memory
+        for share in self.shares:
+            share.restore(self.store)
+
+    def _know(self, told: Mapping[str, Any]) -> None:
+        try:
+            self._rulebook = restored(self._rules, told["rulebook"].encode())
+            self._memory = memory_from_json(told["held_memory"])
+            self.watermark_ms = int(told["watermark_ms"])
+            self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in told["times"].items()}
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
+
+    # --------------------------------------------------------------------------------------------- for savepoints
+
+    def told(self) -> dict[str, Any]:
+        """What is the same for all key groups."""
+        return {
             "rulebook": rulebook_bytes(self._rulebook.rulebook).decode(),
             "held_memory": memory_json(self._memory),
             "watermark_ms": self.watermark_ms,
             "times": {name: list(at) for name, at in self.times.items()},
         }
-        return payload, sum(counts)
 
-    def restore(self, payload: Mapping[str, Any]) -> None:
-        """Go on from what `save` gave, with the store as it was then. Raises: StateError."""
-        try:
-            self._rulebook = restored(self._rules, payload["rulebook"].encode())
-            self._memory = memory_from_json(payload["held_memory"])
-            self.watermark_ms = int(payload["watermark_ms"])
-            self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in payload["times"].items()}
-        except (KeyError, TypeError, ValueError) as error:
-            raise StateCorruptError(f"the checkpoint does not describe a job ({error!r}); take an older one") from error
-        for share in self.shares:
-            share.restore(self.store)
+    def entries_of(self, group: int) -> list[tuple[bytes, bytes]]:
+        """A key group as entries of a savepoint (group_entries.py), in the order of their keys."""
+        found: list[tuple[bytes, bytes]] = []
+        for level, shares in enumerate(self._levels):
+            programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
+            for share in shares:
+                if group in share.groups:
+                    found += entries_of(self.job, level, group, share.state_of(group, programs))
+        return sorted(found)
+
+    def take_over(self, told: Mapping[str, Any], entries: Callable[[int], Iterable[tuple[bytes, bytes]]]) -> int:
+        """Begin with what a savepoint has: what `told` gave, and the entries of each key group.
+
+        Pages go to the store at once, the rest with the next `save_whole`. Returns: how many entries there were.
+        Raises: StateError.
+        """
+        self._know(told)
+        entries_count = 0
+        for group in self.groups:
+            own = list(entries(group))
+            entries_count += len(own)
+            batch = WriteBatch()
+            for level, shares in enumerate(self._levels):
+                programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
+                for share in shares:
+                    if group in share.groups:
+                        share.take_over(group, state_of(self.job, level, own), programs)
+                        share.save_pages(batch)
+            self.store.write(batch)
+        return entries_count
+
+
+def stored_rulebook(store: DurableStore) -> bytes:
+    """The rulebook in force, as a store holds it. Raises: StateCorruptError."""
+    found = store.get(_own_key(b"rulebook"))
+    if found is None:
+        raise StateCorruptError("the store holds no rulebook; restore a checkpoint")
+    return found
+
+
+def _own_key(name: bytes) -> bytes:
+    return store_key(STORE_GROUP, b"", b"engine", name)

@@ -1,240 +1,261 @@
-"""Pages of keyed state: held as objects while they are in use, as bytes in a KeyedStore when they are not.
+"""The runs of a key domain in some key groups, in pages: bytes in memory while they are in use, and in a KeyedStore.
 
-A page that was changed is written when it is pushed out of memory, and at a checkpoint; of histories, the segments that
-are not there yet and the head. So what the store holds between checkpoints is of no use by itself: after a crash the
-runner begins with the store of its last checkpoint. The entries are drawn in group_entries.py.
+    | key group u16 | "" | "pages" | domain | page u16 |  →  pack(…), state/packed.py      big-endian
+    | FFFF | "" | "shapes" | | shape u64 |                →  Shape.to_bytes()              said once for all pages
+
+A page is a few keys, so that a micro-batch reads and writes little more than the keys that it has events of. All that
+it touches are unpacked, and packed again, at once. What has changed is held until `save` adds it to a write batch:
+between two commits the store does not change. Beside it, what was read or written last is kept, bounded by bytes.
 Tested by: tests/runners/embedded/test_pages.py
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Generic, NamedTuple, TypeVar
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
-from cep.columnar.route import KeyDomain
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Histories, Kept
-from cep.engine.keyed_state import KeyedState
-from cep.runners.group_entries import PAGE, PAGES, PAST, SEGMENT, SEGMENTS, domain_name
-from cep.state.keys import prefix_range, split_key, store_key
-from cep.state.pages import StoredPage, decode_page, encode_page
-from cep.state.past import HeldBlocks, decode_head, decode_segment, digests_of, encode_head, stored
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.base.errors import StateCorruptError
+from cep.columnar.route import KeyDomain, key_hashes
+from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.partition import Arranged, arrange_keys
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.nfa.program import Program
+from cep.runners.group_entries import NEVER, PAGE, PAGES, domain_name
+from cep.state.keys import STORE_GROUP, prefix_range, store_key
+from cep.state.packed import Shape, pack, runs_count, shape_number, unpack
 from cep.state.store import KeyedStore, WriteBatch
 
-T = TypeVar("T")
+SHAPES = b"shapes"
+PAGES_MAX = 1 << 16
+_SHAPE = struct.Struct(">Q")
 
 
-class Place(NamedTuple):
-    """Where a page belongs: the number of its key domain, its key group, its number in the group."""
+class Shapes:
+    """The shapes of a store's pages, by their numbers. Shared by all threads: a shape never changes."""
 
-    domain: int
-    key_group: int
-    page: int
+    def __init__(self, store: KeyedStore) -> None:
+        self._store = store
+        self._known: dict[int, Shape] = {}
+        self._new: list[Shape] = []
+
+    def of(self, number: int) -> Shape:
+        """Raises: StateCorruptError if the store does not have it."""
+        found = self._known.get(number)
+        if found is None:
+            data = self._store.get(_shape_key(number))
+            if data is None:
+                raise StateCorruptError(f"pages have the shape {number:x}, which the store lacks; restore a checkpoint")
+            found = self._known[number] = Shape.from_bytes(data)
+        return found
+
+    def learn(self, shape: Shape) -> Shape:
+        """The same shape, which the next `save` makes known to the store if it is new."""
+        found = self._known.get(shape.number)
+        if found is None:
+            found = self._known[shape.number] = shape
+            self._new.append(shape)
+        return found
+
+    def save(self, batch: WriteBatch) -> None:
+        """Add what is new, once a commit."""
+        new, self._new = self._new, []
+        for shape in new:
+            batch.put(_shape_key(shape.number), shape.to_bytes())
 
 
-class HeldPages(ABC, Generic[T]):
-    """One kind of pages of some key groups. `bytes_max` bounds what is held in memory; None holds everything.
+class Pages:
+    """`count` pages of each key group of `groups`. `bytes_max` bounds what is kept beside the store; None keeps all.
 
+    `deadlines` int64[slots]: when to look at a page again though its keys have no events; NEVER: there is no page.
     One thread uses it at a time; the store may be shared if it takes several threads, which RocksDB does.
     """
 
     def __init__(
-        self, store: KeyedStore, domains: tuple[KeyDomain, ...], bytes_max: int | None, level: int = 0
+        self, store: KeyedStore, name: bytes, layout: tuple[range, int, int], shapes: Shapes, bytes_max: int | None
     ) -> None:
+        """`layout`: the key groups, how many the job has, and the pages of each."""
         self._store = store
-        self._names = [domain_name(domain, level) for domain in domains]
-        self._bytes_max = bytes_max
-        self._held: OrderedDict[Place, T] = OrderedDict()
-        self._changed: set[Place] = set()
-        self._removed: set[Place] = set()
-        self._bytes = 0
+        self._shapes = shapes
+        self._groups, self._groups_count, self._count = layout
+        assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
+        self._prefixes = [store_key(group, b"", PAGES, name) for group in self._groups]
+        self._half_max = None if bytes_max is None else max(1, bytes_max // 2)
+        self._changed: dict[int, bytes | None] = {}
+        # Two generations: what is used moves to the young one; when that is full it becomes the old one.
+        self._young: dict[int, bytes] = {}
+        self._old: dict[int, bytes] = {}
+        self._young_bytes = 0
+        self.deadlines = np.full(len(self._groups) * self._count, NEVER, np.int64)
+        self._earliest_ms = NEVER  # or earlier than that
+        self.changed_bytes = 0
         self.loads = 0
 
-    def read(self, place: Place) -> T:
-        """A page that is known to be there. Raises: StateError for bytes that are no page."""
-        held = self._held.get(place)
-        if held is not None:
-            self._held.move_to_end(place)
-            return held
-        self.loads += 1
-        found = self._fetch(place)
-        self._hold(place, found)
+    # ------------------------------------------------------------------------------------- as paged.DomainPages
+
+    def slots(self, keys: pa.Array) -> Int64:
+        hashes = key_hashes(keys)
+        groups, pages = np.uint64(self._groups_count), np.uint64(self._count)
+        group = (hashes % groups).astype(np.int64) - self._groups.start
+        found: Int64 = group * self._count + ((hashes // groups) % pages).astype(np.int64)
         return found
 
-    def write(self, place: Place, page: T) -> None:
-        """Put a page in the place of the one before."""
-        self._let_go(place)
-        self._changed.add(place)
-        self._removed.discard(place)
-        self._hold(place, page)
+    def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
+        own = np.unique(self.slots(keys))
+        if self._earliest_ms > watermark_ms:
+            return own
+        due = np.flatnonzero(self.deadlines <= watermark_ms)
+        if not len(due):  # those that were earlier have been put since
+            self._earliest_ms = int(self.deadlines.min(initial=NEVER))
+            return own
+        return np.union1d(own, due)
 
-    def remove(self, place: Place) -> None:
-        """Forget a page."""
-        self._let_go(place)
-        self._changed.discard(place)
-        self._removed.add(place)
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        pages = self._read(slots[self.deadlines[slots] != NEVER].tolist())
+        return joined_pages(pages, self._shapes, program)
 
-    def save(self, batch: WriteBatch) -> int:
-        """Add every changed page to the write batch; returns how many there were."""
-        for place in sorted(self._changed):
-            held = self._held[place]
-            written = self._put(place, held, batch)
-            if self._bytes_max is not None:
-                self._bytes += self._size(written) - self._size(held)
-            self._held[place] = written
-        for place in sorted(self._removed):
-            self._delete(place, batch)
-        count = len(self._changed)
-        self._changed.clear()
-        self._removed.clear()
-        return count
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        part = np.searchsorted(slots, self.slots(after.keys))
+        arranged = arrange_keys(after, part, len(slots), program.row_registers)
+        deadlines = deadlines_of(arranged)
+        filled = deadlines != NEVER
+        pages = pack(arranged, self._shapes.learn(Shape.of(after)))
+        written = dict(compress(zip(slots.tolist(), pages, strict=True), filled.tolist()))
+        self._changed.update(written)
+        self.changed_bytes += sum(map(len, written.values()))
+        gone = slots[~filled & (self.deadlines[slots] != NEVER)]
+        self._changed.update(dict.fromkeys(gone.tolist()))
+        self.deadlines[slots] = deadlines
+        self._earliest_ms = min(self._earliest_ms, int(deadlines.min(initial=NEVER)))
 
-    def _hold(self, place: Place, page: T) -> None:
-        self._held[place] = page
-        if self._bytes_max is None:
-            return
-        self._bytes += self._size(page)
-        while self._bytes > self._bytes_max and len(self._held) > 1:
-            oldest = next(iter(self._held))
-            if oldest in self._changed:
-                batch = WriteBatch()
-                self._put(oldest, self._held[oldest], batch)
-                self._store.write(batch)
-                self._changed.discard(oldest)
-            self._let_go(oldest)
+    def drop(self) -> int:
+        stored = np.flatnonzero(self.deadlines != NEVER)
+        dropped = runs_count(self._read(stored.tolist()))
+        self._changed.update(dict.fromkeys(stored.tolist()))
+        self.deadlines[stored] = NEVER
+        return dropped
 
-    def _let_go(self, place: Place) -> None:
-        held = self._held.pop(place, None)
-        if held is not None and self._bytes_max is not None:
-            self._bytes -= self._size(held)
+    def slots_of(self, group: int) -> Int64:
+        """The slots of a key group's pages."""
+        first = (group - self._groups.start) * self._count
+        return np.arange(first, first + self._count)
 
-    def _key(self, kind: bytes, place: Place, item: bytes) -> bytes:
-        return store_key(place.key_group, b"", kind, self._names[place.domain], item)
+    # ----------------------------------------------------------------------------------------------- save, restore
 
-    def _get(self, key: bytes) -> bytes:
-        data = self._store.get(key)
-        assert data is not None, f"{key!r} is known to be stored"
-        return data
+    def save(self, batch: WriteBatch) -> Int64:
+        """Add every page that has changed since the last time; returns their slots."""
+        changed, self._changed = self._changed, {}
+        self.changed_bytes = 0
+        for slot, page in changed.items():
+            group, number = divmod(slot, self._count)
+            key = self._prefixes[group] + PAGE.pack(number)
+            if page is None:
+                batch.delete(key)
+                self._young.pop(slot, None)
+                self._old.pop(slot, None)
+            else:
+                batch.put(key, page)
+                self._keep(slot, page)
+        return np.fromiter(changed, np.int64, len(changed))
 
-    @abstractmethod
-    def _fetch(self, place: Place) -> T:
-        """The page that the store has."""
+    def restored(self) -> None:
+        """The deadlines are those of the store now."""
+        self._earliest_ms = int(self.deadlines.min(initial=NEVER))
 
-    @abstractmethod
-    def _put(self, place: Place, page: T, batch: WriteBatch) -> T:
-        """Write the page; returns it as it is to be held now."""
+    def _read(self, slots: Sequence[int]) -> list[bytes]:
+        found: list[bytes | None] = []
+        missing: list[tuple[int, int]] = []
+        for at, slot in enumerate(slots):
+            page = self._changed.get(slot)
+            if page is None:
+                page = self._young.get(slot)
+            if page is None:
+                page = self._old.pop(slot, None)
+                if page is None:
+                    missing.append((at, slot))
+                else:
+                    self._keep(slot, page)
+            found.append(page)
+        if missing:
+            self.loads += len(missing)
+            count, prefixes = self._count, self._prefixes
+            keys = [prefixes[slot // count] + PAGE.pack(slot % count) for _, slot in missing]
+            for (at, slot), page in zip(missing, self._store.multi_get(keys), strict=True):
+                if page is None:
+                    raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
+                found[at] = page
+                self._keep(slot, page)
+        return [page for page in found if page is not None]
 
-    @abstractmethod
-    def _delete(self, place: Place, batch: WriteBatch) -> None:
-        """Remove what the store has of it."""
-
-    @abstractmethod
-    def _size(self, page: T) -> int:
-        """About how much memory it takes."""
-
-
-class Pages(HeldPages[KeyedState]):
-    """Pages of runs."""
-
-    def _fetch(self, place: Place) -> KeyedState:
-        return decode_page(self._get(self._key(PAGES, place, PAGE.pack(place.page))))
-
-    def _put(self, place: Place, page: KeyedState, batch: WriteBatch) -> KeyedState:
-        batch.put(self._key(PAGES, place, PAGE.pack(place.page)), encode_page(page))
-        return page
-
-    def _delete(self, place: Place, batch: WriteBatch) -> None:
-        batch.delete(self._key(PAGES, place, PAGE.pack(place.page)))
-
-    def _size(self, page: KeyedState) -> int:
-        return bytes_of(page)
-
-
-class Pasts(HeldPages[Histories]):
-    """Pages of histories: heads are held like pages of runs, and of the segments those that were used last."""
-
-    def __init__(
-        self, store: KeyedStore, domains: tuple[KeyDomain, ...], bytes_max: int | None, level: int = 0
-    ) -> None:
-        """Half of `bytes_max` is for heads, half for segments."""
-        super().__init__(store, domains, None if bytes_max is None else bytes_max // 2, level)
-        self._there: dict[Place, dict[int, str]] = {}  # the segments that the store has: number → digest
-        self._blocks = HeldBlocks(self._bytes_max)
-
-    def _fetch(self, place: Place) -> Histories:
-        found = decode_head(self._get(self._key(PAST, place, PAGE.pack(place.page))), self._loader(place))
-        self._there[place] = digests_of(found)
-        return found
-
-    def _put(self, place: Place, page: Histories, batch: WriteBatch) -> Histories:
-        def put(number: int, data: bytes) -> None:
-            batch.put(self._segment(place, number), data)
-
-        now = stored(page, put, self._loader(place), self._blocks)
-        there = digests_of(now)
-        self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
-        self._there[place] = there
-        batch.put(self._key(PAST, place, PAGE.pack(place.page)), encode_head(now))
-        return now
-
-    def _delete(self, place: Place, batch: WriteBatch) -> None:
-        head = self._key(PAST, place, PAGE.pack(place.page))
-        if place not in self._there and self._store.get(head) is not None:
-            self._fetch(place)
-        self._forget(place, self._there.pop(place, {}), {}, batch)
-        batch.delete(head)
-
-    def _forget(self, place: Place, gone: Mapping[int, str], there: Mapping[int, str], batch: WriteBatch) -> None:
-        """Let go of segments; a number that another one has by now has been written over."""
-        for number, digest in sorted(gone.items()):
-            self._blocks.drop(digest)
-            if number not in there:
-                batch.delete(self._segment(place, number))
-
-    def _size(self, page: Histories) -> int:
-        return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
-
-    def _segment(self, place: Place, number: int) -> bytes:
-        return self._key(SEGMENTS, place, SEGMENT.pack(place.page, number))
-
-    def _loader(self, place: Place) -> Callable[[Kept], Block]:
-        return lambda kept: self._block(place, kept)
-
-    def _block(self, place: Place, kept: Kept) -> Block:
-        found = self._blocks.get(kept.digest)
-        if found is None:
-            self.loads += 1
-            found = decode_segment(self._get(self._segment(place, kept.number)))
-            self._blocks.put(kept.digest, found)
-        return found
+    def _keep(self, slot: int, page: bytes) -> None:
+        before = self._young.get(slot)
+        self._young[slot] = page
+        self._young_bytes += len(page) - (0 if before is None else len(before))
+        if self._half_max is not None and self._young_bytes > self._half_max:
+            self._old, self._young, self._young_bytes = self._young, {}, 0
 
 
-def stored_pages(
-    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...]
-) -> Iterator[tuple[Place, KeyedState]]:
-    """Every page of runs of a key group that the store holds, of the domains that the job has."""
-    numbers = {domain_name(domain): number for number, domain in enumerate(domains)}
-    for raw, data in store.scan(prefix_range(key_group, b"", PAGES)):
-        at = split_key(raw)
-        if at.name in numbers:
-            (page,) = PAGE.unpack(at.item)
-            yield Place(numbers[at.name], key_group, page), decode_page(data)
+def stored_states(
+    store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program]
+) -> Iterator[tuple[KeyDomain, KeyedState]]:
+    """What a store holds of a key group, domain by domain, as the program in force has it; of domains without one not.
+
+    Raises: StateError.
+    """
+    shapes = Shapes(store)
+    for domain in domains:
+        if domain in programs:
+            pages = [page for _, page in store.scan(prefix_range(group, b"", PAGES, domain_name(domain)))]
+            joined, _ = joined_pages(pages, shapes, programs[domain])
+            if joined is not None:
+                yield domain, joined
 
 
-def pages_of_group(store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...]) -> Iterator[StoredPage]:
-    """The same pages as bytes, for those who look at stored state whatever keeps it."""
-    known = {domain_name(domain): domain for domain in domains}
-    for raw, data in store.scan(prefix_range(key_group, b"", PAGES)):
-        name = split_key(raw).name
-        if name in known:
-            yield StoredPage(key_group, known[name], data)
+def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tuple[KeyedState | None, int]:
+    """The pages as one state that the program reads, None if there are none; and how many runs it has no rule for."""
+    by_shape: dict[int, list[bytes]] = {}
+    for page in pages:
+        by_shape.setdefault(shape_number(page), []).append(page)
+    states: list[KeyedState] = []
+    orphans_count = 0
+    for number, own in by_shape.items():
+        shape = shapes.of(number)
+        fitted, orphans = fit(unpack(own, shape, row_registers_of(shape, program)), program)
+        orphans_count += orphans
+        states.append(fitted)
+    return concat_states(states, program.row_registers) if states else None, orphans_count
 
 
-def bytes_of(keyed_state: KeyedState) -> int:
-    """About how much memory a page of runs takes."""
-    events = keyed_state.events
-    texts = keyed_state.keys.nbytes + events.event_id.nbytes + sum(c.nbytes for c in events.columns.values())
-    numbers = keyed_state.runs.nbytes + keyed_state.nodes.nbytes + 16 * len(keyed_state.runs) + 20 * len(events)
-    return int(texts + numbers)
+def deadlines_of(arranged: Arranged) -> Int64:
+    """When the first run of each part is over; NEVER for a part without any: int64[P]."""
+    found = np.full(len(arranged.runs) - 1, NEVER, np.int64)
+    filled = np.flatnonzero(np.diff(arranged.runs))
+    if len(filled):
+        expiry = np.minimum.reduceat(arranged.whole.runs[:, y.RUN_EXPIRY], arranged.runs[filled])
+        found[filled] = np.minimum(expiry, NEVER - 1)
+    return found
+
+
+def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
+    """Which registers hold rows, for the rules as the pages number them: uint8[rules, registers].
+
+    A rule that the program does not have any more has none: its runs are dropped before anything reads them.
+    """
+    if shape.layout.fingerprint == program.fingerprint:
+        return program.row_registers
+    slots = {rule.identity: slot for slot, rule in enumerate(program.rules)}
+    registers_count = min(program.row_registers.shape[1], shape.width - y.RUN_HEADER)
+    found = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
+    for old, (identity, _, _) in enumerate(shape.layout.rules):
+        if identity in slots:
+            found[old] = program.row_registers[slots[identity], :registers_count]
+    return found
+
+
+def _shape_key(number: int) -> bytes:
+    return store_key(STORE_GROUP, b"", SHAPES, b"", _SHAPE.pack(number))

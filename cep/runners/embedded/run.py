@@ -1,9 +1,11 @@
 """The embedded live job: sources → engine → commits → sinks, until it is stopped or its sources end.
 
-    poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or with the next commit (commit.py)
+    poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or behind the next commit (commit.py)
 
 A micro-batch is what has come when the last one is done, so that a quiet job answers in milliseconds and a busy one
-works on many records at a time. Control records that are there when the job starts are applied before its first event.
+works on many records at a time. As long as it keeps up there is a commit for each of them; one that lags behind commits
+less often, so that commits take a third of its time at most. Control records that are there when the job starts are
+applied before its first event.
 Tested by: tests/runners/embedded/test_run.py
 """
 
@@ -20,6 +22,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Stepped
@@ -28,6 +31,9 @@ from cep.sources.live.base import Chunk, decode_chunks
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
+_COMMIT_SHARE = 2  # a job that lags behind does this many times as long without a commit as the last one took
+_CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
+_HELD_MAX = 1_000_000  # alerts and letters; a job whose sinks are slower reads nothing more until they have taken some
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
 RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
@@ -35,11 +41,12 @@ RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`interval_ms`: between two commits. `at_once`: alerts do not wait for them, and may come twice after a crash.
+    """`interval_ms`: between two commits, at least. `at_once`: alerts do not wait for them, and may come twice after a
+    crash.
     `linger_ms`: how long a micro-batch waits for company. `records_max`: of one micro-batch.
     """
 
-    interval_ms: int = 1_000
+    interval_ms: int = 0
     at_once: bool = False
     linger_ms: int = 0
     records_max: int = RECORDS_MAX
@@ -75,6 +82,7 @@ class Runner:
         # Ids of micro-batches must not come again after a restart, when other records are in them.
         self._attempt = int(time.time()) << _ATTEMPT_BITS
         self._committed_s = time.monotonic()
+        self._commit_s = 0.0
         self._is_dirty = False
         self._behind: dict[str, bool] = {}
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
@@ -84,8 +92,15 @@ class Runner:
 
         `until_end`: also end where everything that is there has been read.
 
-        Raises: SourceError, SinkError, StateError: the job goes on from its last checkpoint when started again.
+        Raises: SourceError, SinkError, StateError: the job goes on from its last commit when started again.
         """
+        try:
+            self._run(stop, until_end)
+        except StateCorruptError:
+            self._commits.distrust()
+            raise
+
+    def _run(self, stop: threading.Event, until_end: bool) -> None:
         self.start()
         while not stop.is_set() and not self._sources.events.ended:
             is_quiet = not self.cycle(_WAIT_S)
@@ -103,7 +118,7 @@ class Runner:
         return asked.result(_ANSWER_S)
 
     def start(self) -> None:
-        """Go on from the last checkpoint, and take up the control records that are there."""
+        """Go on from the last commit, and take up the control records that are there."""
         self._commits.resume(self._engine, self._sources, self._outlets)
         control = self._sources.control
         if control is not None:
@@ -117,6 +132,9 @@ class Runner:
     def cycle(self, wait_s: float) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
+        while self._commits.undelivered_count > _HELD_MAX:
+            self._commits.finish(wait=True)
+            self.commit()
         controls = () if sources.control is None else _controls(sources.control.poll(pace.records_max, 0.0))
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         began_s = time.monotonic()
@@ -138,19 +156,25 @@ class Runner:
         return has_work
 
     def commit(self) -> None:
-        """Finish the commit that is on its way, if it can be, and begin the next one, if it is due."""
-        self._commits.finish(self._outlets, wait=False)
-        due = time.monotonic() - self._committed_s >= self._pace.interval_ms / 1_000
-        if due and self._is_dirty and self._commits.begin(self._engine, self._sources):
-            self._committed_s = time.monotonic()
+        """Notice what has been delivered, and commit if that is due."""
+        commits = self._commits
+        commits.finish(wait=False)
+        if not (self._is_dirty or commits.is_waiting):
+            return
+        since_s = time.monotonic() - self._committed_s
+        lags = any(self._behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
+        if since_s * 1_000 < self._pace.interval_ms or (lags and since_s < _COMMIT_SHARE * self._commit_s):
+            return
+        began_s = time.monotonic()
+        if commits.begin(self._engine, self._sources, self._outlets):
             self._is_dirty = False
+            self._committed_s = time.monotonic()
+            self._commit_s = self._committed_s - began_s
 
     def finish(self) -> None:
-        """Commit everything, and wait for it. What waits for the watermark stays in the checkpoint."""
-        self._commits.finish(self._outlets, wait=True)
-        if self._is_dirty and self._commits.begin(self._engine, self._sources):
-            self._commits.finish(self._outlets, wait=True)
-            self._is_dirty = False
+        """Commit and deliver everything. What waits for the watermark stays in the store."""
+        self._commits.settle(self._engine, self._sources, self._outlets)
+        self._is_dirty = False
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)

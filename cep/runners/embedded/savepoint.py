@@ -11,10 +11,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,24 @@ from cep.columnar.route import KeyDomain, key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
-from cep.runners.embedded.commit import DELIVERED, PART, TARGET, StoreSettings, packed_alerts, read_payload
-from cep.runners.embedded.pages import pages_of_group
+from cep.runners.embedded.commit import (
+    DELIVERED,
+    PART,
+    PAYLOAD_FORMAT,
+    TARGET,
+    StoreSettings,
+    packed_alerts,
+)
+from cep.runners.embedded.commit_entries import Head, payload_of, read_head
+from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
+from cep.runners.embedded.pages import stored_states
 from cep.runners.job import Programs
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
 from cep.state.checkpoints import Checkpoints, Part, Restored, restore
-from cep.state.memory import MemoryStore
-from cep.state.pages import StoredPage
+from cep.state.keys import group_range
+from cep.state.pages import StoredPage, encode_page
 from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.store import DurableStore, WriteBatch
 from cep.state.target import Target
 
 
@@ -69,20 +80,18 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         for number, folder in enumerate(checkpoints):
             opened.enter_context(held(folder))
             found = _newest(folder, work / str(number))
-            path = found.path(PART)
-            settings = StoreSettings(folder, "memory" if (path / "entries.cep").exists() else backend)
-            store = opened.enter_context(settings.open(path))
-            (own,) = found.manifest.parts
-            parts.append(Part(f"{PART}-{number}", store, own.first, own.end))
-            payload = read_payload(found.payload)
             if not _is_delivered(folder, found.manifest.number):
                 raise UsageError(
                     f"the process of {folder} did not end in order, so that its last alerts may not be out; start it "
                     "once more and stop it with SIGTERM"
                 )
-            payload |= {"alerts": packed_alerts(ALERT_SCHEMA.empty_table()), "letters": []}
-            payload["base"] += found.manifest.number
-            payloads.append(payload)
+            settings = StoreSettings(folder, _backend_of(found, backend))
+            store = opened.enter_context(settings.open(found.path(PART)))
+            # What a process writes for itself is brought into the form that every runner reads.
+            common = opened.enter_context(StoreSettings(folder).open(work / f"{number}-common"))
+            payloads.append(_gathered(folder, store, common))
+            (own,) = found.manifest.parts
+            parts.append(Part(f"{PART}-{number}", common, own.first, own.end))
         _check_together(parts, payloads)
         about = {
             "job": orjson.loads((checkpoints[0] / JOB_FILE).read_bytes()),
@@ -91,6 +100,34 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         }
         manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), int(time.time() * 1_000))
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
+
+
+def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> dict[str, Any]:
+    """Bring the entries of all key groups from one store to the other; returns the payload that goes with them."""
+    head = read_head(store)
+    assert head is not None, "a checkpoint follows a commit"
+    engine = _engine(folder, store, head.groups)
+    try:
+        engine.restore()
+        common.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
+        return {
+            "format": PAYLOAD_FORMAT,
+            "base": head.base + head.number,
+            "engine": engine.told(),
+            "positions": head.positions,
+            "totals": head.totals,
+            "alerts": packed_alerts(ALERT_SCHEMA.empty_table()),
+            "letters": [],
+        }
+    finally:
+        engine.close()
+
+
+def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
+    job = read_job(folder)
+    assert job is not None, "_newest has refused one without"
+    records = orjson.loads((folder / RULES_FILE).read_bytes())["records"]
+    return Engine(job, tuple(record.encode() for record in records), store, Workers(1, groups.start, groups.stop))
 
 
 def load(target: Target, checkpoint: Path, groups: range | None = None, backend: str = "rocksdb") -> Saved:
@@ -120,15 +157,28 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
         payload["totals"] = {}  # they go on once: with the process of the first key groups
     (checkpoint / RULES_FILE).write_bytes(orjson.dumps(about["rules"]))
     (checkpoint / JOB_FILE).write_bytes(orjson.dumps(about["job"]))
-    with MemoryStore() if backend == "memory" else StoreSettings(checkpoint).open(scratch / "store") as store:
-        entries = load_savepoint(savepoint, store, chosen, scratch / "entries")
-        with Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links") as writer:
-            part = Part(PART, store, chosen.start, chosen.stop)
-            copying = writer.begin((part,), orjson.dumps(payload), int(time.time() * 1_000))
-            assert copying is not None, "the only one"
-            published = copying.result()
+    with ExitStack() as opened:
+        common = opened.enter_context(StoreSettings(checkpoint).open(scratch / "common"))
+        load_savepoint(savepoint, common, chosen, scratch / "entries")
+        store = opened.enter_context(StoreSettings(checkpoint, backend).open(scratch / "store"))
+        engine = _engine(checkpoint, store, chosen)
+        opened.callback(engine.close)
+        entries = engine.take_over(payload["engine"], lambda group: common.scan(group_range(group)))
+        lineage, batch = uuid.uuid4().hex, WriteBatch()
+        engine.save_whole(batch)
+        Head(0, payload["base"], lineage, chosen, None, payload["totals"], payload["positions"]).save(batch)
+        store.write(batch)
+        writer = opened.enter_context(Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links"))
+        part = Part(PART, store, chosen.start, chosen.stop)
+        copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000))
+        assert copying is not None, "the only one"
+        published = copying.result()
     (checkpoint / DELIVERED).write_text(str(published.number))  # it holds no alerts
     return Saved(chosen, published.files_count, entries)
+
+
+def _backend_of(found: Restored, backend: str) -> str:
+    return "memory" if (found.path(PART) / "entries.cep").exists() else backend
 
 
 def _newest(folder: Path, into: Path) -> Restored:
@@ -167,16 +217,17 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredP
         found = _newest(checkpoint, Path(scratch) / "checkpoint")
         job = read_job(checkpoint)
         assert job is not None, "_newest has refused one without"
-        path = found.path(PART)
-        backend = "memory" if (path / "entries.cep").exists() else "rocksdb"
         (kept,) = found.manifest.parts
         groups = range(kept.first, kept.end)
         if key is not None:
             own = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
             groups = range(own, own + 1) if own in groups else range(0)
-        with StoreSettings(checkpoint, backend).open(path) as store:
-            pages = [page for group in groups for page in pages_of_group(store, group, job.domains)]
-        rulebook = rulebook_from_bytes(
-            read_payload(found.payload)["engine"]["rulebook"].encode(), job.schema, job.domains
-        )
-    return pages, Programs().of(rulebook, job.schema)
+        with StoreSettings(checkpoint, _backend_of(found, "rocksdb")).open(found.path(PART)) as store:
+            rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
+            programs = Programs().of(rulebook, job.schema)
+            pages = [
+                StoredPage(group, domain, encode_page(whole))
+                for group in groups
+                for domain, whole in stored_states(store, group, job.domains, programs)
+            ]
+    return pages, programs

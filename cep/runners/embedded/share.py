@@ -3,39 +3,67 @@
     events of a micro-batch ─▶ on time? ─▶ seen before? ─▶ due? ─▶ advance ─▶ alerts
                                  late       duplicates     wait     pages touched or due, all key groups together
 
-What is stored beside pages, by key group, is drawn in group_entries.py.
+What is stored beside pages: events that wait (waiting.py), ids that were seen (seen.py), when to look at a page again:
+
+    | key group | "" | "deadlines" | level |                    →  int64[domains, pages], as of the last `save_whole`
+    | FFFF | "" | "added-deadlines" | domain | commit, share |  →  (slot u32, ms i64) … what each commit has changed
+
 Tested by: tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
+from cep.columnar.batch import EventBatch, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import KeyDomain, key_hashes, split_by_group
+from cep.columnar.route import KeyDomain, key_hashes, key_pages
 from cep.engine.history_state import Histories
-from cep.engine.keyed_state import KeyedState
+from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.partition import partition_keys
+from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.runners.duplicates import without_seen
-from cep.runners.embedded.pages import Pages, Pasts, Place
+from cep.runners.embedded.pages import Pages, Shapes
+from cep.runners.embedded.pasts import Pasts, Place
 from cep.runners.embedded.seen import SeenOfShare
-from cep.runners.group_entries import DEADLINES, NEVER, PAST_DEADLINES, WAITING, deadlines_name, domain_name
+from cep.runners.embedded.waiting import WaitingOfShare
+from cep.runners.group_entries import (
+    DEADLINES,
+    NEVER,
+    PAGE,
+    PAGE_BITS,
+    PAST,
+    PAST_DEADLINES,
+    SEGMENT,
+    SEGMENTS,
+    GroupState,
+    deadlines_name,
+    domain_name,
+    entries_of,
+)
 from cep.runners.job import ARRIVAL, Job, StepOutput
 from cep.runners.letters import on_time
 from cep.runners.paged import begin_pages, drop_pages, match_pages
-from cep.runners.waiting import part_due
-from cep.state.keys import prefix_range, split_key, store_key
-from cep.state.pages import StoredPage, encode_page
+from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
+from cep.state.pages import decode_page, encode_page
 from cep.state.store import KeyedStore, WriteBatch
 
-_PARTS_MAX = 64  # waiting batches of a domain before they are joined
+ADDED_DEADLINES = b"added-deadlines"
+_ADDED = np.dtype([("slot", "<u4"), ("ms", "<i8")])
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """How a share keeps pages: how many for a key group, and bytes of each domain's in memory (None: all)."""
+
+    pages_count: int
+    bytes_max: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,184 +91,214 @@ class Done:
 
 
 class Share:
-    """The key groups first <= g < end. One thread uses it at a time.
+    """The key groups first <= g < end. One thread uses it at a time. `pages`: those of each key domain."""
 
-    `kept`: the store, and how many bytes of pages are held in memory (None: all); half of them are for histories.
-    """
-
-    def __init__(self, job: Job, groups: range, kept: tuple[KeyedStore, int | None], level: int = 0) -> None:
-        store, bytes_max = kept
-        half = None if bytes_max is None else bytes_max // 2
+    def __init__(
+        self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int = 0
+    ) -> None:
         self._job = job
         self._names = [domain_name(domain, level) for domain in job.domains]
         self._deadlines_name = deadlines_name(level)
+        self._level = level
+        self._store = store
+        self._count = cache.pages_count
         self.groups = groups
-        self.pages = Pages(store, job.domains, half, level)
-        self.pasts = Pasts(store, job.domains, half, level)
-        shape = (len(job.domains), len(groups), job.pages_count)
-        self._deadlines = np.full(shape, NEVER, np.int64)  # the earliest end of a run; NEVER: no page
+        layout = (groups, job.groups_count, self._count)
+        # Histories have as many pages as the job says: there a page is little more than a list of segments.
+        half = None if cache.bytes_max is None else cache.bytes_max // 2
+        self.pages = [_DomainPages(store, name, layout, shapes, half) for name in self._names]
+        self._pasts = Pasts(store, self._names, half)
+        shape = (len(self._names), len(groups), job.pages_count)
         self._over = np.full(shape, NEVER, np.int64)  # when all of its histories is over; NEVER: it has none
+        self._saved_over = self._over.copy()
+        for number, pages in enumerate(self.pages):
+            pages.pasts = _DomainPasts(job, number, groups.start, self._pasts, self._over[number].reshape(-1))
         self._no_events = empty_batch(job.schema)
-        self._waiting: dict[int, list[EventBatch]] = {}
-        self._waiting_groups: dict[int, set[int]] = {}  # for which the store has waiting events
-        self._waiting_changed: set[int] = set()
-        self._seen = SeenOfShare(self._names, job.groups_count)
+        self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
+        self.seen = SeenOfShare(self._names, job.groups_count)
 
     def step(self, work: Work) -> Done:
         """Match what is due. Raises: StateError, StoreError."""
         job, output = self._job, StepOutput()
         new = without_seen(
-            job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self._seen, output
+            job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self.seen, output
         )
         fresh, late = on_time(job, new, work.before_ms, output)
-        released = fresh if job.order == ARRIVAL else self._reorder(fresh, work.due_ms)
         for number, domain in enumerate(job.domains):
-            batch = released.get(number)
+            batch = fresh.get(number)
+            if job.order != ARRIVAL:
+                batch = self.waiting.part(number, batch, work.due_ms)
             if domain in work.programs:
                 events = self._no_events if batch is None else batch
-                match_pages(self._domain_pages(number), work.programs[domain], events, work.watermark_ms, output)
+                match_pages(self.pages[number], work.programs[domain], events, work.watermark_ms, output)
             else:
                 output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
-                drop_pages(self._domain_pages(number), output)
+                drop_pages(self.pages[number], output)
         return Done(output, late)
-
-    def _domain_pages(self, number: int) -> _DomainPages:
-        where = _Where(self._job, number, self.groups.start)
-        pasts = _DomainPasts(where, self.pasts, self._over[number].reshape(-1))
-        return _DomainPages(where, self.pages, self._deadlines[number].reshape(-1), pasts)
-
-    def stored(self, group: int, page: int) -> Iterator[StoredPage]:
-        """A page of a key group, of every key domain that has it, as it would be stored."""
-        slot = (group - self.groups.start) * self._job.pages_count + page
-        for number, domain in enumerate(self._job.domains):
-            found = self._domain_pages(number).read(slot)
-            if found is not None:
-                yield StoredPage(group, domain, encode_page(found))
-
-    def _reorder(self, fresh: Mapping[int, EventBatch], due_ms: int) -> dict[int, EventBatch]:
-        """Hold back what is not due; bring out what is."""
-        released: dict[int, EventBatch] = {}
-        for number in range(len(self._job.domains)):
-            held = self._waiting.get(number, [])
-            due, rest = part_due([*held, fresh[number]] if number in fresh else held, due_ms)
-            if number in fresh or due is not None:
-                self._waiting[number] = [concat_batches(rest)] if len(rest) > _PARTS_MAX else rest
-                self._waiting_changed.add(number)
-            if due is not None:
-                released[number] = due
-        return released
-
-    # --------------------------------------------------------------------------------------------- save, restore
-
-    def save(self, batch: WriteBatch) -> int:
-        """Add all that has changed since the last time; returns how many pages that were."""
-        pages_count = self.pages.save(batch) + self.pasts.save(batch)
-        for at, group in enumerate(self.groups):
-            for name, deadlines in self._all_deadlines:
-                data = deadlines[:, at, :].astype("<i8").tobytes()
-                batch.put(store_key(group, b"", name, self._deadlines_name), data)
-        for number in sorted(self._waiting_changed):
-            name = self._names[number]
-            before, now = self._waiting_groups.get(number, set()), set()
-            held = self._waiting.get(number)
-            for group, events in split_by_group(concat_batches(held), self._job.groups_count) if held else ():
-                batch.put(store_key(group, b"", WAITING, name), encode_batch(events))
-                now.add(group)
-            for group in sorted(before - now):
-                batch.delete(store_key(group, b"", WAITING, name))
-            self._waiting_groups[number] = now
-        self._waiting_changed.clear()
-        self._seen.save(batch)
-        return pages_count
 
     def begin(self, number: int, keyed_state: KeyedState, program: Program) -> int:
         """Begin with this state of a key domain, whose keys belong to this share; returns how many runs it has."""
-        return begin_pages(self._domain_pages(number), keyed_state, program)
+        return begin_pages(self.pages[number], keyed_state, program)
+
+    # --------------------------------------------------------------------------------------------- save, restore
+
+    @property
+    def loads_count(self) -> int:
+        """How many pages and segments were read from the store."""
+        return self._pasts.loads + sum(pages.loads for pages in self.pages)
+
+    @property
+    def changed_bytes(self) -> int:
+        """Of the pages that `save_changes` is going to write."""
+        return sum(pages.changed_bytes for pages in self.pages)
+
+    def save_changes(self, batch: WriteBatch, item: bytes) -> int:
+        """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
+
+        `item` tells the commit and the share, in the order of the commits.
+        """
+        bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
+        self._save_pasts(batch)
+        for number, pages in enumerate(self.pages):
+            slots = pages.save(batch)
+            if len(slots):
+                changed = np.empty(len(slots), _ADDED)
+                changed["slot"] = slots + self.groups.start * self._count
+                changed["ms"] = pages.deadlines[slots]
+                value = changed.tobytes()
+                batch.put(store_key(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number], item), value)
+                bytes_count += len(value)
+        return bytes_count
+
+    def save_whole(self, batch: WriteBatch) -> None:
+        """Add changed pages, and all the rest by key group; what commits have added before is then of no use."""
+        self._save_pasts(batch)
+        for pages in self.pages:
+            pages.save(batch)
+        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.pages])
+        for at, group in enumerate(self.groups):
+            value = deadlines[:, at, :].astype("<i8").tobytes()
+            batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
+        self.waiting.save_whole(batch)
+        self.seen.save_whole(batch)
+
+    def _save_pasts(self, batch: WriteBatch) -> None:
+        self._pasts.save(batch)
+        for at in np.flatnonzero((self._over != self._saved_over).any(axis=(0, 2))).tolist():
+            value = self._over[:, at, :].astype("<i8").tobytes()
+            batch.put(store_key(self.groups.start + at, b"", PAST_DEADLINES, self._deadlines_name), value)
+        self._saved_over[:] = self._over
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has of these key groups; pages stay where they are until they are asked for."""
-        numbers = {name: number for number, name in enumerate(self._names)}
-        shape = (len(self._job.domains), self._job.pages_count)
         for at, group in enumerate(self.groups):
-            for name, deadlines in self._all_deadlines:
-                data = store.get(store_key(group, b"", name, self._deadlines_name))
-                if data is not None:
-                    deadlines[:, at, :] = np.frombuffer(data, "<i8").reshape(shape)
-            for raw, data in store.scan(prefix_range(group, b"", WAITING)):
-                number = numbers.get(split_key(raw).name)
-                if number is None:  # of another level
-                    continue
-                self._waiting.setdefault(number, []).append(conformed(decode_batch(data), self._job.schema))
-                self._waiting_groups.setdefault(number, set()).add(group)
-            self._seen.restore(store, group)
+            data = store.get(store_key(group, b"", PAST_DEADLINES, self._deadlines_name))
+            if data is not None:
+                self._over[:, at, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
+        self._saved_over[:] = self._over
+        shape = (len(self.pages), self._count)
+        for at, group in enumerate(self.groups):
+            data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
+            if data is not None:
+                for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
+                    self.pages[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
+        first, end = self.groups.start * self._count, self.groups.stop * self._count
+        for number, pages in enumerate(self.pages):
+            for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):
+                changed = np.frombuffer(data, _ADDED)
+                own = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
+                pages.deadlines[own["slot"].astype(np.int64) - first] = own["ms"]
+            pages.restored()
+        self.waiting.restore(store)
+        self.seen.restore(store, self.groups)
 
-    @property
-    def _all_deadlines(self) -> list[tuple[bytes, NDArray[np.int64]]]:
-        return [(DEADLINES, self._deadlines), (PAST_DEADLINES, self._over)]
+    # ------------------------------------------------------------------------------- for savepoints, by key group
 
-
-@dataclass(frozen=True, slots=True)
-class _Where:
-    """The pages of a key domain, by its number, in the key groups from `first_group` on."""
-
-    job: Job
-    number: int
-    first_group: int
-
-    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
-        job, hashes = self.job, key_hashes(keys)
-        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
-        group = (hashes % groups).astype(np.int64) - self.first_group
-        return group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
-
-    def place(self, slot: int) -> Place:
-        group, page = divmod(slot, self.job.pages_count)
-        return Place(self.number, self.first_group + group, page)
-
-
-class _DomainPages:
-    """As paged.DomainPages. `deadlines` int64[slots]: the earliest end of a run; NEVER where there is no page."""
-
-    def __init__(self, where: _Where, pages: Pages, deadlines: NDArray[np.int64], pasts: _DomainPasts) -> None:
-        self.slots = where.slots
-        self._place = where.place
-        self._pages = pages
-        self._deadlines = deadlines
-        self._pasts = pasts
-
-    @property
-    def pasts(self) -> _DomainPasts:
-        return self._pasts
-
-    def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
-        touched = self._deadlines <= watermark_ms
-        touched[self.slots(keys)] = True
-        return np.flatnonzero(touched)
-
-    def stored(self) -> list[int]:
-        found: list[int] = np.flatnonzero(self._deadlines != NEVER).tolist()
+    def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> GroupState:
+        """A key group in the form that both runners' savepoints have: in as many pages as the job says."""
+        job, found = self._job, GroupState()
+        for number, domain in enumerate(job.domains):
+            if domain not in programs:
+                continue  # its runs belong to no rule
+            pages, program = self.pages[number], programs[domain]
+            whole, _ = pages.take(pages.slots_of(group), program)
+            if whole is None:
+                continue
+            part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
+            for page, cut in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
+                deadline_ms = cut.expiry_min
+                if deadline_ms is not None:
+                    found.pages[number << PAGE_BITS | page] = encode_page(cut)
+                    found.deadlines[number << PAGE_BITS | page] = deadline_ms
+        for number in range(len(job.domains)):
+            held = dict(self.waiting.by_group(number))
+            if group in held:
+                found.waiting[number] = encode_batch(held[group])
+        found.seen.update({(number, bucket): data for number, bucket, data in self.seen.of_group(group)})
+        self._add_pasts(group, found)
         return found
 
-    def read(self, slot: int) -> KeyedState | None:
-        return None if self._deadlines[slot] == NEVER else self._pages.read(self._place(slot))
+    def _add_pasts(self, group: int, found: GroupState) -> None:
+        """Histories have that form in the store already; nothing of them has changed since the last commit."""
+        for number, name in enumerate(self._names):
+            for key, data in self._store.scan(prefix_range(group, b"", PAST, name)):
+                (page,) = PAGE.unpack(split_key(key).item)
+                found.heads[number << PAGE_BITS | page] = data
+            for key, data in self._store.scan(prefix_range(group, b"", SEGMENTS, name)):
+                page, segment = SEGMENT.unpack(split_key(key).item)
+                found.segments[number << PAGE_BITS | page, segment] = data
+            for page, ms in enumerate(self._over[number, group - self.groups.start].tolist()):
+                if ms != NEVER:
+                    found.over[number << PAGE_BITS | page] = ms
 
-    def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
-        self._pages.write(self._place(slot), keyed_state)
-        self._deadlines[slot] = min(deadline_ms, NEVER - 1)
+    def take_over(self, group: int, kept: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
+        """Begin with a key group as a savepoint has it. Raises: StateError."""
+        for number, domain in enumerate(self._job.domains):
+            own = [data for page, data in sorted(kept.pages.items()) if page >> PAGE_BITS == number]
+            if own and domain in programs:
+                program = programs[domain]
+                states = [fit(decode_page(data), program)[0] for data in own]
+                self.begin(number, concat_states(states, program.row_registers), program)
+        for number, data in kept.waiting.items():
+            self.waiting.hold(number, decode_batch(data))
+        for (number, bucket), data in kept.seen.items():
+            self.seen.hold(group, number, bucket, data)
+        batch = WriteBatch()
+        pasts = GroupState(heads=kept.heads, segments=kept.segments)
+        for key, data in entries_of(self._job, self._level, group, pasts):
+            batch.put(key, data)
+        self._store.write(batch)
+        for page, ms in kept.over.items():
+            self._over[page >> PAGE_BITS, group - self.groups.start, page & (1 << PAGE_BITS) - 1] = ms
 
-    def remove(self, slot: int) -> None:
-        if self._deadlines[slot] != NEVER:
-            self._pages.remove(self._place(slot))
-            self._deadlines[slot] = NEVER
+    def save_pages(self, batch: WriteBatch) -> None:
+        """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
+        for pages in self.pages:
+            pages.save(batch)
+
+
+class _DomainPages(Pages):
+    """As paged.DomainPages: the pages of runs, and where the histories of the same keys are."""
+
+    pasts: _DomainPasts
 
 
 class _DomainPasts:
     """As paged.DomainPasts. `over` int64[slots]: when all is over; NEVER where there is nothing."""
 
-    def __init__(self, where: _Where, pasts: Pasts, over: NDArray[np.int64]) -> None:
-        self._place = where.place
+    def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
+        self._job = job
+        self._number = number
+        self._first_group = first_group
         self._pasts = pasts
         self._over = over
+
+    def slots(self, keys: pa.Array) -> Int64:
+        job, hashes = self._job, key_hashes(keys)
+        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
+        group = (hashes % groups).astype(np.int64) - self._first_group
+        found: Int64 = group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
+        return found
 
     def stored(self, watermark_ms: int) -> list[int]:
         found: list[int] = np.flatnonzero((self._over != NEVER) & (self._over <= watermark_ms)).tolist()
@@ -257,3 +315,7 @@ class _DomainPasts:
         if self._over[slot] != NEVER:
             self._pasts.remove(self._place(slot))
             self._over[slot] = NEVER
+
+    def _place(self, slot: int) -> Place:
+        group, page = divmod(slot, self._job.pages_count)
+        return Place(self._number, self._first_group + group, page)

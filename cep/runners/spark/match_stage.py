@@ -17,7 +17,7 @@ Tested by: tests/runners/spark/test_live.py
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, chan
 from cep.runners.job import ARRIVAL, Job, Programs, StepOutput
 from cep.runners.letters import on_time
 from cep.runners.output import encode_alerts
-from cep.runners.paged import drop_pages, match_pages
+from cep.runners.paged import SinglePages, drop_pages, match_pages
 from cep.runners.rule_status import rule_status
 from cep.runners.spark.packed import (
     ALERTS,
@@ -284,7 +284,7 @@ class MatchProcessor(StatefulProcessor):
         return released
 
 
-class _DomainPages:
+class _DomainPages(SinglePages):
     """As paged.DomainPages; a slot is the number of a page in its key group. `kept` are the state variables."""
 
     def __init__(self, job: Job, number: int, progress: Progress, kept: tuple[MapState, PastPages]) -> None:
@@ -292,7 +292,7 @@ class _DomainPages:
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
         self._map = kept[0]
-        self._pasts = _DomainPasts(number, progress.over, kept[1])
+        self._pasts = _DomainPasts(number, progress.over, kept[1], self.slots)
 
     @property
     def pasts(self) -> _DomainPasts:
@@ -327,7 +327,10 @@ class _DomainPages:
 class _DomainPasts:
     """As paged.DomainPasts. `over`: by page id when all of its histories is over."""
 
-    def __init__(self, number: int, over: dict[int, int], pages: PastPages) -> None:
+    def __init__(
+        self, number: int, over: dict[int, int], pages: PastPages, slots: Callable[[pa.Array], NDArray[np.int64]]
+    ) -> None:
+        self.slots = slots
         self._base = number << PAGE_BITS
         self._over = over
         self._pages = pages

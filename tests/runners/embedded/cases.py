@@ -13,9 +13,11 @@ from cep.columnar.decode import Decoded, decode_json
 from cep.model.rule import ControlRecord
 from cep.rulebook.deploy import Deployment, deploy
 from cep.runners.embedded import replay as embedded
+from cep.runners.embedded.engine import Engine
 from cep.runners.job import Job
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
+from cep.state.store import WriteBatch
 from tests.runners.spark.live_cases import payments, rules, time_ms
 
 MINUTE_MS = 60_000
@@ -60,3 +62,10 @@ def cut(lines: Sequence[bytes], pieces: int, seed: int) -> list[list[bytes]]:
 def latest_ms(lines: Sequence[bytes]) -> int:
     """The largest event time."""
     return max(time_ms(line) for line in lines)
+
+
+def save(engine: Engine, commit: int) -> None:
+    """Write what has changed into the engine's store, as a commit does."""
+    batch = WriteBatch()
+    engine.save(batch, commit)
+    engine.store.write(batch)

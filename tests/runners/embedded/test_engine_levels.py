@@ -17,6 +17,7 @@ from cep.rulebook.deploy import deploy
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.job import Job
 from cep.state.memory import MemoryStore
+from tests.runners.embedded.cases import save
 from tests.runners.laundering import circles, records, transfers
 from tests.runners.spark.live_cases import END
 
@@ -59,12 +60,12 @@ def test_circles_are_found_however_the_stream_is_cut(workers: int, lateness_ms: 
         alerts += stepped.alerts.num_rows
         counted += stepped.counters["events"]
         if number % 3 == 1:
-            payload, _ = engine.save()
+            save(engine, number)
             store.checkpoint(tmp_path / str(number))
             engine.close()
             store = MemoryStore.open(tmp_path / str(number))
             engine = Engine(job, INITIAL, store, Workers(workers))
-            engine.restore(payload)
+            engine.restore()
     last = engine.step([], (END,), {})
     engine.close()
     found |= found_in(last)

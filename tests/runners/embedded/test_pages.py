@@ -1,73 +1,143 @@
-"""Pages: what is written is read again, from memory or from the store, as their number of bytes has it."""
+"""Pages: what is put is taken again, from memory or from the store, as their number of bytes has it."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from cep.engine.keyed_state import KeyedState
-from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.embedded.pages import Pages, Place, bytes_of, stored_pages
-from cep.runners.job import Job
+from cep.base.errors import StateCorruptError
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import TEXT
+from cep.engine.keyed_state import KeyedState, select_keys
+from cep.engine.partition import arrange_keys, partition_keys
+from cep.nfa.program import Program
+from cep.runners.embedded.pages import Pages, Shapes, deadlines_of, stored_states
+from cep.runners.group_entries import NEVER, domain_name
+from cep.runners.intake import take_in
+from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.state.keys import group_range
 from cep.state.memory import MemoryStore
 from cep.state.pages import encode_page
 from cep.state.store import WriteBatch
-from tests.runners.embedded.cases import decoded, deployment, latest_ms, morning
-from tests.runners.spark.live_cases import rules
+from tests.runners.embedded.cases import decoded, deployment, morning
 
 GIVEN = deployment()
-DOMAINS = GIVEN.key_domains
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 4)
 
 
 @pytest.fixture(scope="module")
-def keyed_states() -> list[KeyedState]:
-    """Pages of a real job."""
-    store = MemoryStore()
-    job = Job(GIVEN.schema, DOMAINS, 4, 4)
-    engine = Engine(job, tuple(r.to_json() for r in rules().values()), store, Workers(1))
-    lines = list(morning())
-    engine.step(decoded(job, lines), (), {"p": (latest_ms(lines), False)})
-    engine.save()
-    found = [page for group in range(4) for _, page in stored_pages(store, group, DOMAINS)]
-    assert len(found) > 16
-    return found
+def whole() -> tuple[Program, KeyedState]:
+    """The keyed state of one key domain after a morning of payments."""
+    (programs,) = programs_by_level(GIVEN.rulebook, JOB.schema)
+    domain, program = max(programs.items(), key=lambda item: len(item[1].rules))
+    batch = take_in(JOB, decoded(JOB, morning())[0]).batches[JOB.domains.index(domain)]
+    return program, match_step(program, None, batch, TIME_MS_MIN, StepOutput())
+
+
+def open_pages(store: MemoryStore, bytes_max: int | None) -> Pages:
+    return Pages(
+        store, domain_name(JOB.domains[0]), (range(JOB.groups_count), JOB.groups_count, 16), Shapes(store), bytes_max
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_pages_are_a_dictionary_whatever_fits_in_memory(keyed_states: list[KeyedState], seed: int) -> None:
+def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, KeyedState], seed: int) -> None:
+    program, keyed_state = whole
     random = np.random.default_rng(seed)
     store = MemoryStore()
-    bytes_max = (None, 1, 3 * bytes_of(keyed_states[0]), 10**9)[seed]
-    pages, known = Pages(store, DOMAINS, bytes_max), dict[Place, bytes]()
-    for _ in range(400):
-        place = Place(0, int(random.integers(3)), int(random.integers(5)))
-        match int(random.integers(4)):
-            case 0 | 1:
-                keyed_state = keyed_states[int(random.integers(len(keyed_states)))]
-                pages.write(place, keyed_state)
-                known[place] = encode_page(keyed_state)
-            case 2 if place in known:
-                assert encode_page(pages.read(place)) == known[place]
-            case 3 if place in known:
-                pages.remove(place)
-                del known[place]
-        if random.random() < 0.05:
+    pages = open_pages(store, (None, 1, 20_000, 10**9)[seed])
+    slots = pages.slots(keyed_state.keys)
+    known: dict[int, KeyedState] = {}
+    for number in range(60):
+        chosen = np.sort(random.choice(np.unique(slots), int(random.integers(1, 12)), replace=False))
+        before, orphans = pages.take(chosen, program)
+        held = [known[slot] for slot in chosen.tolist() if slot in known]
+        assert orphans == 0
+        assert sorted([] if before is None else before.keys.to_pylist()) == sorted(
+            key for state in held for key in state.keys.to_pylist()
+        )
+        for slot in chosen.tolist():
+            own, _ = pages.take(np.array([slot]), program)
+            assert (own is None) == (slot not in known)
+            if own is not None:
+                assert encode_page(own) == encode_page(known[slot])
+        wanted = np.isin(slots, chosen) & (random.random(len(slots)) < 0.7)
+        after = select_keys(keyed_state, wanted, program.row_registers)
+        pages.put(chosen, after, program)
+        part = np.searchsorted(chosen, pages.slots(after.keys))
+        for slot, state in zip(
+            chosen.tolist(), partition_keys(after, part, len(chosen), program.row_registers), strict=True
+        ):
+            deadline_ms = state.expiry_min
+            assert pages.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
+            known.pop(slot, None)
+            if deadline_ms is not None:
+                known[slot] = state
+        if number % 5 == 0:
             batch = WriteBatch()
             pages.save(batch)
+            pages._shapes.save(batch)
             store.write(batch)
-            stored = {at: encode_page(page) for group in range(3) for at, page in stored_pages(store, group, DOMAINS)}
-            assert stored == known
     assert (pages.loads > 0) == (seed in (1, 2))
 
 
-def test_a_page_of_a_key_that_the_job_no_longer_has_is_left_out(keyed_states: list[KeyedState], tmp_path: Path) -> None:
+def test_an_arranged_state_has_the_deadline_of_each_part(whole: tuple[Program, KeyedState]) -> None:
+    program, keyed_state = whole
+    part = np.arange(len(keyed_state.keys)) % 7
+    found = deadlines_of(arrange_keys(keyed_state, part, 9, program.row_registers))
+    cut = partition_keys(keyed_state, part, 9, program.row_registers)
+    assert found.tolist() == [NEVER if (at := own.expiry_min) is None else at for own in cut]
+
+
+def test_what_is_due_is_touched_once_its_time_has_come(whole: tuple[Program, KeyedState]) -> None:
+    program, keyed_state = whole
+    pages = open_pages(MemoryStore(), None)
+    slots = np.unique(pages.slots(keyed_state.keys))
+    pages.put(slots, keyed_state, program)
+    nobody = pa.array([], TEXT)
+    for watermark_ms in np.sort(pages.deadlines[slots]).tolist()[:5]:
+        assert set(pages.touched(nobody, watermark_ms - 1).tolist()) < set(pages.touched(nobody, watermark_ms).tolist())
+        assert pages.touched(nobody, watermark_ms).tolist() == np.flatnonzero(pages.deadlines <= watermark_ms).tolist()
+
+
+def test_dropped_pages_are_counted_and_gone(whole: tuple[Program, KeyedState]) -> None:
+    program, keyed_state = whole
     store = MemoryStore()
-    pages = Pages(store, (("gone",), *DOMAINS), None)
-    pages.write(Place(0, 1, 0), keyed_states[0])
-    pages.write(Place(1, 1, 0), keyed_states[1])
+    pages = open_pages(store, None)
+    pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
-    assert pages.save(batch) == 2
+    pages.save(batch)
     store.write(batch)
-    assert [place for place, _ in stored_pages(store, 1, DOMAINS)] == [Place(0, 1, 0)]
+    assert store.sizes().entries_count > 0
+    assert pages.drop() == len(keyed_state)
+    batch = WriteBatch()
+    pages.save(batch)
+    store.write(batch)
+    assert store.sizes().entries_count == 0
+
+
+def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState]) -> None:
+    program, keyed_state = whole
+    store = MemoryStore()
+    pages = open_pages(store, 1)
+    pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
+    batch = WriteBatch()
+    pages.save(batch)
+    store.write(batch)
+    programs = {JOB.domains[0]: program}
+    with pytest.raises(StateCorruptError, match="which the store lacks"):
+        list(stored_states(store, 1, JOB.domains, programs))
+    batch = WriteBatch()
+    pages._shapes.save(batch)
+    store.write(batch)
+    found = [
+        key
+        for g in range(4)
+        for _, state in stored_states(store, g, JOB.domains, programs)
+        for key in state.keys.to_pylist()
+    ]
+    assert sorted(found) == sorted(keyed_state.keys.to_pylist())
+    store.delete_range(group_range(0, 4))
+    with pytest.raises(StateCorruptError, match="the store lacks it"):
+        pages.take(np.flatnonzero(pages.deadlines != NEVER), program)

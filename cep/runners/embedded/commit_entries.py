@@ -1,0 +1,156 @@
+"""What a commit keeps in the store beside keyed state: where the job stands, and what is not delivered.
+
+    | FFFF | "" | "commit" | "head" |            →  JSON, see Head
+    | FFFF | "" | "commit" | "sent" |            →  JSON: ids of alerts that sinks have though no commit knows of it
+    | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream
+    | FFFF | "" | "letters" | | commit u64 |     →  JSON array
+
+Tested by: tests/runners/embedded/test_commit.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.runners.output import decode_alerts, encode_alerts
+from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
+from cep.state.store import KeyedStore, WriteBatch
+
+FORMAT = 2  # 1 had all of it beside the store, once a checkpoint
+_COMMIT, _ALERTS, _LETTERS = b"commit", b"alerts", b"letters"
+_HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
+_NUMBER = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A commit. `base` is added to `number` for sinks; `lineage` names the store from its making on.
+
+    What commits up to `delivery` have left to deliver is, or was, on its way under that number; None: nothing is.
+    """
+
+    number: int
+    base: int
+    lineage: str
+    groups: range
+    delivery: int | None
+    totals: Mapping[str, int]
+    positions: Mapping[str, Mapping[str, int]]
+
+    def save(self, batch: WriteBatch) -> None:
+        body = {
+            "format": FORMAT,
+            "number": self.number,
+            "base": self.base,
+            "lineage": self.lineage,
+            "groups": [self.groups.start, self.groups.stop],
+            "delivery": self.delivery,
+            "totals": self.totals,
+            "positions": self.positions,
+        }
+        batch.put(_HEAD, orjson.dumps(body))
+
+
+def read_head(store: KeyedStore) -> Head | None:
+    """The last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
+    data = store.get(_HEAD)
+    if data is None:
+        return None
+    found = _json(data)
+    try:
+        return Head(
+            found["number"],
+            found["base"],
+            found["lineage"],
+            range(*found["groups"]),
+            found["delivery"],
+            found["totals"],
+            found["positions"],
+        )
+    except (KeyError, TypeError) as error:
+        raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What the micro-batches of a commit gave: alerts in their order, and letters."""
+
+    alerts: pa.Table
+    letters: tuple[bytes, ...]
+
+    def save(self, batch: WriteBatch, commit: int) -> None:
+        if self.alerts.num_rows:
+            batch.put(_key(_ALERTS, commit), encode_alerts(self.alerts))
+        if self.letters:
+            batch.put(_key(_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.letters]))
+
+    @staticmethod
+    def forget(batch: WriteBatch, commit: int) -> None:
+        """Take back what `save` wrote."""
+        batch.delete(_key(_ALERTS, commit))
+        batch.delete(_key(_LETTERS, commit))
+
+    @staticmethod
+    def stored(store: KeyedStore) -> dict[int, Outgoing]:
+        """All that the store holds, by commit."""
+        alerts, letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
+        return {
+            commit: Outgoing(
+                decode_alerts(alerts[commit]) if commit in alerts else ALERT_SCHEMA.empty_table(),
+                tuple(letter.encode() for letter in orjson.loads(letters.get(commit, b"[]"))),
+            )
+            for commit in sorted({*alerts, *letters})
+        }
+
+    @staticmethod
+    def save_sent(batch: WriteBatch, alert_ids: Collection[str]) -> None:
+        """Keep the ids of alerts that are not to be sent again."""
+        batch.put(_SENT, orjson.dumps(sorted(alert_ids)))
+
+    @staticmethod
+    def sent(store: KeyedStore) -> set[str]:
+        """What `save_sent` has kept."""
+        return set(orjson.loads(store.get(_SENT) or b"[]"))
+
+
+def payload_of(lineage: str) -> bytes:
+    """What a checkpoint says beside its store, which holds the rest."""
+    return orjson.dumps({"format": FORMAT, "lineage": lineage})
+
+
+def store_of_payload(data: bytes) -> str:
+    """The lineage of the store that a checkpoint is of. Raises: StateCorruptError, StateFormatError."""
+    return str(_json(data).get("lineage"))
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        format_ = found["format"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise StateCorruptError(
+            f"{len(data)} bytes of a commit are not ours ({error!r}); restore a savepoint"
+        ) from error
+    if format_ != FORMAT:
+        raise StateFormatError(
+            f"the checkpoint was written in format {format_}, this build reads {FORMAT}; start with the "
+            "build that wrote it, or in a new folder"
+        )
+    return found
+
+
+def _key(namespace: bytes, commit: int) -> bytes:
+    return store_key(STORE_GROUP, b"", namespace, b"", _NUMBER.pack(commit))
+
+
+def _entries(store: KeyedStore, namespace: bytes) -> dict[int, bytes]:
+    found = store.scan(prefix_range(STORE_GROUP, b"", namespace))
+    return {int(_NUMBER.unpack(split_key(key).item)[0]): value for key, value in found}

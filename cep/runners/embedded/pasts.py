@@ -1,0 +1,154 @@
+"""Pages of histories: heads are held while they are in use, and of the segments those that were used last.
+
+What has changed is held until `save` adds it to a write batch: the segments that are not there yet and the head.
+Between two commits the store does not change. The entries are drawn in group_entries.py.
+Tested by: tests/runners/embedded/test_history.py
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Histories, Kept
+from cep.runners.group_entries import PAGE, PAST, SEGMENT, SEGMENTS
+from cep.state.keys import store_key
+from cep.state.past import HeldBlocks, decode_head, decode_segment, digests_of, encode_head, stored
+from cep.state.store import KeyedStore, WriteBatch
+
+
+class Place(NamedTuple):
+    """Where a page belongs: the number of its key domain, its key group, its number in the group."""
+
+    domain: int
+    key_group: int
+    page: int
+
+
+class Pasts:
+    """The histories of some key groups. `bytes_max` bounds what is held beside what has changed; None holds everything.
+
+    `names` are those of the key domains in store keys. One thread uses it at a time; the store may be shared if it
+    takes several threads, which RocksDB does.
+    """
+
+    def __init__(self, store: KeyedStore, names: Sequence[bytes], bytes_max: int | None) -> None:
+        """Half of `bytes_max` is for heads, half for segments."""
+        self._store = store
+        self._names = names
+        self._bytes_max = None if bytes_max is None else bytes_max // 2
+        self._held: OrderedDict[Place, Histories] = OrderedDict()
+        self._changed: set[Place] = set()
+        self._removed: set[Place] = set()
+        self._bytes = 0
+        self._there: dict[Place, dict[int, str]] = {}  # the segments that the store has: number → digest
+        self._blocks = HeldBlocks(self._bytes_max)
+        self.loads = 0
+
+    def read(self, place: Place) -> Histories:
+        """A page that is known to be there. Raises: StateError for bytes that are no page."""
+        held = self._held.get(place)
+        if held is not None:
+            self._held.move_to_end(place)
+            return held
+        self.loads += 1
+        found = self._fetch(place)
+        self._hold(place, found)
+        return found
+
+    def write(self, place: Place, page: Histories) -> None:
+        """Put a page in the place of the one before."""
+        self._let_go(place)
+        self._changed.add(place)
+        self._removed.discard(place)
+        self._hold(place, page)
+
+    def remove(self, place: Place) -> None:
+        """Forget a page."""
+        self._let_go(place)
+        self._changed.discard(place)
+        self._removed.add(place)
+
+    def save(self, batch: WriteBatch) -> None:
+        """Add every page that has changed since the last time."""
+        for place in sorted(self._changed):
+            written = self._put(place, self._held[place], batch)
+            self._let_go(place)
+            self._changed.discard(place)
+            self._hold(place, written)
+        for place in sorted(self._removed):
+            self._delete(place, batch)
+        self._removed.clear()
+
+    def _hold(self, place: Place, page: Histories) -> None:
+        self._held[place] = page
+        if self._bytes_max is None:
+            return
+        self._bytes += self._size(page)
+        for oldest in list(self._held)[:-1] if self._bytes > self._bytes_max else ():
+            if oldest not in self._changed:
+                self._let_go(oldest)
+                if self._bytes <= self._bytes_max:
+                    break
+
+    def _let_go(self, place: Place) -> None:
+        held = self._held.pop(place, None)
+        if held is not None and self._bytes_max is not None:
+            self._bytes -= self._size(held)
+
+    def _key(self, kind: bytes, place: Place, item: bytes) -> bytes:
+        return store_key(place.key_group, b"", kind, self._names[place.domain], item)
+
+    def _get(self, key: bytes) -> bytes:
+        data = self._store.get(key)
+        assert data is not None, f"{key!r} is known to be stored"
+        return data
+
+    def _fetch(self, place: Place) -> Histories:
+        found = decode_head(self._get(self._key(PAST, place, PAGE.pack(place.page))), self._loader(place))
+        self._there[place] = digests_of(found)
+        return found
+
+    def _put(self, place: Place, page: Histories, batch: WriteBatch) -> Histories:
+        def put(number: int, data: bytes) -> None:
+            batch.put(self._segment(place, number), data)
+
+        now = stored(page, put, self._loader(place), self._blocks)
+        there = digests_of(now)
+        self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
+        self._there[place] = there
+        batch.put(self._key(PAST, place, PAGE.pack(place.page)), encode_head(now))
+        return now
+
+    def _delete(self, place: Place, batch: WriteBatch) -> None:
+        head = self._key(PAST, place, PAGE.pack(place.page))
+        if place not in self._there and self._store.get(head) is not None:
+            self._fetch(place)
+        self._forget(place, self._there.pop(place, {}), {}, batch)
+        batch.delete(head)
+
+    def _forget(self, place: Place, gone: Mapping[int, str], there: Mapping[int, str], batch: WriteBatch) -> None:
+        """Let go of segments; a number that another one has by now has been written over."""
+        for number, digest in sorted(gone.items()):
+            self._blocks.drop(digest)
+            if number not in there:
+                batch.delete(self._segment(place, number))
+
+    def _size(self, page: Histories) -> int:
+        return int(page.keys.nbytes) + page.pinned.nbytes + sum(256 + segment.nbytes for segment in page.segments)
+
+    def _segment(self, place: Place, number: int) -> bytes:
+        return self._key(SEGMENTS, place, SEGMENT.pack(place.page, number))
+
+    def _loader(self, place: Place) -> Callable[[Kept], Block]:
+        return lambda kept: self._block(place, kept)
+
+    def _block(self, place: Place, kept: Kept) -> Block:
+        found = self._blocks.get(kept.digest)
+        if found is None:
+            self.loads += 1
+            found = decode_segment(self._get(self._segment(place, kept.number)))
+            self._blocks.put(kept.digest, found)
+        return found

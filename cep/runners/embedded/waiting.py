@@ -1,0 +1,125 @@
+"""Events of a share that the watermark has not passed yet: in memory by key domain, in the store twice.
+
+    | key group | "" | "waiting" | domain |                 →  encode_batch(…)          as of the last `save_whole`
+    | FFFF | "" | "added-waiting" | domain | commit, share  →  due i64, encode_batch(…) what each commit since has added
+
+A commit adds what is new, and says what time is due: of everything before it only events from then on still wait. So a
+commit costs what came with it, not what waits.
+Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_commit.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch, concat_batches, conformed
+from cep.columnar.codec import decode_batch, encode_batch
+from cep.columnar.route import key_groups, split_by_group
+from cep.runners.group_entries import WAITING
+from cep.runners.waiting import part_due
+from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
+from cep.state.store import KeyedStore, WriteBatch
+
+ADDED_WAITING = b"added-waiting"
+_PARTS_MAX = 64  # waiting batches of a domain before they are joined
+_DUE = struct.Struct("<q")
+COMMIT_BYTES = 8  # of an item: the number of the commit, before that of the share
+
+
+class WaitingOfShare:
+    """`names` are those of the key domains in store keys; `groups` the share's key groups."""
+
+    def __init__(self, names: Sequence[bytes], groups: range, groups_count: int, schema: Schema) -> None:
+        self._names = names
+        self._groups = groups
+        self._groups_count = groups_count
+        self._schema = schema
+        self._held: dict[int, list[EventBatch]] = {}
+        self._added: dict[int, list[EventBatch]] = {}  # of what is held, what came since the last commit
+        self._due_ms: dict[int, int] = {}  # the latest that was asked for since then
+        self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
+
+    def part(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
+        """Take in what is new of a domain; returns what is due, None if nothing is."""
+        held, added = self._held.get(number, []), self._added.get(number, [])
+        if fresh is None and not held:
+            return None
+        new = [] if fresh is None else [fresh]
+        due, rest = part_due([*held, *new], due_ms)
+        self._held[number] = [concat_batches(rest)] if len(rest) > _PARTS_MAX else rest
+        _, self._added[number] = part_due([*added, *new], due_ms)
+        self._due_ms[number] = max(due_ms, self._due_ms.get(number, TIME_MS_MIN))
+        return due
+
+    def save_changes(self, batch: WriteBatch, item: bytes) -> int:
+        """Add what has changed since the last commit; returns how many bytes that is."""
+        bytes_count = 0
+        for number, due_ms in sorted(self._due_ms.items()):
+            added = self._added.get(number)
+            value = _DUE.pack(due_ms) + (encode_batch(concat_batches(added)) if added else b"")
+            batch.put(store_key(STORE_GROUP, b"", ADDED_WAITING, self._names[number], item), value)
+            bytes_count += len(value)
+        self._added.clear()
+        self._due_ms.clear()
+        return bytes_count
+
+    def save_whole(self, batch: WriteBatch) -> None:
+        """Add everything that waits, by key group; what commits have added before is then of no use."""
+        for number, name in enumerate(self._names):
+            before, now = self._stored_groups.get(number, set()), set()
+            for group, events in self.by_group(number):
+                batch.put(store_key(group, b"", WAITING, name), encode_batch(events))
+                now.add(group)
+            for group in sorted(before - now):
+                batch.delete(store_key(group, b"", WAITING, name))
+            self._stored_groups[number] = now
+        self._added.clear()
+        self._due_ms.clear()
+
+    def by_group(self, number: int) -> list[tuple[int, EventBatch]]:
+        """What waits of a domain, by key group."""
+        held = self._held.get(number)
+        return list(split_by_group(concat_batches(held), self._groups_count)) if held else []
+
+    def hold(self, number: int, events: EventBatch) -> None:
+        """Let events wait that another runner has held back."""
+        self._held.setdefault(number, []).append(conformed(events, self._schema))
+
+    def restore(self, store: KeyedStore) -> None:
+        """Take over what the store has."""
+        for number, name in enumerate(self._names):
+            parts: list[EventBatch] = []
+            for group in self._groups:
+                data = store.get(store_key(group, b"", WAITING, name))
+                if data is not None:
+                    parts.append(decode_batch(data))
+                    self._stored_groups.setdefault(number, set()).add(group)
+            # Several shares may have written a commit, and may have had other key groups than these.
+            commits: dict[bytes, list[bytes]] = {}
+            for key, value in store.scan(prefix_range(STORE_GROUP, b"", ADDED_WAITING, name)):
+                commits.setdefault(split_key(key).item[:COMMIT_BYTES], []).append(value)
+            for part in _still_waiting(parts, [commits[commit] for commit in sorted(commits)]):
+                self._hold_own(number, part)
+
+    def _hold_own(self, number: int, events: EventBatch) -> None:
+        groups = key_groups(events.key, self._groups_count)
+        own = (groups >= self._groups.start) & (groups < self._groups.stop)
+        if own.any():
+            self.hold(number, events if own.all() else events.take(np.flatnonzero(own)))
+
+
+def _still_waiting(parts: Sequence[EventBatch], commits: Sequence[Sequence[bytes]]) -> Iterator[EventBatch]:
+    """Of the events before the commits and those that each has added: what none of the later commits has let go."""
+    dues = [max(_DUE.unpack_from(value)[0] for value in values) for values in commits]
+    added = [[decode_batch(value[_DUE.size :]) for value in values if len(value) > _DUE.size] for values in commits]
+    for number, own in enumerate([parts, *added]):
+        due_ms = max(dues[number:], default=TIME_MS_MIN)
+        for part in own:
+            kept = part.time_ms >= due_ms
+            if kept.any():
+                yield part if kept.all() else part.take(kept)
