@@ -10,6 +10,7 @@ Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -132,6 +133,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     outputs = _Outputs(program, fitted, len(batch))
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.rules) + 1))
     rule_of_run: list[Int32] = []
+    costs: dict[int, int] = dict.fromkeys(program.compared, 0)
     machine = np.zeros(2 * program.machine_size, np.int64)
     stream_counts = np.zeros(len(prepared.keys), np.int32)
     numbered = -1
@@ -143,9 +145,12 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
             stream_counts = number_stream(prepared, program.streams[rule.stream], len(program.schema.event_types))
             numbered = rule.stream
         before = int(outputs.cursor[y.CURSOR_OUT])
+        steps_before = int(outputs.counters[y.COUNT_STEPS])
         own = slice(int(bounds[number]), int(bounds[number + 1]))
         _advance_rule(program, rule, prepared, stream_counts, fitted, own, watermark_ms, outputs, machine)
         rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
+        if number in program.compared:
+            costs[number] = int(outputs.counters[y.COUNT_STEPS]) - steps_before
     run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
     matches = _read_matches(program, fitted, batch, prepared, outputs)
     kept = _keep(program, fitted, batch, prepared, outputs, run_rule)
@@ -155,7 +160,19 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())
     counters["timeouts"] = int(matches.timed_out.sum())
+    counters.update(_cost_of_versions(program, batch, costs))
     return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
+
+
+def _cost_of_versions(program: Program, batch: EventBatch, steps: Mapping[int, int]) -> Counter[str]:
+    """What versions that are compared have cost: the events that they saw, and the runs that those were offered to."""
+    found: Counter[str] = Counter()
+    for number, count in steps.items():
+        rule = program.rules[number].deployed
+        version = f"[{rule.rule_id}@{rule.version}]"
+        found[f"rule_events{version}"] += int(((batch.time_ms >= rule.from_ms) & (batch.time_ms < rule.until_ms)).sum())
+        found[f"rule_steps{version}"] += count
+    return found
 
 
 def _advance_rule(

@@ -7,6 +7,7 @@ Tested by: tests/engine/test_keyed_state.py
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -90,6 +91,32 @@ def empty_state(program: Program) -> KeyedState:
     )
 
 
+_MOVES_KEPT = 16
+_MOVES: OrderedDict[tuple[str, str], tuple[Layout, tuple[Int32, Int64]]] = OrderedDict()
+
+
+def _moves(before: Layout, after: Layout) -> tuple[Int32, Int64]:
+    """What the numbers of rules and of NFA states become: -1 and 0 for those of rules that are gone.
+
+    After a change of the rules every page of the process moves in the same way, so it is worked out once.
+    """
+    at = before.fingerprint, after.fingerprint
+    kept = _MOVES.get(at)
+    if kept is not None and (kept[0].rules is before.rules or kept[0].rules == before.rules):
+        return kept[1]
+    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
+    found = [places.get(identity, (-1, 0)) for identity, _, _ in before.rules]
+    slots = np.array([*(slot for slot, _ in found), -1], np.int32)
+    counts = np.array([count for _, _, count in before.rules], np.int64)
+    firsts = np.array([first for _, first in found], np.int64)
+    moved = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    numbers = np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0)
+    _MOVES[at] = before, (slots, numbers)
+    while len(_MOVES) > _MOVES_KEPT:
+        _MOVES.popitem(last=False)
+    return slots, numbers
+
+
 def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     """The same runs in the numbers of another program; returns (state, runs dropped because their rule is gone).
 
@@ -98,14 +125,7 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     if keyed_state.layout.fingerprint == program.fingerprint:
         return keyed_state, 0
     target = Layout.of(program)
-    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(target.rules)}
-    slots = np.full(len(keyed_state.layout.rules) + 1, -1, np.int32)
-    states_count = sum(count for _, _, count in keyed_state.layout.rules)
-    numbers = np.zeros(states_count, np.int64)  # of states in the target; 0 for those of rules that are gone
-    for old, (identity, first, count) in enumerate(keyed_state.layout.rules):
-        if identity in places:
-            slots[old] = places[identity][0]
-            numbers[first : first + count] = places[identity][1] + np.arange(count)
+    slots, numbers = _moves(keyed_state.layout, target)
     run_rule = slots[keyed_state.run_rule]
     kept = run_rule >= 0
     runs = np.zeros((int(kept.sum()), program.width), np.int64)

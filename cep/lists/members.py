@@ -9,14 +9,13 @@ Tested by: tests/lists/test_members.py
 
 from __future__ import annotations
 
-import os
-import uuid
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
+from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, StoreError
 from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int64, UInt8, UInt64
@@ -119,20 +118,16 @@ EMPTY = build(Keys(np.zeros(1, np.int64), np.zeros(0, np.uint8)), "string")
 
 def write(path: Path, members: KeySet) -> None:
     """Write the file of a set, whole or not at all. Raises: StoreError."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     sizes = np.array([len(members), len(members.first) - 1, len(members.data), LENGTHS], np.int64)
+
+    def fill(file: BinaryIO) -> None:
+        for array in (_MAGIC, sizes, members.first, members.hashes, members.offsets, members.lengths, members.data):
+            file.write(np.ascontiguousarray(array).view(np.uint8).data)
+            file.write(bytes(-file.tell() % 8))
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            for array in (_MAGIC, sizes, members.first, members.hashes, members.offsets, members.lengths, members.data):
-                file.write(np.ascontiguousarray(array).view(np.uint8).data)
-                file.write(bytes(-file.tell() % 8))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        replace_file(path, fill, many_writers=True)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise StoreError(f"the list {path} cannot be written: {error.strerror}; make room on the disk") from error
 
 

@@ -104,6 +104,7 @@ def link(
         measures_max=int(parts.counts(Section.MEASURES).max(initial=0)),
         fingerprint=fingerprint(rules, schema),
         handovers=_handovers(rules),
+        compared=_compared(rules),
     )
 
 
@@ -163,6 +164,11 @@ def _streams(stream: Int64, symbols: Symbols) -> tuple[tuple[tuple[int, ...], ..
     streams = tuple(sorted(used.values()))
     places = {number: streams.index(types) for number, types in used.items()}
     return streams, [places.get(number, -1) for number in stream.tolist()]
+
+
+def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
+    in_shadow = {rule.rule_id for rule in rules if rule.status == "shadow"}
+    return tuple(number for number, rule in enumerate(rules) if rule.rule_id in in_shadow) if in_shadow else ()
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:

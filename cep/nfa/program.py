@@ -91,6 +91,7 @@ class Program:
     `places` are (identity, first NFA state, how many) of each rule. The first columns are layout.COLUMNS_FIXED that
     every program has. Rule n reacts to the predicates relevance[relevance_first[n] : relevance_first[n + 1]], of which
     -1 is all events. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
+    `compared` are the rules of which a version is in shadow: what each version costs is counted.
     """
 
     schema: Schema
@@ -113,6 +114,7 @@ class Program:
     measures_max: int
     fingerprint: str
     handovers: tuple[tuple[int, int, int], ...] = ()
+    compared: tuple[int, ...] = ()
 
     @property
     def columns_read(self) -> tuple[str, ...]:

@@ -34,7 +34,10 @@ from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.model.rule import utc_text
 
 # What stands in the brackets of a counter's name: `poison[missing_field]`, `alerts[card_testing@3]`.
-_LABELS: Mapping[str, tuple[str, ...]] = {"poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version")}
+_LABELS: Mapping[str, tuple[str, ...]] = {
+    "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"),
+    "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
+}  # fmt: skip
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 # Path → what is answered to the parameters of a question, None for what is not there.
 Answers = Mapping[str, Callable[[Mapping[str, list[str]]], Any]]

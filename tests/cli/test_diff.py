@@ -11,6 +11,7 @@ import pytest
 
 from cep.cli.main import main
 from cep.rulebook.held import Policies, hold_back
+from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.sinks.files import FileSink
@@ -78,9 +79,12 @@ def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pyte
     sent, _ = output.take(alerts, orjson.dumps(rule_status(book)), 0)
     assert sent.equals(hold_back(alerts, Policies(), {}).alerts)
     FileSink(tmp_path / "alerts").write(sent, 0)
+    costs = {"rule_events[a@1]": 1_000, "rule_steps[a@1]": 250, "rule_events[a@2]": 800, "rule_steps[a@2]": 1_600}
+    write_progress(tmp_path, 0, costs)
     report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts", str(tmp_path / "alerts")]
     assert main(report) == 0
     found = " ".join(capsys.readouterr().out.split())
     assert "a: shadow version 2 2 alerts, live 2" in found
     assert "kept 1, gained 1, lost 1" in found
+    assert "1 1,000 250 0.250 2 800 1,600 2.000" in found
     assert main([*report[:2], "b", *report[3:]]) == 2

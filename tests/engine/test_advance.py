@@ -130,3 +130,16 @@ def test_many_runs_and_matches_enlarge_what_holds_them() -> None:
 def test_no_rule_reads_nothing() -> None:
     done = advance(program(), None, batch("x a@1"), END_MS)
     assert (len(done.matches), len(done.keyed_state)) == (0, 0)
+
+
+def test_what_a_shadow_and_the_version_beside_it_cost_is_counted() -> None:
+    """A shadow that lets more begin costs more; of rules without one nothing is counted."""
+    strict = "seq a -> b within 1 h\nwhere a: e kind == a and amount > 5.00\n b: e kind == b\nskip none"
+    live, shadow = rule(strict), rule(strict.replace("5.00", "1.00"), version=2, status="shadow", from_ms=2)
+    events = batch("x a@1 9.00", "x a@2 2.00", "x a@3 2.00", "x b@4", "x b@5")
+    counters = advance(program(live, shadow, rule(strict, "other")), None, events, END_MS).counters
+    costs = {name: count for name, count in counters.items() if name.startswith("rule_")}
+    assert costs["rule_events[r@1]"] == 5
+    assert costs["rule_events[r@2]"] == 4
+    assert costs["rule_steps[r@2]"] > costs["rule_steps[r@1]"] > 0
+    assert len(costs) == 4

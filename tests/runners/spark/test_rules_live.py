@@ -4,7 +4,9 @@ fire, put in shadow, promoted, rolled back, paused, with restarts between. Nothi
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -23,15 +25,17 @@ from cep.model.rule import (
 )
 from cep.rulebook.held import Policies, hold_back
 from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.meaning import content_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.control_topic import read_status
 from cep.runners.output import Replayed
 from cep.runners.spark.live import LiveSettings, TopicSource, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
-from cep.sinks.letters import LetterFiles
+from cep.sinks.kafka import KafkaLetters, KafkaTarget
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import make_job, payments, rows, rules, split, time_ms
+from tests.sinks.test_kafka import consumed
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 RULE = "small_then_large"
@@ -46,18 +50,22 @@ class Run:
         self.initial = tuple(record.to_json() for record in initial)
         self.reports: list[BatchReport] = []
         self.history: list[ControlRecord] = list(initial)
-        for topic in ("life-events", "life-control", "life-status"):
+        for topic in ("life-events", "life-control", "life-status", "life-dead"):
             kafka.create(topic, 1)
         self.control = Topic(kafka.address, "life-control")
         self.status = StatusTopic(kafka.address, "life-status")
 
-    def phase(self, lines: list[bytes], *records: ControlRecord) -> dict[str, object]:
+    def phase(self, lines: list[bytes], *records: ControlRecord, bad: Sequence[bytes] = ()) -> dict[str, Any]:
         """Publish, send events, and let the job run until it has read everything; returns what it says of its rules."""
-        self.control.send((topic_key(record).encode(), record.to_json()) for record in records)
+        self.control.send([(topic_key(record).encode(), record.to_json()) for record in records])
+        self.control.send([(b"bad", data) for data in bad])
         self.history += [record for record in records if not isinstance(record, HeartbeatRecord)]
         self.kafka.send("life-events", ({"value": line, "partition": 0} for line in lines))
         self.spark.conf.set("spark.sql.shuffle.partitions", "2")
-        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
+        output = LiveOutput(
+            self.folder / "checkpoint", KafkaLetters(KafkaTarget(self.kafka.address, "life-dead", "life")), [],
+            self.reports.append,
+        )  # fmt: skip
         settings = LiveSettings(
             self.job,
             self.initial,
@@ -68,6 +76,7 @@ class Run:
             status=self.status,
         )
         serve(start_live(self.spark, settings, output), output, threading.Event())
+        output.close()
         status = read_status(self.status)
         assert status is not None
         return status
@@ -95,16 +104,21 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
 
     run.phase(parts[0])
     status = run.phase(parts[1], first)
-    assert status["last_versions"][RULE] == 1  # type: ignore[index]
+    assert status["last_versions"][RULE] == 1
     run.phase(parts[2], shadow)
     status = run.phase(parts[3], promoted)
-    assert status["last_versions"][RULE] == 3  # type: ignore[index]
-    run.phase(parts[4], back)
+    assert status["last_versions"][RULE] == 3
+    # What goes wrong meanwhile is set aside with the reason, and changes nothing.
+    broken = first.model_copy(
+        update={"version": 9, "source": first.source.replace("card_id      string", "card string")}
+    )
+    assert broken.source != first.source
+    rolled_back = run.phase([*parts[4], parts[0][0]], back, bad=[broken.to_json(), b"{nothing"])
     status = run.phase(parts[5], PauseRecord(id=RULE, version=1, effective_at=starts[5]))
     assert status["paused"] == [RULE]
     run.phase(parts[6], ResumeRecord(id=RULE, version=2, effective_at=starts[6]))
     status = run.phase([], HeartbeatRecord(event_time="2026-06-01T00:00:00Z"))
-    assert (status["paused"], status["refused"]) == ([], [])
+    assert (status["paused"], [refused["version"] for refused in status["refused"]]) == ([], [9])
 
     lines = [line for part in parts for line in part]
     alerts = pa.concat_tables([report.alerts for report in run.reports])
@@ -115,7 +129,21 @@ def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: Kaf
     assert 1 in versions
     held = [orjson.loads(line) for file in (tmp_path / "checkpoint" / "held").glob("*") for line in file.open("rb")]
     assert {line["held"] for line in held} <= {"shadow"}
+    # Each alert names a version by number and hash, and those are of a record that was published.
+    hashes = {(r.id, r.version): content_hash(r) for r in [*given.values(), first, promoted, back.as_upsert()]}
+    for alert in alerts.to_pylist():
+        assert alert["content_hash"] == hashes[alert["rule_id"], alert["version"]]
+        assert 1 <= alert["epoch"] <= status["epoch"]
+    told = [orjson.loads(record.value() or b"") for record in consumed(kafka_broker, "life-dead", 3)]
+    assert sorted({letter["code"] for letter in told}) == ["control_refused", "control_unreadable", "late"]
+    assert len([letter for letter in told if letter["code"] != "late"]) == 2
+    for letter in told:
+        assert (letter["epoch"], letter["rulebook"]) == (rolled_back["epoch"], rolled_back["content_hash"])
+    (refused,) = (letter for letter in told if letter["code"] == "control_refused")
+    assert (refused["rule_id"], refused["version"], refused["content_hash"]) == (RULE, 9, content_hash(broken))
+    assert refused["diagnostics"]
     totals = run.reports[-1].totals
-    assert totals["events"] == len(lines)
+    assert totals["events"] == len(lines) + 1
+    assert (totals["late_events"], totals["control_refused"], totals["control_unreadable"]) == (1, 1, 1)
     assert totals["control_applied"] == 6
     assert totals["rule_late_ms"] == 0
