@@ -5,12 +5,13 @@ Spark gets no chance to tidy up: the whole process group is killed, Java and Pyt
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import orjson
@@ -22,8 +23,18 @@ from cep.sinks.files import read_alerts
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
-WAIT_S = 120
+WAIT_S = 300
 FILES = 8
+_STARTED: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """A test that fails leaves no job behind."""
+    yield
+    while _STARTED:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(_STARTED.pop(), signal.SIGKILL)
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
@@ -35,7 +46,7 @@ def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
         "--alerts", str(folder / "alerts"), "--key-groups", "8", *more,
     )  # fmt: skip
     with (folder / "log").open("ab") as log:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-c", command, *words],
             start_new_session=True,
             cwd=ROOT,
@@ -43,6 +54,8 @@ def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
             stderr=log,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )
+    _STARTED.append(process.pid)
+    return process
 
 
 def wait_for_batch(process: subprocess.Popen[bytes], folder: Path, batch_id: int) -> None:
