@@ -134,3 +134,7 @@ LIST_PARAM_ENTRIES_MAX = 1_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.
 SEGMENT_BYTES_HELD = 67_108_864
+
+# Of one micro-batch's alerts into a PostgreSQL, over all tries: a restart of the server. Past it the job ends, and the
+# micro-batch comes again.
+POSTGRES_WAIT_MS_MAX = 30_000

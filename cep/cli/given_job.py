@@ -23,8 +23,10 @@ from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
 from cep.runners.warm_start import WarmStart, open_warm_start
+from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
 from cep.sinks.letters import LetterFiles
+from cep.sinks.postgres import SCHEMES, PostgresSink
 from cep.sinks.webhook import WebhookSink, WebhookTarget
 
 URLS = ("http://", "https://")
@@ -156,8 +158,13 @@ def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> 
         log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
 
 
-def files_of(where: str) -> FileSink:
-    """The sink of `--alerts FOLDER` and `--alerts parquet:FOLDER`. Raises: SinkError if there can be no such folder."""
+def store_of(where: str) -> AlertSink:
+    """The sink of `--alerts postgresql://…`, `--alerts parquet:FOLDER` and `--alerts FOLDER`.
+
+    Raises: UsageError for an address that is none, SinkError if there can be no such folder.
+    """
+    if where.startswith(SCHEMES):
+        return PostgresSink(where)
     if where.startswith(_PARQUET):
         return FileSink(Path(where.removeprefix(_PARQUET)), "parquet")
     return FileSink(Path(where))

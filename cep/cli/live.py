@@ -17,7 +17,7 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import URLS, check_ending, files_of, job_of, stop_on_signals, tell_problems, webhook_of
+from cep.cli.given_job import URLS, check_ending, job_of, stop_on_signals, store_of, tell_problems, webhook_of
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
@@ -213,7 +213,7 @@ def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
         elif where.startswith(URLS):
             sinks.append(webhook_of(settings, where))
         else:
-            sinks.append(files_of(where))
+            sinks.append(store_of(where))
     return sinks
 
 

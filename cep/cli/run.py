@@ -25,11 +25,11 @@ from cep.cli.given_job import (
     URLS,
     beginning_of,
     check_ending,
-    files_of,
     job_of,
     opened,
     range_of,
     stop_on_signals,
+    store_of,
     tell_problems,
     webhook_of,
 )
@@ -224,7 +224,7 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
         elif where.startswith(URLS):
             sinks.append(webhook_of(settings, where))
         elif not where.startswith("kafka:"):
-            sinks.append(files_of(where))
+            sinks.append(store_of(where))
         elif at_once:
             sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), client))
         else:

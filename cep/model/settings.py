@@ -291,8 +291,8 @@ class OutputSettings(_Section):
 
     alerts: Texts = _setting(
         (),
-        "`console`, `kafka:TOPIC`, the URL of a webhook, a folder for JSON lines, or `parquet:FOLDER`; may be several. "
-        "The console if none is named.",
+        "`console`, `kafka:TOPIC`, `postgresql://HOST/DATABASE` (the password in PGPASSWORD or ~/.pgpass), the URL of "
+        "a webhook, a folder for JSON lines, or `parquet:FOLDER`; may be several. The console if none is named.",
         "--alerts",
         "WHERE",
         '["kafka:alerts"]',

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -16,7 +17,9 @@ from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaTransactionSink
+from cep.sinks.postgres import PostgresSink
 from tests.real_kafka import KafkaCluster
+from tests.real_postgres import IS_THERE, RealPostgres
 from tests.sinks.alerts import alert_table
 from tests.sinks.test_kafka import consumed, target
 
@@ -42,6 +45,18 @@ def _parquet(folder: Path) -> Iterator[Subject]:
     yield Subject(sink, lambda: [str(name) for name in pq.read_table(folder).column("alert_id").to_pylist()])
 
 
+def _postgres(_: Path) -> Iterator[Subject]:
+    server = RealPostgres()
+
+    def delivered() -> list[str]:
+        with psycopg.connect(server.address) as connection:
+            rows = connection.execute("select alert_id from cep_alerts order by detected_at").fetchall()
+        return [str(row[0]) for row in rows]
+
+    yield Subject(PostgresSink(server.address), delivered)
+    server.close()
+
+
 def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
     to = target(kafka)
 
@@ -53,7 +68,10 @@ def _kafka(kafka: KafkaCluster) -> Iterator[Subject]:
     yield Subject(KafkaTransactionSink(to), delivered)
 
 
-@pytest.fixture(params=[_console, _jsonl, _parquet, _kafka])
+NO_POSTGRES = pytest.mark.skipif(not IS_THERE, reason="no PostgreSQL on the path")
+
+
+@pytest.fixture(params=[_console, _jsonl, _parquet, pytest.param(_postgres, marks=NO_POSTGRES), _kafka])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     yield from request.param(request.getfixturevalue("kafka_broker") if request.param is _kafka else tmp_path)
 

@@ -84,6 +84,8 @@ def misplaced(source: Source, own: str, outside: str) -> Iterator[str]:
         yield "pyspark belongs to cep/runners/spark/"
     if outside == "rocksdict" and source.name != "cep/state/rocks.py":
         yield "rocksdict belongs to cep/state/rocks.py"
+    if outside == "psycopg" and source.name != "cep/sinks/postgres.py":
+        yield "psycopg belongs to cep/sinks/postgres.py"
     if outside == "confluent_kafka" and not source.name.endswith("/kafka.py"):
         yield "confluent_kafka belongs to files named kafka.py"
     if outside.startswith("pydantic") and (not own or FLOORS[own] < FLOORS["model"] or own == "kernels"):
@@ -111,6 +113,7 @@ def test_every_package_has_a_floor() -> None:
         ("cep/cli/x.py", "def f():\n    import cep.lang.ir", "inside a function"),
         ("cep/runners/spark/x.py", "def f():\n    from cep.runners.spark import y", "inside a function"),
         ("cep/state/memory.py", "import rocksdict", "rocksdict belongs"),
+        ("cep/sinks/files.py", "import psycopg", "psycopg belongs"),
         ("cep/sinks/x.py", "from confluent_kafka import Producer", "confluent_kafka belongs"),
         ("cep/base/x.py", "import pydantic", "pydantic may not"),
         ("cep/kernels/x.py", "from pydantic_core import x", "pydantic may not"),

@@ -1,0 +1,103 @@
+"""Alerts → rows of a PostgreSQL table, each alert once: `insert … on conflict (alert_id) do nothing`.
+
+    cep_alerts    alert_id (primary key), rule_id, version, severity, kind, key, detected_at, alert
+
+The table is made if it is not there, in the first schema of the connection's search path. `alert` is the alert's JSON
+(json_form.py), byte for byte. A micro-batch is one transaction: readers see all of it or nothing, and one that comes
+again after a crash finds its rows. How to connect is libpq's business: what the address leaves out comes from PGUSER,
+PGPASSWORD, PGSSLMODE, ~/.pgpass and the like, which is where a password belongs.
+
+A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over; then the job ends, and
+nothing is lost.
+Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg.conninfo import conninfo_to_dict
+
+from cep.base.errors import SinkError, UsageError
+from cep.base.limits import POSTGRES_WAIT_MS_MAX
+from cep.sinks.json_form import json_lines
+
+SCHEMES = ("postgresql://", "postgres://")
+_PAUSE_S = 0.2
+_COLUMNS = ("alert_id", "rule_id", "version", "severity", "kind", "key", "detected_at")
+_TABLE = """create table if not exists cep_alerts (
+    alert_id text primary key, rule_id text not null, version integer not null, severity text not null,
+    kind text not null, key text not null, detected_at timestamptz not null, alert json not null)"""
+_INSERT = """insert into cep_alerts (alert_id, rule_id, version, severity, kind, key, detected_at, alert)
+    values (%s, %s, %s, %s, %s, %s, %s, %s) on conflict (alert_id) do nothing"""
+
+
+class PostgresSink:
+    """Writes to the database of an address `postgresql://…`. Raises: UsageError for one that is none."""
+
+    def __init__(self, address: str, wait_ms_max: int = POSTGRES_WAIT_MS_MAX) -> None:
+        try:
+            parts = conninfo_to_dict(address)
+        except psycopg.ProgrammingError:
+            # Its own message repeats the address, and with it what may be a secret.
+            raise UsageError("the address of a PostgreSQL is postgresql://HOST:PORT/DATABASE") from None
+        if "password" in parts:
+            raise UsageError("a password in the address is seen by others; give it as PGPASSWORD or in ~/.pgpass")
+        self._place = f"PostgreSQL at {parts.get('host', 'this machine')}, database {parts.get('dbname', '(default)')}"
+        self._address = address
+        self._wait_ms_max = wait_ms_max
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Bring the alerts into the table unless they are there. Raises: SinkError."""
+        if alerts.num_rows == 0:
+            return
+        deadline_s = time.monotonic() + self._wait_ms_max / 1_000
+        rows = _rows(alerts)
+        while True:
+            try:
+                self._insert(rows)
+                break
+            except psycopg.OperationalError as error:  # no connection, or none any more
+                self.close()
+                if time.monotonic() + _PAUSE_S > deadline_s:
+                    raise SinkError(self._failed(rows, batch_id, error)) from error
+                time.sleep(_PAUSE_S)
+            except psycopg.Error as error:
+                self.close()
+                raise SinkError(self._failed(rows, batch_id, error)) from error
+
+    def close(self) -> None:
+        """Let the connection go; a later write opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """All of them, in one transaction."""
+        if self._connection is None:
+            wait_s = max(2, self._wait_ms_max // 1_000)  # two seconds are the least that libpq knows
+            self._connection = psycopg.connect(self._address, connect_timeout=wait_s, autocommit=True)
+            self._connection.execute(_TABLE)
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.executemany(_INSERT, rows)
+
+    def _failed(self, rows: Sequence[tuple[Any, ...]], batch_id: int, error: psycopg.Error) -> str:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return (
+            f"{len(rows)} alerts of micro-batch {batch_id} did not reach {self._place}: {reason}; "
+            "mend the server, its rights or the table cep_alerts, and start again: nothing is lost"
+        )
+
+
+def _rows(alerts: pa.Table) -> list[tuple[Any, ...]]:
+    """The values of the columns, and the alert as JSON."""
+    columns = [alerts[name].to_pylist() for name in _COLUMNS]
+    # Text of a PostgreSQL cannot hold the character 0, which a key may have; the JSON writes it as an escape.
+    columns[_COLUMNS.index("key")] = [key.replace("\0", "\ufffd") for key in columns[_COLUMNS.index("key")]]
+    texts = (line.decode() for line in json_lines(alerts))
+    return list(zip(*columns, texts, strict=True))
