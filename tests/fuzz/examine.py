@@ -1,15 +1,14 @@
 """A scenario with the library's answer → a finding: what the comparison says, and whether it can be trusted.
 
-Three guards stand behind "a known difference". The brute-force oracle must answer as the engine does, so that no bug of
-the engine hides behind an explanation. Where a skip strategy chooses, the same pattern without one must agree with the
-library or differ by the same numbers. And where both agree without it, the strategy must have had a choice among
-matches with the same first and last event, or a window that releases matches in the order of time.
+Two guards stand behind "a known difference". The brute-force oracle must answer as the engine does, so that no bug of
+the engine hides behind an explanation; it is asked as well where the library refuses the pattern. And where a skip
+strategy chooses, the difference is proven from the runs that either side has without it (strategy.py beside this).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cep.testing.conformance.compare import Outcome, Verdict
@@ -33,85 +32,26 @@ class Finding:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody must look at it."""
-        return bool(self.bug or self.doubt) or self.outcome.verdict is Verdict.FAIL
+        """Whether somebody must look at it. What the language refuses is known by a number, or not accepted."""
+        refused = self.outcome.verdict in (Verdict.FAIL, Verdict.UNSUPPORTED)
+        return bool(self.bug or self.doubt) or refused
+
+    @property
+    def needs_proof(self) -> bool:
+        """Whether a skip strategy chose, and the answers differ."""
+        return bool(self.outcome.disagreement and self.outcome.scenario.skips and not self.bug)
 
 
 def examine(given: Json) -> Finding:
-    """Judge a scenario; a difference is checked against the oracle."""
+    """Judge a scenario; a difference, and what only we answer, is checked against the oracle."""
     outcome = judge(scenario_of(given, given["name"]))
-    if not outcome.disagreement or outcome.written is None:
+    is_refused = outcome.verdict is Verdict.UNSUPPORTED or outcome.code
+    is_compared = outcome.scenario.expected is not None and not outcome.disagreement
+    if is_refused or is_compared or outcome.written is None:
         return Finding(outcome)
     subject = check_pattern(outcome.written)
     ours, oracle = answer(subject, outcome.scenario), oracle_answer(subject, outcome.scenario)
-    if ours != oracle:
-        return Finding(outcome, bug=_contradiction(ours, oracle))
-    return Finding(outcome)
-
-
-def without_skip(given: Json) -> Json:
-    """The same scenario with every match that there is, to be answered again."""
-    return {**{n: v for n, v in given.items() if n not in ("expected", "tags")}, "skip": {"type": "no_skip"}}
-
-
-def examine_skip(found: Finding, free: Json) -> Finding:
-    """Look again at a finding whose scenario skips, knowing the library's answer without skipping."""
-    free_outcome = judge(scenario_of(free, free["name"]))
-    scenario, numbers = found.outcome.scenario, free_outcome.numbers
-    if free_outcome.verdict is Verdict.FAIL:
-        return replace(found, doubt="without skipping the answers differ, and it is not known why")
-    if numbers:
-        return replace(found, outcome=replace(found.outcome, verdict=Verdict.DIFFERS, numbers=numbers))
-    if free_outcome.verdict is Verdict.PASS and scenario.expected is not None:
-        free_answer = scenario_of(free, free["name"]).expected
-        if free_answer is not None and (has_rivals(scenario, free_answer) or released_together(found.outcome)):
-            return replace(found, outcome=replace(found.outcome, verdict=Verdict.PASS, numbers=()), tie=True)
-        # A run that the library keeps alive withholds matches, though it never completes one itself.
-        if found.outcome.verdict is Verdict.DIFFERS and not {2, 3, 4, 16, 17} & set(found.outcome.numbers):
-            return replace(found, doubt=f"without skipping the answers agree; {found.outcome.numbers} cannot be it")
-    return found
-
-
-def examine_alone(found: Finding) -> Finding:
-    """Look again at such a finding when the library cannot answer without skipping: there are too many matches."""
-    scenario = found.outcome.scenario
-    assert found.outcome.written is not None
-    free = answer(check_pattern(found.outcome.written).without_skip(), scenario)
-    if found.outcome.verdict is Verdict.FAIL and has_rivals(scenario, free):
-        return replace(found, outcome=replace(found.outcome, verdict=Verdict.PASS), tie=True)
-    return found
-
-
-def has_rivals(scenario: Scenario, free: Answer) -> bool:
-    """Whether some match that the library chose has a rival with the same first and last event."""
-    order = {event.id: (event.time_ms, place) for place, event in enumerate(scenario.events)}
-
-    def span(match: Bindings) -> tuple[int, int]:
-        ids = [i for _, bound in match for i in bound]
-        return min(ids, key=order.__getitem__), max(ids, key=order.__getitem__)
-
-    assert scenario.expected is not None
-    spans = [span(match) for match in free.bindings]
-    return any(spans.count(span(match)) > 1 for match in scenario.expected.bindings)
-
-
-def released_together(outcome: Outcome) -> bool:
-    """Whether the two sides chose otherwise among matches that start alike and that one and the same event released:
-    the library orders what it has withheld by start, and then by its internal queue."""
-    scenario, found = outcome.scenario, outcome.disagreement
-    if scenario.expected is None or outcome.written is None or not found.missing:
-        return False
-    ours = answer(check_pattern(outcome.written), scenario)
-    order = {event.id: (event.time_ms, place) for place, event in enumerate(scenario.events)}
-
-    def released(matches: Answer, chosen: frozenset[Bindings]) -> set[tuple[tuple[int, int], int]]:
-        return {
-            (min(order[i] for _, ids in match for i in ids), time_ms)
-            for match, time_ms in matches.matches
-            if match in chosen
-        }
-
-    return released(scenario.expected, found.missing) == released(ours, found.extra)
+    return Finding(outcome, bug="" if ours == oracle else _contradiction(ours, oracle))
 
 
 # ------------------------------------------------------------------------------------------------------ oracle

@@ -17,6 +17,8 @@ from typing import Any
 PEER = Path(__file__).resolve().parents[2].parent / "shared" / "peers" / "flink"
 # A scenario with more matches than this is answered with an error; it says nothing that a smaller one does not.
 MATCHES_MAX = 300
+# A library that runs for seconds spends less on compiling itself well than on being run badly.
+_JAVA = "-Xmx2g -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 Json = Any
 
@@ -32,20 +34,28 @@ def draft(seed: int, count: int) -> list[Json]:
         out = Path(folder) / "draft.json"
         command = [sys.executable, str(PEER / "generate.py"), "draft", "--seed", str(seed), "--count", str(count)]
         subprocess.run([*command, "-o", str(out)], check=True)
-        found: list[Json] = json.loads(out.read_text())["scenarios"]
+        found: list[Json] = json.loads(out.read_bytes())["scenarios"]
     return found
 
 
-def answered(scenarios: Sequence[Json]) -> list[Json]:
-    """The scenarios with the answers of the library as `expected`."""
+def answered(scenarios: Sequence[Json], matches_max: int = MATCHES_MAX) -> list[Json]:
+    """The scenarios with the answers of the library as `expected`. One call starts one Java machine: ask for many."""
     if not scenarios:
         return []
     with tempfile.TemporaryDirectory() as folder:
         asked, out = Path(folder) / "asked.json", Path(folder) / "answered.json"
         asked.write_text(json.dumps({"scenarios": list(scenarios)}))
         command = ["bash", str(PEER / "run.sh"), "oracle", "fill", str(asked), str(out)]
-        subprocess.run([*command, "--max-matches", str(MATCHES_MAX)], check=True, stdout=subprocess.DEVNULL)
-        found: list[Json] = json.loads(out.read_text())["scenarios"]
+        done = subprocess.run(
+            [*command, "--max-matches", str(matches_max)],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={"JAVA_OPTS": _JAVA, **os.environ},
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"the library's program ended with {done.returncode}: {done.stderr.strip()[-2000:]}")
+        found: list[Json] = json.loads(out.read_bytes())["scenarios"]
     return found
 
 

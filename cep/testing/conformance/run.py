@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -45,8 +46,9 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A scenario's pattern, checked, and the schema of its events."""
+    """A scenario's pattern, checked, its text, and the schema of its events."""
 
+    text: str
     pattern: PatternIR
     schema: Schema
     names: Names
@@ -58,13 +60,29 @@ class Subject:
 
 def check_pattern(written: PatternText) -> Subject:
     """Check a pattern's text. Raises: RefusedError."""
-    checked = load_text(written.text, "scenario.cep")
+    pattern, schema = _checked(written.text)
+    return Subject(written.text, pattern, schema, written.names)
+
+
+# Whoever compares asks several things of one pattern: to check and compile it is most of the work.
+@lru_cache(maxsize=4)
+def _checked(text: str) -> tuple[PatternIR, Schema]:
+    checked = load_text(text, "scenario.cep")
     if not checked.ok:
         raise _refused([d for d in checked.diagnostics if d.is_error])
     bound, diagnostics = bind(checked.patterns[PATTERN], {})
     if bound is None:
         raise _refused(diagnostics)
-    return Subject(bound, checked.schema, written.names)
+    return bound, checked.schema
+
+
+@lru_cache(maxsize=4)
+def _compiled(text: str, skip: Skip) -> Program:
+    pattern, schema = _checked(text)
+    try:
+        return compile_rules(schema, (KEY,), (DeployedRule(PATTERN, 1, 0, "", replace(pattern, skip=skip)),))
+    except (StructureError, RuleLimitError) as error:
+        raise RefusedError(str(error)) from error
 
 
 def _refused(diagnostics: Sequence[Diagnostic]) -> RefusedError:
@@ -74,10 +92,7 @@ def _refused(diagnostics: Sequence[Diagnostic]) -> RefusedError:
 
 def answer(subject: Subject, scenario: Scenario) -> Answer:
     """What the engine answers. Raises: RefusedError if the pattern is over a limit of the automaton."""
-    try:
-        program = compile_rules(subject.schema, (KEY,), (DeployedRule(PATTERN, 1, 0, "", subject.pattern),))
-    except (StructureError, RuleLimitError) as error:
-        raise RefusedError(str(error)) from error
+    program = _compiled(subject.text, subject.pattern.skip)
     matches: set[tuple[Bindings, int]] = set()
     timeouts: set[tuple[Bindings, int]] = set()
     keyed_state = None

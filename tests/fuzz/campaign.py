@@ -1,0 +1,159 @@
+"""Seeds → rounds of scenarios, each asked of the library and of the engine, and their counts in a log.
+
+A round is a few thousand scenarios and two calls of the library: one for all, one for what a skip strategy leaves in
+doubt. Rounds are independent, so that processes take them in turn. The log has a line a round, as JSON; a campaign that
+was interrupted goes on behind it, and only with the same build: its first line holds a hash over all that could change
+an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from cep.testing.conformance.compare import Verdict
+from cep.testing.conformance.judge import difference_lines, event_line, headline
+from tests.fuzz.examine import Finding, examine
+from tests.fuzz.features import features
+from tests.fuzz.peer import PEER, answered, draft, would_hang
+from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
+
+ROOT = Path(__file__).resolve().parents[2]
+ROUND = 2_000
+# What the library answers when a scenario is too much for it; there is nothing to compare with.
+_NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
+
+Json = Any
+
+
+@dataclass
+class Tally:
+    """What has been counted in a round, or in all of them. `numbers` are of the known differences, `refusals` the
+    reasons for which there is no answer to compare with; `proven` are skips whose difference has been shown."""
+
+    drafted: int = 0
+    unasked: int = 0
+    unanswered: int = 0
+    ties: int = 0
+    proven: int = 0
+    verdicts: Counter[str] = field(default_factory=Counter)
+    numbers: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    features: Counter[str] = field(default_factory=Counter)
+    open: list[str] = field(default_factory=list)
+
+    @property
+    def compared(self) -> int:
+        """Scenarios to which both sides have an answer."""
+        return sum(self.verdicts[v] for v in (Verdict.PASS, Verdict.DIFFERS, Verdict.FAIL))
+
+    def add(self, other: Tally) -> None:
+        """Count what another has counted."""
+        for part in fields(self):
+            setattr(self, part.name, getattr(self, part.name) + getattr(other, part.name))
+
+    def count(self, found: Finding) -> None:
+        """Count one finding."""
+        outcome = found.outcome
+        self.verdicts[outcome.verdict] += 1
+        self.ties += found.tie
+        if outcome.numbers:
+            self.numbers[" ".join(map(str, outcome.numbers))] += 1
+        if outcome.verdict is Verdict.NO_ANSWER:
+            self.refusals[outcome.scenario.refusal.partition(":")[0]] += 1
+        if found.is_open:
+            self.open.append("\n".join(lines_of(found)))
+
+
+def lines_of(found: Finding) -> list[str]:
+    """A finding as a reader needs it."""
+    outcome = found.outcome
+    lines = ["", headline(outcome)]
+    lines += [f"  engine and oracle disagree: {found.bug}"] * bool(found.bug)
+    lines += [f"  doubtful: {found.doubt}"] * bool(found.doubt)
+    if outcome.written is not None:
+        text = outcome.written.text
+        lines += ["    " + line for line in text[text.index("pattern ") :].splitlines()]
+    return [*lines, f"    events: {event_line(outcome.scenario)}", *("    " + d for d in difference_lines(outcome))]
+
+
+def examined(drafted: list[Json]) -> tuple[Tally, list[Finding]]:
+    """Ask, compare; then prove what a skip strategy has made of a difference."""
+    asked = [one for one in drafted if not would_hang(one["pattern"])]
+    tally = Tally(drafted=len(drafted), unasked=len(drafted) - len(asked))
+    found: list[Finding] = []
+    doubtful: list[tuple[Finding, Json]] = []
+    for given in answered(asked):
+        if given["expected"].get("error") in _NO_ANSWERS:
+            tally.unanswered += 1
+            continue
+        one = examine(given)
+        tally.features.update(features(given))
+        if one.needs_proof:
+            doubtful.append((one, given))
+        else:
+            found.append(one)
+    questions = [beginnings(given) for _, given in doubtful]
+    answers = answered([question for several in questions for question in several], MATCHES_MAX)
+    for (one, given), several in zip(doubtful, chunks(answers, [len(q) for q in questions]), strict=True):
+        found.append(prove(one, given, several))
+        tally.proven += not found[-1].is_open
+    for one in found:
+        tally.count(one)
+    return tally, found
+
+
+def one_round(seed: int, count: int) -> Tally:
+    """The scenarios 0 … count - 1 of a seed."""
+    return examined(draft(seed, count))[0]
+
+
+def run(seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally], None]) -> None:
+    """Every round, a pair of seed and count, in `jobs` processes; `done` is called as each ends."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(one_round, seed, count): seed for seed, count in seeds}
+        for future in as_completed(waiting):
+            done(waiting[future], future.result())
+
+
+# --------------------------------------------------------------------------------------------------------- the log
+
+
+def build() -> str:
+    """A hash over everything that an answer depends on: the project, this package and the oracle, the peer."""
+    digest = hashlib.sha256()
+    folders = [ROOT / "cep", ROOT / "tests" / "fuzz", ROOT / "tests" / "oracle", PEER]
+    for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".java")):
+        digest.update(str(path.relative_to(ROOT if path.is_relative_to(ROOT) else PEER)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def read_log(log: Path) -> tuple[str, dict[int, Tally]]:
+    """The build of a log and its rounds by seed; "" and nothing if there is none yet."""
+    if not log.exists():
+        return "", {}
+    first, *lines = (json.loads(line) for line in log.read_text().splitlines())
+    return str(first["build"]), {int(line["seed"]): _tally(line) for line in lines}
+
+
+def _tally(line: Json) -> Tally:
+    found = Tally()
+    for part in fields(Tally):
+        setattr(found, part.name, type(getattr(found, part.name))(line[part.name]))
+    return found
+
+
+def append(log: Path, seed: int, tally: Tally) -> None:
+    """Add a round; the first one names the build."""
+    with log.open("a") as file:
+        if file.tell() == 0:
+            file.write(json.dumps({"build": build()}) + "\n")
+        file.write(json.dumps({"seed": seed, **asdict(tally)}) + "\n")
