@@ -1,0 +1,111 @@
+"""Out of order, twice, late or no event at all, in several partitions: `cep run` gives what replay of the others finds.
+
+The streams are those of the same check on Spark and Kafka (tests/runners/spark/test_live_kafka.py); a topic is a list.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+
+from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.run import Pace, Runner
+from cep.sinks.files import FileSink
+from cep.sources.live.base import Chunk, Positions
+from cep.sources.live.files import FilesSource
+from tests.runners.embedded.cases import deployment, expected
+from tests.runners.spark.live_cases import END, make_job, payments, rules, write_file
+from tests.runners.spark.live_kafka import mix
+
+LATENESS_MS = 90_000
+DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
+SLOW = [pytest.mark.slow, pytest.mark.random]
+
+
+class Lanes:
+    """Partitions of a topic as lists; each poll gives some records of some of them."""
+
+    def __init__(self, records: list[tuple[int, bytes]], partitions: int, random: np.random.Generator) -> None:
+        self._lanes = {f"t[{p}]": [value for at, value in records if at == p] for p in range(partitions)}
+        self._at: Positions = dict.fromkeys(self._lanes, 0)
+        self._random = random
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        found = []
+        for lane, values in self._lanes.items():
+            at = self._at[lane]
+            taken = values[at : at + int(self._random.integers(0, records_max))]
+            if taken:
+                found.append(Chunk(lane, pa.array(taken, pa.large_binary())))
+                self._at[lane] += len(taken)
+        return found
+
+    def positions(self) -> Positions:
+        return dict(self._at)
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self._at.update(positions)
+
+    def behind(self) -> dict[str, bool]:
+        return {lane: self._at[lane] < len(values) for lane, values in self._lanes.items()}
+
+    @property
+    def ended(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "partitions", "lateness_ms"),
+    [
+        (1, 4, LATENESS_MS),
+        (2, 3, 0),
+        *(
+            pytest.param(seed, 1 + seed % 4, LATENESS_MS * (seed % 2), marks=SLOW)
+            for seed in range(3, 15)
+        ),
+    ],
+)  # fmt: skip
+def test_a_mix_of_everything_gives_what_replay_finds(
+    seed: int, partitions: int, lateness_ms: int, tmp_path: Path
+) -> None:
+    random = np.random.default_rng(seed)
+    lines = payments(40 + seed)
+    stream = mix(lines, seed, partitions, lateness_ms)
+    given = rules()
+    job = replace(make_job(given.values(), lateness_ms), dedup_ms=DEDUP_MS)
+    initial = tuple(record.to_json() for record in given.values())
+    (tmp_path / "control").mkdir()
+    for number in range(3):  # of the second start on the first phase's records are read already
+        sent = stream.first if number == 0 else [*stream.first, *stream.second]
+        if number == 2:
+            write_file(tmp_path / "control" / "end.jsonl", [END], 0)
+        commits = Commits(StoreSettings(tmp_path / "job", "memory"))
+        engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4))))
+        sources = Sources(Lanes(sent, partitions, random), FilesSource(tmp_path / "control", follow=True))
+        outlets = Outlets([FileSink(tmp_path / "alerts")], tmp_path / "letters")
+        pace = Pace(records_max=int(random.integers(20, 800)))
+        Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
+        for opened in (sources, outlets, engine, commits):
+            opened.close()
+    found = [line for path in (tmp_path / "alerts").iterdir() for line in path.read_bytes().splitlines()]
+    assert sorted(found) == sorted(expected(stream.clean, deployment(given.values()), tmp_path))
+    totals, wrong = commits.totals, stream.wrong
+    assert (totals["duplicates"], totals["late_events"]) == (wrong["duplicates"], wrong["late_events"])
+    assert sum(n for name, n in totals.items() if name.startswith("poison[")) == wrong["poison"]
+    assert totals["events"] == len(lines) + wrong["duplicates"] + wrong["late_events"]
+    letters = [
+        orjson.loads(line) for path in (tmp_path / "letters").iterdir() for line in path.read_bytes().splitlines()
+    ]
+    late = {letter["event_id"] for letter in letters if letter["code"] == "late"}
+    assert len(late) == wrong["late_events"]

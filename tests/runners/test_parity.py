@@ -1,0 +1,127 @@
+"""One rulebook, one stream, four ways to match it: the replay, the replay on Spark, `cep run`, `cep live`.
+
+All give the same alerts, byte for byte, whatever the pieces in which events come, the threads, tasks, stores and starts
+from a checkpoint.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.rulebook.deploy import deploy
+from cep.rulebook.held import Policies, hold_back
+from cep.rulebook.levels import by_level
+from cep.runners.embedded import replay as embedded
+from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.job import Job
+from cep.runners.spark import replay as on_spark
+from cep.sinks.files import FileSink
+from cep.sinks.json_form import json_lines
+from cep.sources.live.files import FilesSource
+from cep.sources.pieces import read_pieces
+from tests.runners.parity_cases import Stream, drawn, public, simulated_day
+from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
+
+pytestmark = pytest.mark.spark
+GROUPS = 8
+SLOW = pytest.mark.slow
+
+
+def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[str, list[bytes]]:
+    """The alerts of each way, sorted."""
+    random = np.random.default_rng(seed)
+    given = deploy(stream.records)
+    assert given.set_aside == ()
+    lateness_ms = int(random.choice([0, 3_600_000]))
+    levels = len(by_level(given.rulebook.deployed()))
+    job = Job(given.schema, given.key_domains, GROUPS, int(random.integers(1, 4)), lateness_ms, levels_count=levels)
+    history = folder / "history.jsonl"
+    history.write_bytes(b"\n".join(stream.lines))
+    arriving = disordered(stream.lines, lateness_ms, seed) if lateness_ms else stream.lines
+    policies = Policies.of(given.rulebook)
+
+    def sent(alerts: pa.Table) -> list[bytes]:
+        return sorted(json_lines(hold_back(alerts, policies, {}).alerts))
+
+    batch = replace(job, lateness_ms=0)
+    replayed = embedded.replay(batch, given.rulebook, read_pieces(history, job.schema), 2).alerts
+    theirs = on_spark.replay(batch, given.rulebook, *on_spark.read_events(spark, history), 2).alerts
+    return {
+        "replay": sent(replayed),
+        "replay on Spark": sent(theirs),
+        "cep run": ran(folder / "run", job, stream, arriving, random),
+        "cep live": lived(spark, folder / "live", job, stream, arriving, random),
+    }
+
+
+def pieces(lines: list[bytes], random: np.random.Generator, count: int) -> list[list[bytes]]:
+    bounds = [0, *sorted(random.integers(1, len(lines), count - 1).tolist()), len(lines)]
+    return [lines[a:b] for a, b in itertools.pairwise(bounds) if a < b]
+
+
+def ran(folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator) -> list[bytes]:
+    """As `cep run` does it: three starts, the last with the heartbeat that closes every window."""
+    for name in ("events", "control"):
+        (folder / name).mkdir(parents=True)
+    backend = str(random.choice(["memory", "rocksdb"]))
+    initial = tuple(record.to_json() for record in stream.records)
+    for number, lines in enumerate([*pieces(arriving, random, 2), []]):
+        if lines:
+            write_file(folder / "events" / f"{number}.jsonl", lines, number)
+        else:
+            write_file(folder / "control" / "end.jsonl", [END], number)
+        commits = Commits(StoreSettings(folder / "job", backend))
+        page_bytes = None if backend == "memory" else int(random.integers(1, 200_000))
+        engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4)), page_bytes_max=page_bytes))
+        sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
+        outlets = Outlets([FileSink(folder / "alerts")], None)
+        pace = Pace(interval_ms=int(random.integers(1, 200)), records_max=int(random.integers(50, 4_000)))
+        Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
+        for opened in (sources, outlets, engine, commits):
+            opened.close()
+    return sorted(line for path in (folder / "alerts").iterdir() for line in path.read_bytes().splitlines())
+
+
+def lived(
+    spark: SparkSession, folder: Path, job: Job, stream: Stream, arriving: list[bytes], random: np.random.Generator
+) -> list[bytes]:
+    """As `cep live` does it: two starts, the second with the heartbeat that closes every window."""
+    initial = tuple(record.to_json() for record in stream.records)
+    live = LiveRun(spark, folder, job, initial, partitions=int(random.integers(1, 4)))
+    live.phase(pieces(arriving, random, int(random.integers(2, 4))))
+    live.phase([], [END])
+    return live.alerts()
+
+
+def check(found: dict[str, list[bytes]]) -> None:
+    expected = found.pop("replay")
+    assert expected, "the case says nothing"
+    for name, alerts in found.items():
+        assert alerts == expected, name
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in (2, 3))])
+def test_the_simulated_day(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    check(ways(spark, tmp_path, simulated_day(seed), seed))
+
+
+@pytest.mark.parametrize(
+    "customers", [pytest.param(40, marks=[SLOW, pytest.mark.random]), pytest.param(None, marks=SLOW)]
+)
+def test_public_transactions(customers: int | None, spark: SparkSession, tmp_path: Path) -> None:
+    check(ways(spark, tmp_path, public(customers), 4))
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=[SLOW, pytest.mark.random]) for seed in range(2, 8))])
+def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    check(ways(spark, tmp_path, drawn(seed), seed))
