@@ -1,4 +1,4 @@
-"""`cep state`: the checkpoint directory of a live job → how much it keeps, for which rules, and the runs of one key.
+"""`cep state`: the checkpoint directory of a live job → how much it keeps, for which rules; runs and past of one key.
 
 Tested by: tests/cli/test_state.py, tests/runners/spark/test_state.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,11 +17,13 @@ from rich.text import Text
 
 from cep.cli.paths import printed
 from cep.report.keyed_state import Held, RunFacts, held, runs_of_key
+from cep.report.past import KeyPast, PastShare, past_held, past_of_key
 from cep.runners.embedded.savepoint import is_embedded, newest_pages
 
 HELP = """\
 Show the keyed state of a live job, as it was at the end of its last finished micro-batch: pages, keys, runs and bytes,
-shared out among the rules; or, with --key, every partial match of one key with its events and what it waits for.
+shared out among the rules, and what is kept of the past for conditions that look back; or, with --key, every partial
+match of one key with its events and what it waits for, and its past: counts and sums as they stand, the last events.
 
 examples:
   cep state --checkpoint /var/lib/cep/job
@@ -37,18 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print; returns 0, or 1 if the key has no runs. Raises: UsageError, StateError."""
+    """Print; returns 0, or 1 if nothing is known of the key. Raises: UsageError, StateError."""
     if is_embedded(options.checkpoint):
-        kept, programs = newest_pages(options.checkpoint, options.key)
+        newest = newest_pages(options.checkpoint, options.key)
         if options.key is None:
-            _print_held(held(kept), options.json)
+            _print_held(held(newest.pages), past_held(newest.pasts), options.json)
             return 0
-        found = list(runs_of_key(kept, options.key, [programs]))
-        _print_runs(options.key, found, options.json)
-        return 0 if found else 1
+        found = list(runs_of_key(newest.pages, options.key, [newest.programs]))
+        known = list(past_of_key(newest.pasts, options.key, [newest.programs]))
+        return _print_key(options.key, found, known, options.json)
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.session import create_session  # noqa: PLC0415
-    from cep.runners.spark.state import job_of, programs_of, stored_pages  # noqa: PLC0415
+    from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415
 
     job = job_of(options.checkpoint)
     console = Console(stderr=True, highlight=False)
@@ -57,19 +60,21 @@ def run(options: argparse.Namespace) -> int:
     try:
         with console.status("reading the state"):
             pages = stored_pages(spark, options.checkpoint, job, options.key)
+            pasts = stored_pasts(spark, options.checkpoint, job, options.key)
             if options.key is None:
-                _print_held(held(pages), options.json)
+                _print_held(held(pages), past_held(pasts), options.json)
                 return 0
-            runs = list(runs_of_key(pages, options.key, programs_of(spark, options.checkpoint, job)))
+            programs = programs_of(spark, options.checkpoint, job)
+            runs = list(runs_of_key(pages, options.key, programs))
+            past = list(past_of_key(pasts, options.key, programs))
     finally:
         spark.stop()
-    _print_runs(options.key, runs, options.json)
-    return 0 if runs else 1
+    return _print_key(options.key, runs, past, options.json)
 
 
-def _print_held(found: Held, as_json: bool) -> None:
+def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
     if as_json:
-        printed(json.dumps(asdict(found), indent=2))
+        printed(json.dumps({**asdict(found), "histories": [asdict(share) for share in past]}, indent=2))
         return
     printed(
         f"{found.runs:,} runs of {found.keys:,} keys, {found.size:,} bytes in {found.pages:,} pages of "
@@ -82,12 +87,39 @@ def _print_held(found: Held, as_json: bool) -> None:
         counts = (f"{rule.runs:,}", f"{rule.keys:,}", f"{rule.size:,}")
         table.add_row(Text(f"{rule.rule_id} v{rule.version}"), Text(",".join(rule.domain)), *counts)
     Console(highlight=False).print(table)
+    for share in past:
+        printed(
+            f"histories by {','.join(share.domain)}: {share.events:,} past events, {share.size:,} bytes in "
+            f"{share.segments:,} segments; {share.keys:,} keys, {share.head_size:,} bytes in {share.pages:,} heads"
+        )
 
 
-def _print_runs(key: str, runs: list[RunFacts], as_json: bool) -> None:
+def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: bool) -> int:
+    """Returns 0, or 1 if nothing is known of the key."""
     if as_json:
-        printed(json.dumps([asdict(found) for found in runs], indent=2))
-        return
+        printed(json.dumps([asdict(found) for found in runs] + [asdict(known) for known in past], indent=2))
+    else:
+        _print_runs(key, runs)
+        for known in past:
+            _print_past(known)
+    return 0 if runs or past else 1
+
+
+def _print_past(past: KeyPast) -> None:
+    printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events")
+    for history, value in past.tallies:
+        printed(f"    {history} is {value:,}")
+    left_out = past.events_count - len(past.events)
+    if left_out:
+        printed(f"    ({left_out:,} older events)")
+    for event in past.events:
+        fields = " ".join(
+            f"{name}={value}" for name, value in event.items() if name not in ("event_time", "event_type")
+        )
+        printed(f"    {event['event_time']}  {event['event_type']} {fields}")
+
+
+def _print_runs(key: str, runs: list[RunFacts]) -> None:
     if not runs:
         printed(f"no rule has a run for {key}")
     for found in runs:

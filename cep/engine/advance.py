@@ -157,6 +157,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
+    counters["history_values_dropped"] = prepared.dropped
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())
     counters["timeouts"] = int(matches.timed_out.sum())

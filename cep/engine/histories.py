@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
 from cep.engine.history_reach import Reached, kept_for, reach
@@ -43,15 +43,16 @@ class Past:
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
     kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events. `overflows`
-    counts sums that became null, `folded` values that lack older events.
+    counts sums that became null, `folded` values that lack older events, `dropped` single events beyond their limit.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
     histories: Histories
     cut: Int64
-    overflows: int
-    folded: int
+    overflows: int = 0
+    folded: int = 0
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: Ne
     O(N log N) for percentiles.
     """
     if not len(new.batch):
-        return Past({}, {}, histories, np.zeros(0, np.int64), 0, 0)
+        return Past({}, {}, histories, np.zeros(0, np.int64))
     clock_ms = max(watermark_ms, histories.clock_max_ms)
     reached = reach(plan, histories, known.keys, new, clock_ms)
     new = replace(new, keys_count=len(reached.keys))
@@ -89,10 +90,11 @@ def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: Ne
             texts[history.number] = table.texts.take(pa.array(values, mask=nulls.astype(bool)))
         else:
             slots[history.number] = values, nulls
-    after = Histories()
+    after, dropped = Histories(), 0
     if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
         rest = _unexpired(plan, pinned.take(np.flatnonzero(~own)), watermark_ms)
-        rows = concat_rows([rest, _pinned(plan, table, asked, watermark_ms)])
+        pins, dropped = _pinned(plan, table, asked, watermark_ms)
+        rows = concat_rows([rest, pins])
         if reached.is_strange.any():  # some of what is pinned now is older than what was
             rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
         tallies = {h.tally: asked.tally_after(h, clock_ms) for h in plan.histories if h.tally and reached.is_tallied}
@@ -102,7 +104,7 @@ def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: Ne
         segments = (*old, *_appended(table, span_ms, reached.keys, watermark_ms))
         facts = PageFacts(clock_ms, plan.identities, frozenset(tallies)) if reached.is_tallied else PageFacts()
         after = _with_keys(reached.keys, Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallies))
-    return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded)
+    return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped)
 
 
 def _of_call(tally: Int64, known: KnownKeys, keys_count: int) -> Int64:
@@ -402,17 +404,34 @@ def _stddev(values: Int64, type_: Type, windows: _Members) -> Int64:
 # -------------------------------------------------------------------------------------------------------- kept
 
 
-def _pinned(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: int) -> HistoryRows:
-    """The events of the table that alone decide what later events ask for."""
+def _pinned(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: int) -> tuple[HistoryRows, int]:
+    """The events of the table that alone decide what later events ask for; and how many are dropped by the limit."""
     kept = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
+    dropped = 0
     for history in plan.histories:
         if history.is_single:
             windows = asked.windows(history)
             opens = opens_ms(history.expr.window, latest_ms)[table.key]
-            kernels.mark_kept(windows.rows, windows.segment, table.time, opens, 1, history.is_first, kept)
+            own = np.zeros(len(table.time), np.uint8)
+            kernels.mark_kept(windows.rows, windows.segment, table.time, opens, 1, history.is_first, own)
+            dropped += _limit(own, table.key, is_first=history.is_first) if history.by else 0
+            kept |= own
     rows = np.flatnonzero(kept)
-    return table.take(rows, np.zeros(len(rows), np.int8))
+    return table.take(rows, np.zeros(len(rows), np.int8)), dropped
+
+
+def _limit(own: UInt8, key: Int64, *, is_first: bool) -> int:
+    """Clear the flags of a key's values beyond the limit: the newest ones, or else the oldest; returns how many."""
+    rows = np.flatnonzero(own)
+    counts = np.bincount(key[rows])
+    if counts.max(initial=0) <= HISTORY_VALUES_MAX:
+        return 0
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(rows)) - starts[key[rows]]
+    beyond = rank >= HISTORY_VALUES_MAX if is_first else rank < (counts - HISTORY_VALUES_MAX)[key[rows]]
+    own[rows[beyond]] = 0
+    return int(beyond.sum())
 
 
 def _span_ms(plan: HistoryPlan, table: HistoryTable, asked: Asked) -> Int64:

@@ -48,6 +48,7 @@ class PreparedEvents:
     texts: pa.Array
     overflows: int
     folded: int
+    dropped: int
     histories: Histories
 
     @property
@@ -74,7 +75,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
     columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
-    past = Past({}, {}, Histories(), np.zeros(0, np.int64), 0, 0)
+    past = Past({}, {}, Histories(), np.zeros(0, np.int64))
     if program.histories is not None:
         known = KnownKeys(encoded.dictionary, codes[len(keyed_state.keys) : len(codes) - len(batch)])
         new = NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary))
@@ -112,7 +113,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
-        int(errors[0]) + past.overflows, past.folded, past.histories,
+        int(errors[0]) + past.overflows, past.folded, past.dropped, past.histories,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from cep.base.limits import PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
 from cep.base.schema import Schema
+from cep.engine.history_state import TALLY_WIDTH
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import Expr, Inner, Link, PatternIR
@@ -19,12 +20,15 @@ from cep.lang.show import show_expr
 from cep.lang.walk import nodes
 from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.histories import HistoryPlan
 from cep.nfa.positions import Automaton, build
 from cep.nfa.simplify import Known, conjuncts, needs_run
 
 _SLOT_BYTES = 8
 # Beside its registers a stored run has its rule, and an event its id and times.
 _EVENT_FIXED_SLOTS = 6
+# The key's number, type, time and span of a past event in a segment.
+_PAST_FIXED_BYTES = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,23 @@ class VariablePlan:
     event_type: str
     alone: tuple[Expr, ...]
     with_run: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PastPlan:
+    """What is kept of a busy key's past: `events` of `event_bytes`, as many as in the window of a pattern, of which
+    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums.
+    """
+
+    events: int
+    event_bytes: int
+    pinned: int
+    tallies: int
+
+    @property
+    def state_bytes(self) -> int:
+        """Estimated bytes of a key."""
+        return (self.events + self.pinned) * self.event_bytes + self.tallies * _SLOT_BYTES * TALLY_WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +72,13 @@ class PatternPlan:
     events: int
     instructions_event: int
     instructions_run: int
+    past: PastPlan | None = None
 
     @property
     def state_bytes(self) -> int:
-        """Estimated bytes of keyed state of a busy key."""
-        return self.runs_max * self.run_bytes + self.events * self.event_bytes
+        """Estimated bytes of keyed state of a busy key, histories included."""
+        past = 0 if self.past is None else self.past.state_bytes
+        return self.runs_max * self.run_bytes + self.events * self.event_bytes + past
 
     @property
     def cost_class(self) -> str:
@@ -136,6 +159,20 @@ def _pattern(bound: PatternIR, schema: Schema, events: int) -> PatternPlan:
         events=events,
         instructions_event=len(program.vector.code),
         instructions_run=sum(len(v.with_run) for v in _variables(bound, schema)),
+        past=_past(program.histories, events),
+    )
+
+
+def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
+    """None for a pattern that does not look back."""
+    if histories is None or not histories.histories:
+        return None
+    windowed = [h for h in histories.histories if not h.is_single]
+    return PastPlan(
+        events=min(events, histories.events_max) if windowed else 0,
+        event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.kept),
+        pinned=len(histories.histories) - len(windowed),
+        tallies=len({h.tally for h in windowed if h.tally}),
     )
 
 

@@ -111,4 +111,10 @@ def _pattern(planned: PatternPlan) -> str:
         f"    bytes   {size_text(planned.state_bytes)}: {planned.run_bytes} a run, {planned.event_bytes} an event",
         f"    cost    {planned.instructions_event} instructions an event; {planned.cost_class}",
     ]
+    if planned.past is not None:
+        past = planned.past
+        lines.append(
+            f"    past    {size_text(past.state_bytes)} of that: {past.events} events of {past.event_bytes} bytes, "
+            f"{past.tallies} carried counts and sums, {past.pinned} single events"
+        )
     return "\n".join(lines) + "\n"

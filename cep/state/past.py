@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,16 @@ _HEAD, _SEGMENT = "page of histories", "segment of a history"
 _PINNED, _TALLY, _FIELD = "pinned:", "tally:", "field:"
 
 Load = Callable[[Kept], Block]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPast:
+    """A page of histories where it is kept: the bytes of its head, and by number of its segments if they were read."""
+
+    key_group: int
+    domain: tuple[str, ...]
+    head: bytes
+    segments: Mapping[int, bytes] = field(default_factory=dict)
 
 
 def encode_head(histories: Histories) -> bytes:

@@ -1,16 +1,21 @@
 """What a look back costs: 20 rules with windows from 1 min to 90 d on 1.75 million card payments.
 
-    python -m tests.bench.history [EVENTS]
+    python -m tests.bench.history [EVENTS] [--live]
 
 1. `engine.advance` on one core, one window for all rules at a time: the cost must not depend on how long it is.
 2. The 20 rules together, and the same aggregates by Spark SQL window functions on one core, in the same run. Spark's
    are computed and thrown away; ours are compared with a bound as well, and events that are due are matched.
+3. The same as a live job has them (alone with --live): micro-batches of 10 000 events in the order of time, keyed state
+   in pages that are bytes in between. µs, and bytes written and read, an event; a page's segments that were read last
+   are held, as the runners do.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +27,17 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.route import key_groups
 from cep.engine.advance import advance
+from cep.engine.history_limit import tended
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Histories, Kept
+from cep.engine.keyed_state import empty_state
 from cep.lang.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.runners.spark.session import create_session
+from cep.state.past import HeldBlocks, Load, decode_head, decode_segment, digests_of, encode_head, stored
 from tests.bench.peer_data import ULB, median_seconds, show
 
 EVENTS = """
@@ -38,11 +48,12 @@ _OURS = ("count(payment over {})", "sum(payment.amount over {})", "avg(payment.a
          "max(payment.amount over {})")  # fmt: skip
 _THEIRS = ("count(*)", "sum(amount)", "avg(amount)", "max(amount)")
 _AT_ONCE = 65_536  # events of one call, as in replay
+_OF_MICRO_BATCH, _GROUPS, _BYTES_HELD = 10_000, 8, 64 << 20
 
 
-def program_of(windows: Sequence[str] | None) -> Program:
-    """Four rules for each window, of which none ever matches; None: a rule that does not look back."""
-    looked_at = ["amount < 0"] if windows is None else [w.format(n) + " < 0" for n in windows for w in _OURS]
+def program_of(windows: Sequence[str] | None, written: Sequence[str] = _OURS) -> Program:
+    """Rules for each window, of which none ever matches; None: a rule that does not look back."""
+    looked_at = ["amount < 0"] if windows is None else [w.format(n) + " < 0" for n in windows for w in written]
     rules = []
     for number, condition in enumerate(looked_at):
         checked = load_text(f"{EVENTS}pattern p by customer_id {{ seq a where a: payment {condition} }}")
@@ -94,12 +105,100 @@ def spark_seconds(spark: SparkSession, count: int) -> float:
     return median_seconds(lambda: query.write.format("noop").mode("overwrite").save())
 
 
+class BytesKept:
+    """Pages of histories as bytes, and how many bytes were written and read."""
+
+    def __init__(self) -> None:
+        self.heads: dict[int, bytes] = {}
+        self.segments: dict[tuple[int, int], bytes] = {}
+        self.held = HeldBlocks(_BYTES_HELD)
+        self.written = self.read = 0
+
+    def load(self, page: int) -> Load:
+        """What reads a segment of a page."""
+
+        def load(kept: Kept) -> Block:
+            found = self.held.get(kept.digest)
+            if found is None:
+                data = self.segments[page, kept.number]
+                self.read += len(data)
+                found = decode_segment(data)
+                self.held.put(kept.digest, found)
+            return found
+
+        return load
+
+    def of(self, page: int) -> Histories:
+        """The histories of a page."""
+        if page not in self.heads:
+            return Histories()
+        self.read += len(self.heads[page])
+        return decode_head(self.heads[page], self.load(page))
+
+    def put(self, page: int, histories: Histories) -> None:
+        """Write what is new of a page."""
+
+        def put(number: int, data: bytes) -> None:
+            self.segments[page, number] = data
+            self.written += len(data)
+
+        now = stored(histories, put, self.load(page), self.held)
+        there = digests_of(now)
+        for gone in [at for at in self.segments if at[0] == page and at[1] not in there]:
+            del self.segments[gone]
+        self.heads[page] = encode_head(now)
+        self.written += len(self.heads[page])
+
+
+def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
+    """Seconds for all events in micro-batches, one page a key group, and what was written and read."""
+    kept, plan = BytesKept(), program.histories
+    assert plan is not None
+    state = empty_state(program)
+    group = key_groups(batch.key, _GROUPS)
+    started = time.perf_counter()
+    for start in range(0, len(batch), _OF_MICRO_BATCH):
+        rows = np.arange(start, min(start + _OF_MICRO_BATCH, len(batch)))
+        watermark_ms = int(batch.time_ms[rows[-1]])
+        for page in range(_GROUPS):
+            part = batch.take(rows[group[rows] == page])
+            if len(part):
+                before = replace(state, histories=kept.of(page))
+                after = advance(program, before, part, watermark_ms).keyed_state.histories
+                kept.put(page, tended(plan, after, watermark_ms))
+    return time.perf_counter() - started, kept
+
+
+def show_live(batch: EventBatch) -> None:
+    """Windows of a live job beside each other; the last line is a function that looks at its whole window."""
+    carried, rows, least = _OURS[:3], [], 0.0
+    cases = [(name, carried) for name in WINDOWS] + [("90 d, max", _OURS[3:])]
+    live(program_of(["1 min"], carried), batch.take(np.arange(min(len(batch), 3 * _OF_MICRO_BATCH))))
+    for name, written in cases:
+        seconds, kept = live(program_of([name.removesuffix(", max")], written), batch)
+        least = least or seconds
+        figures = (
+            seconds / least,
+            kept.written / len(batch),
+            kept.read / len(batch),
+            sum(map(len, kept.heads.values())),
+        )
+        rows.append((name, f"{1e6 * seconds / len(batch):.2f}", *(f"{figure:,.2f}" for figure in figures[:1]),
+                     *(f"{figure:,.0f}" for figure in figures[1:])))  # fmt: skip
+    head = ("window", "µs an event", "÷ 1 min", "bytes written", "bytes read", "heads at the end")
+    show(f"live: micro-batches of {_OF_MICRO_BATCH:,} events, {_GROUPS} pages; bytes an event", head, rows)
+
+
 def main() -> None:
     """Measure and print."""
     if not ULB.exists():
         print(f"the public card transactions are not at {ULB}")
         return
-    batch = read(int(sys.argv[1]) if len(sys.argv) > 1 else 1_754_155)
+    words = [word for word in sys.argv[1:] if word != "--live"]
+    batch = read(int(words[0]) if words else 1_754_155)
+    show_live(batch)
+    if "--live" in sys.argv:
+        return
     count, shares = len(batch), in_shares(batch)
     nothing = seconds_of(program_of(None), shares)
     each = {name: seconds_of(program_of([name]), shares) for name in WINDOWS}

@@ -241,3 +241,33 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
     assert len(advance(window, state, later, 90).keyed_state.histories) == 1
     assert len(advance(last, None, batch, 49).keyed_state.histories) == 2
     assert over_ms(window.histories, state.histories) == 56
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # s0 to s2 are remembered; s3 and s4 are new each time.
+        ("first_seen(shop) < 5 ms", [0, 0, 0, 0, 0, 5, 5, 5, 0, 0]),
+        # Of five shops the three that came last are known: never the one that comes now.
+        ("last(pay by shop).size > 1", [None] * 10),
+    ],
+)
+def test_single_events_have_a_limit_and_are_counted(
+    text: str, expected: list[Value], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cep.engine.histories.HISTORY_VALUES_MAX", 3)
+    schema, every = patterns()
+    pattern = every[WRITTEN.index(text)]
+    program, wanted = program_of(schema, pattern), [next(histories_in(pattern))]
+    found: list[Value] = []
+    dropped, keyed_state = 0, None
+    for at in range(10):
+        fields: dict[str, Value] = {"id": event_id(at), "key": "x", "size": 7, "way": 0, "shop": f"s{at % 5}"}
+        batch = batch_of(schema, {"x": [Event(at, "pay", at, at, fields)]})
+        found += [values[0] for values in engine_values(program, [(batch, at)], wanted, keyed_state).values()]
+        advanced = advance(program, keyed_state, batch, at)
+        keyed_state = through_bytes(program, advanced.keyed_state, at)
+        dropped += advanced.counters.get("history_values_dropped", 0)
+        assert len(keyed_state.histories.pinned) <= 3
+    assert found == expected
+    assert dropped == (4 if "first_seen" in text else 7)

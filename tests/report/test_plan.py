@@ -98,3 +98,24 @@ def test_boxes_do_not_overlap() -> None:
         root = ET.fromstring(picture(found))
         corners = [(e.attrib["x"], e.attrib["y"]) for e in root.iter() if e.attrib.get("rx") == "8"]
         assert len(corners) == len(set(corners))
+
+
+def test_what_is_kept_of_the_past() -> None:
+    text = (
+        EVENTS
+        + """
+pattern often by card_id {
+  seq    a
+  where  a: transaction  count(transaction over 1 h) > 3 and avg(transaction.amount over previous 90 d) < amount
+                         and count(transaction over previous 1 h) < 9 and last(transaction).amount < amount
+}
+"""
+    )
+    (often,) = planned(text).patterns
+    assert often.past is not None
+    assert (often.past.events, often.past.pinned, often.past.tallies) == (100, 1, 2), "an hour is counted once"
+    (without, _) = planned(TWO).patterns
+    assert without.past is None
+    line = next(line for line in plan_text(planned(text)).splitlines() if "past  " in line)
+    assert "100 events of" in line
+    assert often.state_bytes > 100 * often.past.event_bytes

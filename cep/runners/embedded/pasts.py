@@ -8,14 +8,15 @@ Tested by: tests/runners/embedded/test_history.py
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cep.columnar.route import KeyDomain
 from cep.engine.history_rows import Block
 from cep.engine.history_state import Histories, Kept
-from cep.runners.group_entries import PAGE, PAST, SEGMENT, SEGMENTS
-from cep.state.keys import store_key
-from cep.state.past import HeldBlocks, decode_head, decode_segment, digests_of, encode_head, stored
+from cep.runners.group_entries import PAGE, PAST, SEGMENT, SEGMENTS, domain_name
+from cep.state.keys import prefix_range, split_key, store_key
+from cep.state.past import HeldBlocks, StoredPast, decode_head, decode_segment, digests_of, encode_head, stored
 from cep.state.store import KeyedStore, WriteBatch
 
 
@@ -152,3 +153,20 @@ class Pasts:
             found = decode_segment(self._get(self._segment(place, kept.number)))
             self._blocks.put(kept.digest, found)
         return found
+
+
+def pasts_of_group(
+    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], *, whole: bool
+) -> Iterator[StoredPast]:
+    """The pages of histories of a key group, with their segments if they are asked for whole."""
+    known = {domain_name(domain): domain for domain in domains}
+    segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
+    for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():
+        at = split_key(raw)
+        page, number = SEGMENT.unpack(at.item)
+        segments.setdefault((at.name, page), {})[number] = data
+    for raw, data in store.scan(prefix_range(key_group, b"", PAST)):
+        at = split_key(raw)
+        if at.name in known:
+            (page,) = PAGE.unpack(at.item)
+            yield StoredPast(key_group, known[at.name], data, segments.get((at.name, page), {}))

@@ -39,11 +39,13 @@ from cep.runners.embedded.commit import (
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.pages import stored_states
+from cep.runners.embedded.pasts import pasts_of_group
 from cep.runners.job import Programs
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
 from cep.state.checkpoints import Checkpoints, Part, Restored, restore
 from cep.state.keys import group_range
 from cep.state.pages import StoredPage, encode_page
+from cep.state.past import StoredPast
 from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, WriteBatch
 from cep.state.target import Target
@@ -208,8 +210,17 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[dict[str, Any]]) -
             )
 
 
-def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
-    """The pages of a process's newest checkpoint, with a key only those of its key group; and the programs in force.
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What a process's newest checkpoint has: pages of runs and of histories, and the programs in force."""
+
+    pages: list[StoredPage]
+    pasts: list[StoredPast]
+    programs: Mapping[KeyDomain, Program]
+
+
+def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
+    """The pages of a process's newest checkpoint; with a key only those of its key group, with past events.
 
     Raises: UsageError for a folder that is none of `cep run`, StateError.
     """
@@ -230,4 +241,6 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> tuple[list[StoredP
                 for group in groups
                 for domain, whole in stored_states(store, group, job.domains, programs)
             ]
-    return pages, programs
+            whole = key is not None
+            pasts = [past for group in groups for past in pasts_of_group(store, group, job.domains, whole=whole)]
+    return Newest(pages, pasts, programs)

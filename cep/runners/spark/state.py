@@ -25,6 +25,7 @@ from cep.runners.job import Job, Programs
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
 from cep.runners.spark.match_stage import Progress
 from cep.state.pages import StoredPage
+from cep.state.past import StoredPast
 
 
 def job_of(checkpoint: Path) -> Job:
@@ -58,6 +59,27 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
         try:
             for row in chosen.toLocalIterator():
                 yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
+        except PySparkException as error:
+            raise unreadable(checkpoint, error) from error
+
+
+def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
+    """The pages of histories of a checkpoint; with a key, only those of its key group, with their past events."""
+    for operator in operators(checkpoint):
+        heads, segments = (variable(spark, checkpoint, name, operator) for name in ("past", "segments"))
+        own: dict[int, dict[int, bytes]] = {}
+        try:
+            if key is not None:
+                group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
+                heads, segments = (frame.where(F.col("key.key_group") == group) for frame in (heads, segments))
+                wanted = segments.selectExpr("user_map_key.page", "user_map_key.number", "user_map_value.content")
+                for row in wanted.toLocalIterator():
+                    own.setdefault(row.page, {})[row.number] = bytes(row.content)
+            for row in heads.selectExpr(
+                "key.key_group", "user_map_key.page", "user_map_value.content"
+            ).toLocalIterator():
+                domain = job.domains[row.page >> PAGE_BITS]
+                yield StoredPast(row.key_group, domain, bytes(row.content), own.get(row.page, {}))
         except PySparkException as error:
             raise unreadable(checkpoint, error) from error
 

@@ -1,0 +1,135 @@
+"""Stored pages of histories → how much is kept of the past, and what is kept of one key's, in words.
+
+Tested by: tests/report/test_past.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
+from cep.base.schema import Kind, Type
+from cep.columnar.route import KeyDomain
+from cep.engine.history_rows import Block, HistoryRows
+from cep.engine.history_state import Histories, Kept
+from cep.engine.tallies import whole_sums
+from cep.lang.show import show_expr
+from cep.model.rule import utc_text
+from cep.nfa.histories import HistoryColumn
+from cep.nfa.program import Program
+from cep.state.past import Load, StoredPast, decode_head, decode_segment
+
+_EVENTS_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PastShare:
+    """What is kept of the past for the rules of a key domain. `size` is bytes of segments, `head_size` of heads."""
+
+    domain: KeyDomain
+    pages: int
+    keys: int
+    events: int
+    segments: int
+    size: int
+    head_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPast:
+    """What is kept of a key's past: by history its value at `clock`, and past events, oldest first."""
+
+    domain: KeyDomain
+    clock: str
+    tallies: tuple[tuple[str, int | float], ...]
+    events_count: int
+    events: tuple[dict[str, Any], ...]
+
+
+def past_held(pasts: Iterable[StoredPast]) -> tuple[PastShare, ...]:
+    """Count, by key domain. Keys are those with a carried sum or a pinned event. Raises: StateError."""
+    found: dict[KeyDomain, PastShare] = {}
+    for past in pasts:
+        known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0))
+        histories = decode_head(past.head, _unread)
+        found[past.domain] = replace(
+            known,
+            pages=known.pages + 1,
+            keys=known.keys + len(histories.keys),
+            events=known.events + len(histories),
+            segments=known.segments + len(histories.segments),
+            size=known.size + sum(s.kept.size for s in histories.segments if s.kept),
+            head_size=known.head_size + len(past.head),
+        )
+    return tuple(found[domain] for domain in sorted(found))
+
+
+def past_of_key(
+    pasts: Iterable[StoredPast], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
+) -> Iterator[KeyPast]:
+    """What is kept of one key, in whatever domain it is one. Raises: StateError."""
+    for past in pasts:
+        histories = decode_head(past.head, _loader(past))
+        for program in (level[past.domain] for level in programs if past.domain in level):
+            rows = [_of_key(Block(histories.keys, histories.pinned), key)]
+            rows += [_of_key(segment.load(), key) for segment in histories.segments]
+            events = sorted((e for part in rows for e in _events(part, program)), key=lambda e: e["event_time"])
+            unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
+            tallies = tuple(_tallies(histories, key, program))
+            if unique or tallies:
+                clock_ms = histories.facts.clock_ms
+                clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
+                yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]))
+
+
+def _unread(kept: Kept) -> Block:
+    raise AssertionError(f"segment {kept.number} is only counted")
+
+
+def _loader(past: StoredPast) -> Load:
+    return lambda kept: decode_segment(past.segments[kept.number])
+
+
+def _of_key(block: Block, key: str) -> HistoryRows:
+    names = block.keys.to_pylist()
+    at = names.index(key) if key in names else -1
+    return block.rows.take(np.flatnonzero(block.rows.key == at))
+
+
+def _events(rows: HistoryRows, program: Program) -> Iterator[dict[str, Any]]:
+    names = [event_type.name for event_type in program.schema.event_types]
+    types = program.schema.columns()
+    columns = {name: [_in_words(v, types[name]) for v in c.to_pylist()] for name, c in rows.columns.items()}
+    for at, (code, time_ms) in enumerate(zip(rows.event_type.tolist(), rows.time_ms.tolist(), strict=True)):
+        fields = {name: values[at] for name, values in columns.items() if values[at] is not None}
+        yield {"event_time": utc_text(time_ms), "event_type": names[code], **fields}
+
+
+def _in_words(value: Any, type_: Type) -> Any:
+    if value is None:
+        return None
+    if type_.kind is Kind.ENUM:
+        return type_.symbols[value]
+    return value / 10**type_.scale if type_.kind is Kind.DECIMAL else value
+
+
+def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple[str, int | float]]:
+    names = histories.keys.to_pylist()
+    if key not in names or program.histories is None:
+        return
+    at = names.index(key)
+    for history in program.histories.histories:
+        if history.tally in histories.tallies:
+            yield show_expr(history.expr), _value(history, histories.tallies[history.tally][at : at + 1])
+
+
+def _value(history: HistoryColumn, tally: np.ndarray) -> int | float:
+    count = int(tally[0, 0])
+    if history.expr.fn == "count" or history.expr.argument is None:
+        return count
+    total = int(whole_sums(tally)[0][0]) / 10**history.expr.argument.type.scale
+    return total if history.expr.fn == "sum" else total / count if count else 0

@@ -1,0 +1,46 @@
+"""What is kept of the past, counted and in words."""
+
+from __future__ import annotations
+
+from cep.engine.advance import advance
+from cep.engine.history_limit import tended
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Kept
+from cep.engine.keyed_state import KeyedState
+from cep.report.past import past_held, past_of_key
+from cep.state.past import HeldBlocks, StoredPast, decode_segment, encode_head, stored
+from tests.engine.bridge import batch_of
+from tests.engine.test_history_reach import payment, program_over
+
+DOMAIN = ("key",)
+TIME_MS = 1_700_000_000_000
+
+
+def test_the_past_of_a_key_in_words() -> None:
+    program = program_over("count(pay over 3 s) > 1", "sum(pay.amount over previous 3 s) > 1.00", "last(pay).size > 1")
+    plan = program.histories
+    assert plan is not None
+    written: dict[int, bytes] = {}
+
+    def load(kept: Kept) -> Block:
+        return decode_segment(written[kept.number])
+
+    keyed_state: KeyedState | None = None
+    for number in range(12):
+        key, time_ms = "xy"[number % 3 == 2], TIME_MS + number * 1_000
+        batch = batch_of(program.schema, {key: [payment(number, time_ms, key)]})
+        keyed_state = advance(program, keyed_state, batch, time_ms).keyed_state
+    assert keyed_state is not None
+    histories = stored(tended(plan, keyed_state.histories, time_ms), written.__setitem__, load, HeldBlocks(None))
+    page = StoredPast(0, DOMAIN, encode_head(histories), written)
+    (share,) = past_held([StoredPast(0, DOMAIN, encode_head(histories))])
+    assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))
+    assert (share.segments, share.size) == (len(written), sum(map(len, written.values())))
+    (past,) = past_of_key([page], "x", [{DOMAIN: program}])
+    # At 11 s the window of 3 s has the events of 9, 10 and 11 s, of which the last one is of y.
+    assert past.clock == "2023-11-14T22:13:31.000Z"
+    assert dict(past.tallies) == {"count(pay over 3 s)": 2, "sum(pay.amount over previous 3 s)": 0.09 + 0.10}
+    assert past.events[-1]["event_time"] == "2023-11-14T22:13:30.000Z"
+    assert (past.events[-1]["event_type"], past.events[-1]["amount"]) == ("pay", 0.10)
+    assert past.events_count == len({event["event_time"] for event in past.events}), "each event once"
+    assert list(past_of_key([page], "nobody", [{DOMAIN: program}])) == []
