@@ -22,7 +22,9 @@ Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runner
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -45,6 +47,7 @@ _SET_BY_US = {"enable.idempotence": "true", "acks": "all"}
 _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
 _DIGEST_CHARS = 32
+_COORDINATOR_S, _GRACE_S = 10.0, 1.0  # for the answer to an offset, of a broker that may have been started again
 _RECALL_MS_BEFORE = 3_600_000  # clocks differ; what was sent before does no harm
 _RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 
@@ -81,11 +84,25 @@ class _Transactions:
         self._target = target
         self._what = what
         self._name = f"cep-{target.job_id}"
-        wait_ms = target.wait_ms_max
+        self._reading = {
+            **target.settings,
+            "bootstrap.servers": target.servers,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "auto.offset.reset": "earliest",
+        }
+        self._place = TopicPartition(target.topic, 0)
+        self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+        self._connect()
+
+    def _connect(self) -> None:
+        """New clients, whose `_open` ends what others of the same name have left open."""
+        target = self._target
         configuration = {
             **_DEFAULTS,
-            "message.timeout.ms": str(wait_ms),
-            "transaction.timeout.ms": str(wait_ms + _OPEN_MS_MORE),
+            "message.timeout.ms": str(target.wait_ms_max),
+            "transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE),
             **target.settings,
             **_SET_BY_US,
             "bootstrap.servers": target.servers,
@@ -95,28 +112,18 @@ class _Transactions:
             self._consumer = Consumer({**configuration, "group.id": self._name, "enable.auto.commit": "false"})
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
-        self._reading = {
-            **target.settings,
-            "bootstrap.servers": target.servers,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": "false",
-            "enable.partition.eof": "true",
-            "auto.offset.reset": "earliest",
-        }
         self._is_open = False
-        self._place = TopicPartition(target.topic, 0)
-        self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
 
     def write(self, records: Sequence[_Record], batch_id: int) -> None:
         """Bring the micro-batch into the topic unless it is there. Raises: SinkError after `wait_ms_max`."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
-            self._open(deadline_s)
             digest = _digest(records)
-            if not records or self._is_there(batch_id, digest):
-                return
             while True:
                 try:
+                    self._open(deadline_s)
+                    if not records or self._is_there(batch_id, digest):
+                        return
                     self._send(records, batch_id, digest, deadline_s)
                     self._commit(deadline_s)
                     break
@@ -202,13 +209,41 @@ class _Transactions:
             for record in records:
                 self._produce(record, deadline_s)
             self._producer.flush(_left(deadline_s))
-            place = TopicPartition(self._target.topic, 0, batch_id + 1, digest)
-            self._producer.send_offsets_to_transaction(
-                [place], self._consumer.consumer_group_metadata(), _left(deadline_s)
-            )
+            self._send_offset(TopicPartition(self._target.topic, 0, batch_id + 1, digest), deadline_s)
         except KafkaException as error:
             self._abort(error, deadline_s)
             raise
+
+    def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
+        """The micro-batch's number, into the transaction.
+
+        The client may wait for ever for a coordinator that went away and came back, whatever its time-out
+        (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread, and one that is overdue is
+        given up together with its clients: new ones end its transaction. Raises: _AgainError then.
+        """
+        producer, group = self._producer, self._consumer.consumer_group_metadata()
+        wait_s = min(_COORDINATOR_S, _left(deadline_s))
+        answer: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction([place], group, wait_s)
+            except KafkaException as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        threading.Thread(target=send, name="cep-kafka-offset", daemon=True).start()
+        try:
+            answer.result(wait_s + _GRACE_S)
+        except TimeoutError as error:
+            self._connect()
+            raise _AgainError("the group's coordinator gave no answer") from error
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+            self._connect()
+            raise _AgainError(error.args[0].str()) from error
 
     # Step 4.
     def _commit(self, deadline_s: float) -> None:

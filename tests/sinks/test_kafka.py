@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkError
-from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTarget, KafkaTransactionSink
-from tests.real_kafka import TIMEOUT_S, KafkaCluster
+from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTarget, KafkaTransactionSink, _Transactions
+from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
 from tests.sinks.alerts import alert_table
 
 QUIET_S = 1.0
@@ -130,6 +131,30 @@ def test_a_checkpoint_that_does_not_go_with_the_topic(kafka_broker: KafkaCluster
         SinkError, match=rf"holds micro-batch 5 of this job, and micro-batch {batch_id} comes with other"
     ):
         KafkaTransactionSink(to).write(alert_table(first, 2), batch_id)
+
+
+@pytest.mark.slow
+def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client would wait for ever (librdkafka 5456), as the crash suite has shown."""
+    with RealKafka() as kafka:
+        to = target(kafka, wait_ms_max=120_000)
+        sink = KafkaTransactionSink(to)
+        sink.write(alert_table(0, 2), 0)
+        original, again = _Transactions._send_offset, threading.Timer(1.0, kafka.start)
+
+        def without_broker(*arguments: Any) -> None:
+            monkeypatch.undo()
+            kafka.kill()
+            again.start()
+            original(*arguments)
+
+        monkeypatch.setattr(_Transactions, "_send_offset", without_broker)
+        sink.write(alert_table(2, 2), 1)
+        again.join()
+        sink.write(alert_table(2, 2), 1)
+        sink.write(alert_table(4, 1), 2)
+        sink.close()
+        assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
 
 
 @pytest.mark.slow
