@@ -25,6 +25,7 @@ class Kind(StrEnum):
     ENUM = "enum"
     TIME = "time"
     DURATION = "duration"
+    LIST = "list"  # of a parameter alone: the name of a list; the one symbol of its type says what it is of
     NULL = "null"  # the type of the literal `null` alone
 
 
@@ -61,9 +62,22 @@ class Type:
             text = f"decimal({self.scale})"
         elif self.kind is Kind.ENUM:
             text = f"enum({', '.join(self.symbols)})"
+        elif self.kind is Kind.LIST:
+            text = f"list of {self.symbols[0]}"
         else:
             text = self.kind.value
         return text + "?" if self.nullable else text
+
+
+def list_type(kind: str) -> Type:
+    """The type of a list of string, int, decimal(n), prefix or cidr."""
+    return Type(Kind.LIST, symbols=(kind,))
+
+
+def list_kind(type_: Type) -> str:
+    """What a list is of."""
+    assert type_.kind is Kind.LIST
+    return type_.symbols[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ from rich.text import Text
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.base.schema import Kind, Schema
+from cep.lists.store import ListStore
 from cep.rulebook.compare import Comparison, Quality, compare, quality
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import read_lists, read_rules
 from cep.runners.embedded import replay as embedded
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up
@@ -79,7 +80,10 @@ def _deployment(folder: Path, errors: Console) -> Deployment:
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a folder of rules")
     records, problems = read_rules(folder)
-    deployment = deploy(records)
+    lists = ListStore()
+    given, more = read_lists(folder, lists)
+    problems += more
+    deployment = deploy([*given, *records], lists)
     problems += [f"{folder}: {rule.rule_id} is set aside: {rule.reason}" for rule in deployment.set_aside]
     for problem in problems:
         errors.print(problem, markup=False)

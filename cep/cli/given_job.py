@@ -14,10 +14,11 @@ from pathlib import Path
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.lang.render import render_text
+from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import read_lists, read_rules
 from cep.rulebook.levels import by_level
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint, read_job
@@ -35,11 +36,13 @@ _PARQUET = "parquet:"
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a job begins with: its first control records, problems of rule files, and the state of a replay if any."""
+    """What a job begins with: its first control records, problems of rule files, and the state of a replay if any.
+    `lists` has the entries of the lists that the records name."""
 
     records: tuple[ControlRecord, ...]
     problems: tuple[str, ...]
     warm: WarmStart | None
+    lists: ListStore
 
     @property
     def initial(self) -> tuple[bytes, ...]:
@@ -51,14 +54,22 @@ def beginning_of(settings: JobSettings, log: Log) -> Beginning:
     """The rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
     if settings.rules is None and settings.warm_start is None:
         raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
-    records, problems = ([], []) if settings.rules is None else read_rules(settings.rules)
+    lists = ListStore()
+    records: list[ControlRecord] = []
+    problems: list[str] = []
+    if settings.rules is not None:
+        files, problems = read_rules(settings.rules)
+        given, more = read_lists(settings.rules, lists)
+        records += [*given, *files]
+        problems += more
     if settings.warm_start is None:
-        return Beginning(tuple(records), tuple(problems), None)
+        return Beginning(tuple(records), tuple(problems), None, lists)
     warm = open_warm_start(settings.warm_start)
     kept = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
     if settings.rules is not None and records != kept:
         tell_rules_differ(settings, log)
-    return Beginning(tuple(kept), tuple(problems), warm)
+    warm.copy_lists(lists)
+    return Beginning(tuple(kept), tuple(problems), warm, lists)
 
 
 def tell_rules_differ(settings: JobSettings, log: Log) -> None:

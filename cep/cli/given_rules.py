@@ -10,10 +10,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from cep.base.errors import UsageError
+from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_control, read_rules
+from cep.rulebook.files import read_control, read_lists, read_rules
 
 _USUAL = Path("rules")
 
@@ -36,17 +37,20 @@ class GivenRules:
             folder = _USUAL
         records: list[ControlRecord] = []
         problems: list[str] = []
+        lists = ListStore()
         if folder is not None:
             if not folder.is_dir():
                 raise UsageError(f"--rules {folder} is not a folder")
             files, problems = read_rules(folder)
-            records += files
+            given, more = read_lists(folder, lists)
+            records += [*given, *files]
+            problems += more
         if control is not None:
             changes, more = read_control(control)
             records += changes
             problems += more
         shown = " with ".join(str(path) for path in (folder, control) if path is not None)
-        return GivenRules(shown, tuple(records), tuple(problems), deploy(records))
+        return GivenRules(shown, tuple(records), tuple(problems), deploy(records, lists))
 
     def versions(self, rule_id: str) -> list[DeployedRule]:
         """Those in force at some time, the oldest first."""

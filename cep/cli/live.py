@@ -18,12 +18,14 @@ from rich.text import Text
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import URLS, check_ending, job_of, stop_on_signals, store_of, tell_problems, webhook_of
+from cep.model.rule import ControlRecord
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_rules
+from cep.rulebook.files import read_lists, read_rules
 from cep.rulebook.kafka import StatusTopic
+from cep.rulebook.store import RulebookStore
 from cep.runners.job import Job
-from cep.runners.live_checkpoint import QUERY_FOLDER, forget_planned, held, job_id, open_checkpoint
+from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, forget_planned, held, job_id, open_checkpoint
 from cep.runners.observe import Log, Observed, served
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, LetterSink
@@ -61,8 +63,12 @@ def run(options: argparse.Namespace) -> int:
     rules, checkpoint = _needed(settings.job.rules, "--rules"), _needed(settings.job.checkpoint, "--checkpoint")
     check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
-    records, problems = read_rules(rules)
-    deployment = deploy(records)
+    files, problems = read_rules(rules)
+    lists = RulebookStore((checkpoint / RULEBOOKS_FOLDER).resolve()).lists
+    given, more = read_lists(rules, lists)
+    records: list[ControlRecord] = [*given, *files]
+    problems += more
+    deployment = deploy(records, lists)
     tell_problems(problems, deployment, log)
     job = job_of(settings.job, deployment)
     initial = tuple(record.to_json() for record in records)

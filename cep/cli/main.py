@@ -61,6 +61,7 @@ _VERBS = {
     "conformance": _Verb("compare with another matcher's answers", "conformance"),
     "replay": _Verb("match a finite history", "replay"),
     "rules": _Verb("list, lock and number the rules of a folder", "rules"),
+    "lists": _Verb("show lists, and change those of a job that runs", "lists"),
     "publish": _Verb("bring rules into a job that runs", "publish"),
     "rollback": _Verb("put an earlier version of a rule in force", "rollback"),
     "pause": _Verb("stop a rule of a job that runs", "pause"),

@@ -15,18 +15,31 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.cli.lists import send_lists
 from cep.cli.paths import printed
-from cep.cli.topics import Topics, add_topic_arguments, await_status, effective_at, published, running, send, topics_of
+from cep.cli.topics import (
+    Topics,
+    add_topic_arguments,
+    await_status,
+    effective_at,
+    last_status,
+    published,
+    running,
+    send,
+    topics_of,
+)
 from cep.lang.lint import lint
 from cep.lang.load import Checked, file_name, load_files
 from cep.lang.render import render_text
-from cep.model.rule import RetireRecord, UpsertRecord
+from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.diagnose import compilable
+from cep.nfa.given_lists import GivenList, asked_lists
 from cep.report import budget
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_rule_file, read_rules
+from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.publish import Step, acknowledged, approval_problem, plan
+from cep.rulebook.publish_lists import ListStep, acknowledged_lists, plan_lists, running_lists
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 
@@ -38,6 +51,7 @@ Bring the rules of a folder into a job that runs. What is published is first che
   the patterns' tests pass                         cep test
   two people stand for each change                 where [publish] two_person = true is set
 
+Lists that the rules ask and the patterns declare with entries are published with them, where they hold something else.
 Then it is compared with what runs, sent to the control topic, and acknowledged by the job on its status topic.
 
 examples:
@@ -64,26 +78,34 @@ def run(options: argparse.Namespace) -> int:
     records = _records(options, console)
     if records is None:
         return 1
-    known, source = running(topics, published(topics))
+    there = published(topics)
+    known, source = running(topics, there)
     starts = effective_at(options, topics.settings)
     steps = plan(records, known, starts, retire_missing=options.retire_missing and not options.only)
-    _print_plan(steps, source, console)
+    held = running_lists(last_status(topics), there)
+    list_steps = plan_lists(_declared(options.rules, records), held, starts)
+    _print_plan([*list_steps, *steps], source, console)
     changes = [step.record for step in steps if step.record is not None]
+    list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
     if refused_count:
         console.print("nothing is sent", markup=False)
         return 1
-    if options.dry_run or not changes:
-        console.print("a dry run: nothing is sent" if changes else "nothing to send", markup=False)
+    if options.dry_run or not (changes or list_changes):
+        console.print("a dry run: nothing is sent" if changes or list_changes else "nothing to send", markup=False)
         return 0
-    send(topics, changes, console)
+    # Lists first: a rule finds those that it asks.
+    if list_changes:
+        send_lists(topics, list_changes, there, console)
+    if changes:
+        send(topics, changes, console)
 
     def is_done(status: dict[str, Any]) -> bool:
-        return not acknowledged(status, changes)[0]
+        return not (acknowledged(status, changes)[0] or acknowledged_lists(status, list_changes)[0])
 
     status = await_status(options, topics, is_done, console)
-    return 0 if status is None else _print_answer(status, changes, console)
+    return 0 if status is None else _print_answer(status, [*list_changes, *changes], console)
 
 
 # ------------------------------------------------------------------------------------------------------- checks
@@ -99,6 +121,7 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
             raise UsageError(f"{options.rules} has no rule {name}")
     chosen = [record for record in records if not options.only or record.id in options.only]
     problems += [str(problem) for problem in problems_of_lock(chosen, read_lock(options.rules))]
+    problems += declared_lists(options.rules)[1]
     deployment = deploy(chosen)
     problems += [
         f"{rule.rule_id}: {rule.reason}" + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
@@ -107,6 +130,12 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
     for problem in problems:
         console.print(problem, markup=False, style="red")
     return None if problems else chosen
+
+
+def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenList]:
+    """The declared lists that these rules ask."""
+    asked = asked_lists(rule.pattern for rule in deploy(records).rulebook.deployed())
+    return [given for given in declared_lists(directory)[0] if (given.name, given.kind) in asked]
 
 
 def _check_changes(
@@ -149,16 +178,17 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
 # ----------------------------------------------------------------------------------------------------- printing
 
 
-def _print_plan(steps: Sequence[Step], source: str, console: Console) -> None:
+def _print_plan(steps: Sequence[Step | ListStep], source: str, console: Console) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for step in steps:
-        table.add_row(step.rule_id, Text(step.kind, style=_STYLES.get(step.kind, "")), step.what)
+        name = step.rule_id if isinstance(step, Step) else step.name
+        table.add_row(name, Text(step.kind, style=_STYLES.get(step.kind, "")), step.what)
     console.print(f"compared with {source}:", markup=False)
     console.print(table)
 
 
-def _print_answer(status: dict[str, Any], changes: Sequence[UpsertRecord | RetireRecord], console: Console) -> int:
-    _, reasons = acknowledged(status, changes)
+def _print_answer(status: dict[str, Any], changes: Sequence[ControlRecord], console: Console) -> int:
+    reasons = acknowledged(status, changes)[1] | acknowledged_lists(status, changes)[1]
     for name, reason in reasons.items():
         console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
     console.print(f"the job is at epoch {status['epoch']}", markup=False)

@@ -18,9 +18,10 @@ from rich.text import Text
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.lang.render import render_text
-from cep.model.rule import ControlRecord, utc_ms, utc_text
+from cep.lists.store import ListStore
+from cep.model.rule import ControlRecord, ListRecord, utc_ms, utc_text
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_control, read_rules
+from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.held import HeldBack, Policies, counted, hold_back, memory_json
 from cep.rulebook.levels import by_level
 from cep.runners.embedded import replay as embedded
@@ -29,7 +30,7 @@ from cep.runners.job import Job
 from cep.runners.letters import under_rules
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
 from cep.runners.rule_output import held_lines
-from cep.runners.warm_start import About, Ending, check_free, finish
+from cep.runners.warm_start import About, Ending, check_free, finish, put_lists
 
 # Counters whose name begins with one of these tell of something that did not get through.
 _LOSSES = (
@@ -105,8 +106,9 @@ def run(options: argparse.Namespace) -> int:
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
     _check_numbers(options)
-    records, problems = _records(options)
-    deployment = deploy(records)
+    lists = ListStore()
+    records, problems = _records(options, lists)
+    deployment = deploy(records, lists)
     errors = Console(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
@@ -152,7 +154,9 @@ def _finish(
         levels_count=len(by_level(deployment.rulebook.deployed())),
     )
     rules = tuple(record.to_json() for record in records)
-    finish(ending.folder, replayed.state_files, About(job, rules, replayed.until_ms, memory_json(found.memory)))
+    named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
+    files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
+    finish(ending.folder, files, About(job, rules, replayed.until_ms, memory_json(found.memory)))
 
 
 def _replay(options: argparse.Namespace, deployment: Deployment, ending: Ending | None, errors: Console) -> Replayed:
@@ -190,14 +194,16 @@ def _check_numbers(options: argparse.Namespace) -> None:
 # ------------------------------------------------------------------------------------------------------ reading
 
 
-def _records(options: argparse.Namespace) -> tuple[list[ControlRecord], list[str]]:
+def _records(options: argparse.Namespace, lists: ListStore) -> tuple[list[ControlRecord], list[str]]:
     records: list[ControlRecord] = []
     problems: list[str] = []
     if options.rules is not None:
         if not options.rules.is_dir():
             raise UsageError(f"--rules {options.rules} is not a folder")
         files, problems = read_rules(options.rules)
-        records += files
+        given, more = read_lists(options.rules, lists)
+        records += [*given, *files]
+        problems += more
     if options.control is not None:
         history, more = read_control(options.control)
         records += history

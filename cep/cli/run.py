@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
     begins_with = beginning_of(settings.job, log)
-    deployment = deploy(begins_with.records)
+    deployment = deploy(begins_with.records, begins_with.lists)
     tell_problems(begins_with.problems, deployment, log)
     job, initial = job_of(settings.job, deployment, begins_with.warm), begins_with.initial
     workers = _workers(settings, job)
@@ -97,7 +97,8 @@ def run(options: argparse.Namespace) -> int:
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
-    engine = Engine(job, initial, commits.store, workers)
+    begins_with.lists.copy_into(commits.lists)
+    engine = Engine(job, initial, commits.store, workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
     at_once = checkpoint is None or embedded.delivery == "at-least-once"

@@ -78,7 +78,7 @@ def published(topics: Topics) -> list[ControlRecord]:
 def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:
     """What runs of each rule, and who says so: the job, and what has been published since it spoke."""
     found = running_of_records(records)
-    status = _last_status(topics)
+    status = last_status(topics)
     if status is None:
         return found, f"the control topic {topics.control.name}; no job has spoken"
     said = running_of_status(status)
@@ -96,7 +96,8 @@ def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord])
     return known[rule_id]
 
 
-def _last_status(topics: Topics) -> dict[str, Any] | None:
+def last_status(topics: Topics) -> dict[str, Any] | None:
+    """The last word of the job, None if it has not spoken. Raises: SourceError."""
     if topics.status is None or topics.status.create():
         return None
     return read_status(topics.status)

@@ -26,9 +26,10 @@ from cep.cli.given_rules import GivenRules
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
+from cep.rulebook.deploy import Deployment
 from cep.sources.files import KeyRecords, key_of, read_key
 from cep.testing.held import held_back
-from cep.testing.inquiry import Answer, MatchPath, why, why_not
+from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 
 HELP = """\
 Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
@@ -105,7 +106,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     records = read_key(options.events, rules.deployment.schema, rule.pattern.key, alert["key"])
     _print_poison(records, console)
     answer = why(
-        rules.deployment.schema,
+        _world(rules.deployment),
         rule,
         records.batch,
         [e["event_id"] for e in alert["events"]],
@@ -117,6 +118,10 @@ def run(options: argparse.Namespace, color: bool) -> int:
         return 1
     _print_path(answer.matches[0], console)
     return 0
+
+
+def _world(deployment: Deployment) -> World:
+    return World(deployment.schema, deployment.rulebook.lists.timelines())
 
 
 def _check_source(rule: DeployedRule, schema: Schema) -> None:
@@ -176,7 +181,7 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     records = read_key(options.events, rules.deployment.schema, domain, key)
     _print_poison(records, console)
     late = _late_ids(options.dead_letters, domain, key)
-    answer = why_not(rules.deployment.schema, versions, records.batch, at_ms, late)
+    answer = why_not(_world(rules.deployment), versions, records.batch, at_ms, late)
     shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, options.key, strict=True))}"
     _print_doc(versions[-1], console)
     for line in rules.set_aside(options.rule):

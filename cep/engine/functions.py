@@ -2,6 +2,7 @@
 
     lower(country) == "fr"      once for each different text that the batch has in the field
     hour(event_time, zone)      over the times (calendar.py)
+    card_id in blocked          once for each different text, in the version of the list that the event's time sees
 
 Tested by: tests/nfa/test_functions.py
 """
@@ -10,16 +11,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.schema import list_kind
 from cep.columnar.batch import TEXT, slots
 from cep.engine.calendar import of_times
+from cep.kernels import layout as y
 from cep.kernels.layout import Int64, UInt8
 from cep.lang.ir import Call, Const, CurrentField, Expr
-from cep.nfa.columns import Column
+from cep.lists.timeline import Lists, spans, timeline_of
+from cep.nfa.columns import IN_LIST, Column
 
 _TESTS: dict[str, Callable[[pa.Array, str], pa.Array]] = {
     "contains": pc.match_substring,
@@ -30,7 +35,9 @@ _TESTS: dict[str, Callable[[pa.Array, str], pa.Array]] = {
 }
 
 
-def fill_computed(kinds: Sequence[Column], texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8) -> pa.Array:
+def fill_computed(
+    kinds: Sequence[Column], lists: Lists, texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8
+) -> pa.Array:
     """Fill the computed ones of the columns, from the first new row on; returns the dictionary with their texts added.
 
     Cost: O(N) for each such column, and its function once for each different text of its source.
@@ -42,6 +49,9 @@ def fill_computed(kinds: Sequence[Column], texts: pa.Array, first_row: int, colu
         if call is None:
             continue
         nulls[number, first_row:] = nulls[source, first_row:]
+        if call.fn == IN_LIST:
+            _fill_listed(call, lists, texts, _Place(number, source, first_row), columns, nulls)
+            continue
         if not kinds[source].type.is_text:
             columns[number, first_row:] = of_times(
                 call.fn, str(_constant(call.arguments[1])), columns[source, first_row:]
@@ -88,6 +98,39 @@ def _scatter(
         missing = np.zeros(len(table), np.uint8)
         missing[present] = flags
         nulls[number, first_row:] |= missing[codes]
+
+
+# ------------------------------------------------------------------------------------------------------- lists
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A computed column, the column that it is of, and the first row to fill."""
+
+    number: int
+    source: int
+    first_row: int
+
+
+def _fill_listed(call: Call, lists: Lists, texts: pa.Array, at: _Place, columns: Int64, nulls: UInt8) -> None:
+    """Fill the column that says whether a value is in a list, row by row in the version that its time sees; null where
+    there is none."""
+    named = call.arguments[1]
+    timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
+    own, own_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
+    source = columns[at.source, at.first_row :]
+    for content, rows in spans(timeline, columns[y.COLUMN_TIME, at.first_row :]):
+        if content is None:
+            own_nulls[rows] = 1
+        elif not call.arguments[0].type.is_text:
+            own[rows] = content.numbers_within(source[rows])
+        else:
+            present = _present(source[rows], own_nulls[rows], len(texts))
+            found, none = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(present))))
+            table = np.zeros((2, len(texts) + 1), np.uint8)
+            table[:, present] = found, none
+            own[rows] = table[0, source[rows]]
+            own_nulls[rows] |= table[1, source[rows]]
 
 
 # -------------------------------------------------------------------------------------------------------- text

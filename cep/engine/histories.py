@@ -29,6 +29,7 @@ from cep.engine.history_table import HistoryTable, NewEvents, build_table, dense
 from cep.engine.tallies import Moves, at_clock, at_events, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.lists.timeline import Lists
 from cep.nfa.columns import cut_bit
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
@@ -63,7 +64,9 @@ class KnownKeys:
     of_histories: Int32
 
 
-def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, watermark_ms: int) -> Past:
+def look_back(
+    plan: HistoryPlan, lists: Lists, histories: Histories, known: KnownKeys, new: NewEvents, watermark_ms: int
+) -> Past:
     """Work out every history of a program at every new event. Inputs are left unchanged.
 
     Cost: O(N) for each history over the new events and the past ones that are looked at (history_reach.py), and
@@ -80,7 +83,7 @@ def look_back(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: Ne
     own = touched[pinned.key]
     asked_pinned = pinned.take(np.flatnonzero(own))
     stored = concat_rows([asked_pinned, reached.rows])
-    table = build_table(plan, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
+    table = build_table(plan, lists, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
     asked = Asked(table, reached, {name: _of_call(t, known, new.keys_count) for name, t in histories.tallies.items()})
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}

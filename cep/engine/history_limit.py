@@ -19,6 +19,7 @@ from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
+from cep.lists.timeline import NO_LISTS
 from cep.nfa.histories import HistoryPlan
 
 
@@ -88,4 +89,4 @@ def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
     columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.kept}
     empty = EventBatch(text, text, nothing.astype(np.int16), nothing, columns)
     new = NewEvents(empty, nothing, nothing.astype(np.int32), len(block.keys))
-    return build_table(plan, block.rows, 0, new)
+    return build_table(plan, NO_LISTS, block.rows, 0, new)  # what lists said is kept with them

@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import TEXT, EventBatch, arrow_type, slots
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, slots
 from cep.engine.functions import fill_computed
 from cep.engine.history_rows import HistoryRows, Int8
 from cep.kernels import layout as y
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.histories import group_rows
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.lists.timeline import Lists
 from cep.nfa.columns import Column
 from cep.nfa.histories import HistoryPlan
 
@@ -122,7 +123,7 @@ def dense_codes(values: Int64) -> tuple[Int64, int]:
 
 
 def build_table(
-    plan: HistoryPlan, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
+    plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
 ) -> HistoryTable:
     """The table of the stored rows, of which the first ones are pinned, and all new events. The stored ones of a key
     stay in their order; if they are `mixed`, they are brought into that of their times.
@@ -141,9 +142,12 @@ def build_table(
     columns[y.COLUMN_KEY] = key[source]
     columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms, new.batch.time_ms[new.rows]])[source]
     columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type, new.batch.event_type[new.rows]])[source]
-    fields = {c.name: _field(c, stored, new, source) for c in plan.kept}
+    fields = {c.name: _field(c, stored, new, source) for c in plan.kept if c.is_read}
     texts = _fill(plan, fields, columns, nulls)
-    texts = fill_computed(plan.columns, texts, 0, columns, nulls)
+    texts = fill_computed(plan.columns, lists, texts, 0, columns, nulls)
+    for number, column in enumerate(plan.columns):
+        if column.is_listed:
+            fields[column.name] = _as_it_was(column, stored, source, columns[number], nulls[number])
     bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
     new_at = source - kept_count
     new_at[new_at < 0] = -1
@@ -161,6 +165,15 @@ def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -
     known = stored.columns.get(column.name)
     before = pa.nulls(len(stored), arrow_type(column.type)) if known is None else known
     return pa.concat_arrays([before, fresh]).take(pa.array(source))
+
+
+def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64, nulls: UInt8) -> pa.Array:
+    """What a list said of each row when it was new, put into the column too; null where it was not asked then."""
+    is_stored = source < len(stored)
+    known = stored.columns.get(column.name)
+    before = pa.nulls(len(stored), arrow_type(column.type)) if known is None else known
+    values[is_stored], nulls[is_stored] = slots(before.take(pa.array(source[is_stored])))
+    return from_slots(values, nulls, column.type)
 
 
 def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:

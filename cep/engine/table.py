@@ -79,7 +79,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     if program.histories is not None:
         known = KnownKeys(encoded.dictionary, codes[len(keyed_state.keys) : len(codes) - len(batch)])
         new = NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary))
-        past = look_back(program.histories, keyed_state.histories, known, new, watermark_ms)
+        past = look_back(program.histories, program.lists, keyed_state.histories, known, new, watermark_ms)
     cut = program.column(CUT)
     if cut >= 0:
         columns[cut, :first_row], _ = slots(keyed_state.events.columns[CUT])
@@ -97,7 +97,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
         _gather(values, batch_rows, columns[number, first_row:])
         if new.null_count:
             _gather(flags, batch_rows, nulls[number, first_row:])
-    texts = fill_computed(program.columns, texts, first_row, columns, nulls)
+    texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)
     image = _image(program, texts)
     constants = image[image[y.HEADER_CONSTANTS] :]
     words = (len(batch) + BLOCK - 1) // BLOCK * (BLOCK // 64)

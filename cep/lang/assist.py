@@ -206,7 +206,10 @@ def meaning(checked: Checked, named: Named) -> str:
     elif named.kind == "list" and named.name in resolved.lists:
         declared = resolved.lists[named.name]
         items = declared.items
-        code = f"list {named.name} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
+        of = "" if declared.of is None else f": {_source(checked, declared.of.span)}"
+        code = f"list {named.name}{of} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
+        if declared.file is not None:
+            code = f"list {named.name}{of} from {_source(checked, declared.file.span)}"
         words = "\n\n".join(part for part in (declared.doc, f"{len(items)} items") if part)
     elif named.kind == "symbol":
         fields = {f.name: f for e in resolved.events.values() for f in e.fields if named.name in f.type.symbols}

@@ -6,13 +6,14 @@ Tested by: tests/lang/test_bind.py
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
-from cep.base.limits import REPETITIONS_MAX, TIME_MS_MAX
+from cep.base.limits import LIST_PARAM_ENTRIES_MAX, REPETITIONS_MAX, TIME_MS_MAX
 from cep.base.schema import Kind
 from cep.lang.check_text import constant_problem
 from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
@@ -47,6 +48,7 @@ from cep.lang.show import show_duration
 from cep.lang.types import INT64_MAX, convert_const
 
 Slot = int | float | bool | str
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _DURATION = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
 # The longest number that is looked at; longer ones fit no slot and cost time to convert.
 _NUMBER_TEXT_MAX = 40
@@ -89,6 +91,7 @@ def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector
         shown = repr(value)[:60]
         help_line = {
             Kind.DURATION: 'write a duration like "10 min"',
+            Kind.LIST: f"write the name of a list, or at most {LIST_PARAM_ENTRIES_MAX} entries: [1, 2]",
             Kind.ENUM: f"symbols: {', '.join(param.type.symbols)}",
             Kind.DECIMAL: f"write a number with at most {param.type.scale} decimals",
         }.get(param.type.kind, "")
@@ -116,6 +119,8 @@ def shown_slot(slot: float | None, param: ParamDecl) -> str:
 
 def _slot(value: object, param: ParamDecl) -> Slot | None:
     kind = param.type.kind
+    if kind is Kind.LIST:
+        return _list(value)
     if kind is Kind.BOOL:
         return value if isinstance(value, bool) else None
     if isinstance(value, bool):
@@ -161,6 +166,17 @@ def _decimal(value: object, scale: int) -> int | None:
     if scaled != scaled.to_integral_value() or abs(scaled) > INT64_MAX:
         return None
     return int(scaled)
+
+
+def _list(value: object) -> str | None:
+    """The name of a list; entries given in place are a name of their own, the JSON of their texts."""
+    if isinstance(value, str):
+        return value if _NAME.fullmatch(value) else None
+    if not isinstance(value, list | tuple) or len(value) > LIST_PARAM_ENTRIES_MAX:
+        return None
+    if not all(isinstance(entry, str | int | float) and not isinstance(entry, bool) for entry in value):
+        return None
+    return json.dumps(sorted({str(entry) for entry in value}), ensure_ascii=False)
 
 
 def _duration(value: object) -> int | None:

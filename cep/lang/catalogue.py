@@ -1,6 +1,7 @@
 """Every code that a diagnostic can have: its title and the long form that `cep explain CODE` prints.
 
-CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure, CEP5xx parameters and their arguments, CEP6xx tests. A code
+CEP1xx syntax, CEP2xx names, CEP3xx types, CEP4xx structure, CEP5xx parameters and their arguments, CEP6xx tests, CEP7xx
+lints, CEP8xx lists. A code
 keeps its meaning for ever; one that is no longer given is not used again.
 Tested by: tests/lang/test_diagnostics.py
 """
@@ -447,6 +448,19 @@ CATALOGUE: dict[str, Entry] = {
         "`# allow(CODE): reason` silences one code on its line, or on the next line when it stands alone. Without a "
         "reason, with an unknown code, or where nothing is found, it hides more than it tells.",
     ),
+    # -------------------------------------------------------------------------------- lists that may change
+    "CEP801": Entry(
+        "list that cannot be read",
+        '`list blocked: string from "blocked.csv"` reads a file beside the one that names it: UTF-8 text with an entry '
+        "a line, or a .csv file with a header, whose column of the list's name counts, else its first one.",
+    ),
+    "CEP802": Entry(
+        "entry of the wrong type",
+        "An entry is what the list is declared to be of: a text, a whole number, a number with so many decimals, or a "
+        "network with no bits behind its prefix length, like 10.0.0.0/8. A list with a wrong entry is not taken.",
+    ),
+    "CEP803": Entry("entry too long", "An entry has a limited number of bytes; who has more has given another file."),
+    "CEP804": Entry("entries that are there twice", "A list holds each entry once; what comes again changes nothing."),
 }
 
 

@@ -66,7 +66,7 @@ class _PatternChecker:
 
     def check(self) -> PatternIR | None:
         errors = self.collector.error_count
-        self.params = check_params(self.pattern, self.collector)
+        self.params = check_params(self.pattern, self.resolved.list_types(), self.collector)
         self.param_types = {p.name: p.type for p in self.params}
         structure = self.pattern.structure
         if structure is None:

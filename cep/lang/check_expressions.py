@@ -234,9 +234,15 @@ class ExpressionChecker:
             return None
         return variable
 
-    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | None:
-        """The list of this name, None after a report."""
+    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
+        """The list of this name, None after a report; of one that may change, or is a parameter, its name."""
+        given = scope.params.get(node.name)
+        if given is not None and given.kind is Kind.LIST:
+            return Param(node.name, given)
         found = scope.definitions.lists.get(node.name)
+        if found is not None and found.of is not None:
+            named = scope.definitions.list_types.get(node.name)
+            return None if named is None else Const(node.name, named)  # its type was reported where it is declared
         if found is None:
             help_line = did_you_mean(node.name, scope.definitions.lists, "lists")
             fix = nearest_fix(node.name, scope.definitions.lists, node.span)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type
-from cep.lang.check_text import text_test
+from cep.lang.check_text import in_list, text_test
 from cep.lang.diagnostics import Fix, Label, Span
-from cep.lang.ir import Binary, BinaryOp, Const, Expr, If, In, Unary
+from cep.lang.ir import Binary, BinaryOp, Const, Expr, If, In, Param, Unary
 from cep.lang.scope import Checker, Scope
 from cep.lang.syntax import (
     BetweenSyntax,
@@ -19,6 +19,7 @@ from cep.lang.syntax import (
     IfSyntax,
     InSyntax,
     IsNullSyntax,
+    ListSyntax,
     Literal,
     NameRef,
     UnarySyntax,
@@ -219,9 +220,13 @@ def between(checker: Checker, node: BetweenSyntax, scope: Scope) -> Expr | None:
 def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
     """`e in [a, b]` or `e in name`."""
     argument = checker.check(node.argument, scope)
-    items = list_items(checker, node.items, scope)
-    if argument is None or items is None:
+    found_list = checker.find_list(node.items, scope) if isinstance(node.items, NameRef) else None
+    if argument is None or (found_list is None and isinstance(node.items, NameRef)):
         return None
+    if isinstance(found_list, Const | Param):
+        listed = in_list(checker, argument, found_list, node.argument, scope)
+        return Unary("not", listed, listed.type) if listed is not None and node.negated else listed
+    items = list_items(node.items, found_list, scope)
     found: list[Expr] = []
     for item, item_scope in items:
         value = checker.check(item, item_scope, argument.type)
@@ -246,14 +251,12 @@ def membership(checker: Checker, node: InSyntax, scope: Scope) -> Expr | None:
 
 
 def list_items(
-    checker: Checker, items: tuple[ExprSyntax, ...] | NameRef, scope: Scope
-) -> list[tuple[ExprSyntax, Scope]] | None:
+    items: tuple[ExprSyntax, ...] | NameRef, found: ListSyntax | None, scope: Scope
+) -> list[tuple[ExprSyntax, Scope]]:
     """The items of a list, each with the scope that its names belong to."""
     if not isinstance(items, NameRef):
         return [(item, scope) for item in items]
-    found = checker.find_list(items, scope)
-    if found is None:
-        return None
+    assert found is not None, "named"
     inside = Scope(scope.definitions, expansions=(*scope.expansions, (items.name, items.span)))
     return [(item, inside) for item in found.items]
 

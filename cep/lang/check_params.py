@@ -5,15 +5,16 @@ Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from cep.base.limits import PARAMS_MAX
-from cep.base.schema import Kind, Type
+from cep.base.schema import Kind, Type, list_kind
 from cep.lang.diagnostics import Collector, Span, did_you_mean
 from cep.lang.ir import Const, ParamDecl
 from cep.lang.resolve import duplicate
 from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, NameRef, ParamSyntax, PatternSyntax, UnarySyntax
-from cep.lang.types import DURATION, convert_const, literal_const, resolve_type
+from cep.lang.types import DURATION, convert_const, literal_const, resolve_list_type, resolve_type
 
 _BOUNDED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.DURATION)
 _ALLOWED = (*_BOUNDED, Kind.BOOL, Kind.STRING, Kind.ENUM)
@@ -23,8 +24,8 @@ _SCALE_LEAST = 2
 Slot = int | float | bool | str
 
 
-def check_params(pattern: PatternSyntax, collector: Collector) -> tuple[ParamDecl, ...]:
-    """The declared parameters that are in order; the others are reported."""
+def check_params(pattern: PatternSyntax, lists: Mapping[str, Type], collector: Collector) -> tuple[ParamDecl, ...]:
+    """The declared parameters that are in order; the others are reported. `lists` are those that may change."""
     found: list[ParamDecl] = []
     spans: dict[str, Span] = {}
     if len(pattern.params) > PARAMS_MAX:
@@ -37,11 +38,14 @@ def check_params(pattern: PatternSyntax, collector: Collector) -> tuple[ParamDec
         spans[param.name] = param.span
         value_type = _type(param, collector)
         if value_type is not None:
-            found.append(_declare(param, value_type, collector))
+            is_list = value_type.kind is Kind.LIST
+            found.append((_list if is_list else _declare)(param, value_type, lists, collector))
     return tuple(found)
 
 
 def _type(param: ParamSyntax, collector: Collector) -> Type | None:
+    if param.type.of is not None:
+        return resolve_list_type(param.type.of, collector)
     value_type = resolve_type(param.type, collector)
     if value_type is None:
         return None
@@ -63,7 +67,25 @@ def _written_scale(node: ExprSyntax) -> int:
     return const.type.scale if const is not None else 0
 
 
-def _declare(param: ParamSyntax, value_type: Type, collector: Collector) -> ParamDecl:
+def _list(param: ParamSyntax, value_type: Type, lists: Mapping[str, Type], collector: Collector) -> ParamDecl:
+    """A list: its default is the name of one that may change."""
+    default = param.default
+    if param.low is not None:
+        collector.add("CEP505", f"values of type {value_type} have no bounds", param.low.span)
+    if default is None:
+        return ParamDecl(param.name, value_type)
+    if not isinstance(default, NameRef) or default.name not in lists:
+        help_line = did_you_mean(default.name, lists, "lists") if isinstance(default, NameRef) else ""
+        declares = f"declare one with `list name: {list_kind(value_type)}`"
+        collector.add("CEP505", "this is not the name of a list that may change", default.span, help_line or declares)
+        return ParamDecl(param.name, value_type)
+    if lists[default.name] != value_type:
+        message = f"`{default.name}` is a {lists[default.name]}, the parameter a {value_type}"
+        collector.add("CEP505", message, default.span)
+    return ParamDecl(param.name, value_type, default.name)
+
+
+def _declare(param: ParamSyntax, value_type: Type, _: Mapping[str, Type], collector: Collector) -> ParamDecl:
     default = _slot(param.default, value_type, collector)
     low = _slot(param.low, value_type, collector)
     high = _slot(param.high, value_type, collector)

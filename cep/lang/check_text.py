@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import DECIMAL_SCALE_MAX, REGEX_CHARS_MAX
-from cep.base.schema import Kind, Type
+from cep.base.schema import Kind, Type, list_kind
 from cep.lang.diagnostics import Fix, Span, did_you_mean, nearest_fix
 from cep.lang.ir import Call, Const, CurrentField, Expr, Param
 from cep.lang.scope import Checker, Scope
@@ -56,6 +56,23 @@ def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
     if node.name in _TIME_FUNCTIONS:
         return _of_time(checker, node, values, scope)
     return text_test(checker, node.name, values, node.arguments, scope)
+
+
+def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr | None:
+    """`value in name`, where the list may change: null before its first version. None after a report."""
+    kind = list_kind(named.type)
+    if kind in ("string", "prefix", "cidr"):
+        if not _is_event_text(checker, f"in {named.type}", value, argument, scope):
+            return None
+    elif kind != str(value.type.as_nullable(nullable=False)):
+        message = f"this is {value.type}, the list is of {kind}"
+        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+        return None
+    elif not isinstance(value, CurrentField):
+        message = f"`in {named.type}` looks at a field of the event under test"
+        checker.collector.add("CEP314", message, argument.span, labels=scope.labels())
+        return None
+    return Call("in_list", (value, named), BOOL.as_nullable())
 
 
 def text_test(

@@ -24,7 +24,7 @@ CLAUSE_WORDS = ("seq", "where", "skip", "emit", "produce")  # reserved; `over al
 DECLARATIONS = {
     "event": ("{",),
     "import": (),
-    "list": ("=",),
+    "list": ("=", ":"),
     "define": ("(", "="),
     "pattern": ("(", "by", "{"),
     "test": (),

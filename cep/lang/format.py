@@ -97,7 +97,10 @@ def _simple(group: list[Piece]) -> list[Line]:
 
 def _list(group: list[Piece]) -> list[Line]:
     """`list name = [a, b]`: on one line if it fits there, else the items between the brackets."""
-    head, items = group[:4], group[4:-1]
+    if not any(p.text == "[" for p in group):
+        return flow(group, Layout(0))
+    start = next(i for i, p in enumerate(group) if p.text == "[") + 1
+    head, items = group[:start], group[start:-1]
     if _is_short(group):
         return [Line(0, joined(group), group[-1].trail)]
     lines = flow(head, Layout(0))

@@ -24,7 +24,8 @@ from cep.base.schema import Type
 @dataclass(frozen=True, slots=True)
 class Const:
     """A constant. `value` is the slot's content: scaled int for DECIMAL, ms for TIME and DURATION, bool for BOOL,
-    the symbol's code for ENUM, str for text, float for FLOAT, None for null."""
+    the symbol's code for ENUM, str for text, float for FLOAT, None for null, for LIST its name or the JSON of its
+    entries."""
 
     value: int | float | bool | str | None
     type: Type
@@ -134,7 +135,7 @@ class If:
 CallFn = Literal[
     "least", "greatest", "sqrt", "sin", "cos", "asin", "distance_km", "round", "floor", "ceil",
     "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
-    "hour", "weekday", "date",
+    "hour", "weekday", "date", "in_list",
 ]  # fmt: skip
 
 
@@ -147,6 +148,8 @@ class Call:
     The text functions have as first argument a CurrentField of text, or lower, upper or substring of one; the others
     are constants. substring(text, start, length) counts characters from 1, without length to the end. `matches` finds
     the RE2 expression anywhere in the text. in_cidr is null for what is no address.
+    in_list(field, name) asks a list that may change, in the version that the event's time sees: null before the first,
+    and of what is no address for a list of networks. The name is of type LIST, the field of text or a number.
     hour (0 to 23), weekday (1 is Monday) and date (TIME, the start of the day) take a CurrentField of kind TIME and the
     name of a zone.
     """

@@ -86,8 +86,11 @@ def parse_pattern(cursor: Cursor) -> PatternSyntax:
 
 
 def parse_type(cursor: Cursor) -> TypeSyntax:
-    """`decimal(2)?`, `enum(a, b)`, `string`."""
+    """`decimal(2)?`, `enum(a, b)`, `string`, `list of prefix`."""
     name = cursor.name("a type")
+    if name.text == "list" and cursor.accept("of"):
+        of = parse_type(cursor)
+        return TypeSyntax(name.text, name.span.to(of.span), of=of)
     scale: int | None = None
     symbols: list[NameRef] = []
     if cursor.at("(") and cursor.token.line == name.line:

@@ -23,6 +23,7 @@ from cep.lang.syntax import (
     FileSyntax,
     ImportSyntax,
     ListSyntax,
+    Literal,
     NameRef,
 )
 
@@ -80,8 +81,18 @@ class _Parser:
         cursor = self.cursor
         doc = cursor.take().doc
         name = cursor.name("the name of the list")
-        cursor.expect("=", "after the name of the list")
-        return ListSyntax(name.text, name.span, parse_list(cursor), doc)
+        if not cursor.accept(":"):
+            cursor.expect("=", "after the name of the list")
+            return ListSyntax(name.text, name.span, parse_list(cursor), doc)
+        of = parse_type(cursor)
+        if cursor.accept("="):
+            return ListSyntax(name.text, name.span, parse_list(cursor), doc, of)
+        if not cursor.accept("from"):
+            return ListSyntax(name.text, name.span, (), doc, of)
+        if cursor.token.kind is not TokenKind.STRING:
+            cursor.fail(f"expected a file in double quotes, found {cursor.shown()}")
+        token = cursor.take()
+        return ListSyntax(name.text, name.span, (), doc, of, Literal(str(token.value), token.span))
 
     def _define(self) -> DefineSyntax:
         cursor = self.cursor

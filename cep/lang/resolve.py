@@ -28,7 +28,7 @@ from cep.lang.syntax import (
     PatternTestSyntax,
     UnarySyntax,
 )
-from cep.lang.types import resolve_type, same
+from cep.lang.types import resolve_list_type, resolve_type, same
 
 TIME_FIELD = "event_time"
 ListValue = int | float | str | bool | Decimal
@@ -58,11 +58,18 @@ class Resolved:
 
     @property
     def definitions(self) -> Definitions:
-        return Definitions(self.lists, self.defines, partial=self.partial)
+        return Definitions(self.lists, self.defines, self.list_types(), self.partial)
 
     def list_values(self) -> dict[str, tuple[ListValue, ...]]:
-        """The constants of each list: durations in milliseconds, enum symbols by name."""
-        return {name: tuple(_list_value(item) for item in found.items) for name, found in self.lists.items()}
+        """The constants of each list: durations in milliseconds, enum symbols by name. Not of lists that may change."""
+        constant = {name: found for name, found in self.lists.items() if found.of is None}
+        return {name: tuple(list_value(item) for item in found.items) for name, found in constant.items()}
+
+    def list_types(self) -> dict[str, Type]:
+        """What the lists that may change are of, those with a mistake in it left out."""
+        ignored = Collector()
+        found = {n: resolve_list_type(d.of, ignored) for n, d in self.lists.items() if d.of is not None}
+        return {name: type_ for name, type_ in found.items() if type_ is not None}
 
 
 class _Named(Protocol):
@@ -202,6 +209,8 @@ def _list_kind(item: ExprSyntax) -> str | None:
 
 
 def _check_list(declared: ListSyntax, collector: Collector) -> None:
+    if declared.of is not None:
+        resolve_list_type(declared.of, collector)
     kinds = [_list_kind(item) for item in declared.items]
     for item, kind in zip(declared.items, kinds, strict=True):
         if kind is None:
@@ -211,9 +220,10 @@ def _check_list(declared: ListSyntax, collector: Collector) -> None:
             collector.add("CEP313", f"this item is a {kind}, the others are not", item.span, labels=labels)
 
 
-def _list_value(item: ExprSyntax) -> ListValue:
+def list_value(item: ExprSyntax) -> ListValue:
+    """The constant that is written as an item of a list."""
     if isinstance(item, UnarySyntax):
-        inner = _list_value(item.argument)
+        inner = list_value(item.argument)
         return inner if isinstance(inner, str) else -inner
     if isinstance(item, DurationLiteral):
         return item.ms

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from cep.base.schema import EventType, Type
 from cep.lang.diagnostics import Collector, Label, Span
-from cep.lang.ir import Expr
+from cep.lang.ir import Const, Expr, Param
 from cep.lang.syntax import DefineSyntax, ExprSyntax, ListSyntax, NameRef
 
 
@@ -48,6 +48,7 @@ class Definitions:
 
     lists: Mapping[str, ListSyntax] = field(default_factory=dict)
     defines: Mapping[str, DefineSyntax] = field(default_factory=dict)
+    list_types: Mapping[str, Type] = field(default_factory=dict)  # of those that may change
     partial: Collection[str] = ()
 
 
@@ -99,5 +100,5 @@ class Checker(Protocol):
     def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
         """The variable of this name if its events may be spoken of here, None after a report."""
 
-    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | None:
-        """The list of this name, None after a report."""
+    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
+        """The list of this name, None after a report; of one that may change, or is a parameter, its name."""

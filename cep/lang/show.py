@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from cep.base.schema import Kind, Type
+from cep.base.schema import Kind, Type, list_kind
 from cep.lang.ir import (
     Aggregate,
     Binary,
@@ -114,6 +114,11 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
             parts = [_show(part, owner)[0] for part in (expr.condition, expr.then, expr.otherwise)]
             return f"if {parts[0]} then {parts[1]} else {parts[2]}", 0
         case Call():
+            if expr.fn == "in_list":
+                return (
+                    f"{_within(expr.arguments[0], owner, _COMPARISON + 1)} in {_listed(expr.arguments[1])}",
+                    _COMPARISON,
+                )
             if expr.fn in ("like", "matches"):
                 sides = [_within(a, owner, _COMPARISON + 1) for a in expr.arguments]
                 return f" {expr.fn} ".join(sides), _COMPARISON
@@ -122,6 +127,13 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
             return _history(expr), _ATOM
         case _:
             return type(expr).__name__, _ATOM
+
+
+def _listed(named: Expr) -> str:
+    """The name of a list, or the entries that a rule gives. Lists of two kinds may have one name."""
+    name = named.name if isinstance(named, Param) else str(named.value) if isinstance(named, Const) else ""
+    kind = list_kind(named.type)
+    return name if kind == "string" else f"{name}: {kind}"
 
 
 def _history(expr: History) -> str:

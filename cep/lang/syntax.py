@@ -274,13 +274,14 @@ class ChoiceSyntax:
 
 @dataclass(frozen=True, slots=True)
 class TypeSyntax:
-    """`decimal(2)?`, `enum(a, b)`, `string`."""
+    """`decimal(2)?`, `enum(a, b)`, `string`; `list of prefix`, where `of` is what the list is of."""
 
     name: str
     span: Span
     scale: int | None = None
     symbols: tuple[NameRef, ...] = ()
     nullable: bool = False
+    of: TypeSyntax | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,12 +315,14 @@ class ImportSyntax:
 
 @dataclass(frozen=True, slots=True)
 class ListSyntax:
-    """`list name = [items]`."""
+    """`list name = [items]`; with a type its entries may change: `list name: string = [items]`, `… from "file"`."""
 
     name: str
     span: Span
     items: tuple[ExprSyntax, ...]
     doc: str = ""
+    of: TypeSyntax | None = None
+    file: Literal | None = None
 
 
 @dataclass(frozen=True, slots=True)

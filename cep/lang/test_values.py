@@ -21,6 +21,8 @@ def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector)
     A TIME is written as the time since the start of the test, like those of events.
     """
     if isinstance(node, NameRef):
+        if value_type.kind is Kind.LIST:
+            return Const(node.name, value_type)
         if node.name in value_type.symbols:
             return Const(value_type.symbols.index(node.name), value_type)
         if value_type.kind is Kind.ENUM:

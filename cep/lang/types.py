@@ -10,7 +10,7 @@ import math
 from decimal import Decimal
 
 from cep.base.limits import DECIMAL_SCALE_MAX
-from cep.base.schema import Kind, Type
+from cep.base.schema import Kind, Type, list_type
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.ir import Binary, Cast, Const, Expr
 from cep.lang.syntax import Literal, TypeSyntax
@@ -24,7 +24,8 @@ TIME = Type(Kind.TIME)
 NULL = Type(Kind.NULL, nullable=True)
 INT64_MAX = 2**63 - 1
 
-_NAMED = {k.value: k for k in Kind if k is not Kind.NULL}
+_NAMED = {k.value: k for k in Kind if k not in (Kind.NULL, Kind.LIST)}
+LIST_KINDS = ("string", "int", "prefix", "cidr")
 _ORDERED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TIME, Kind.DURATION)
 
 
@@ -53,6 +54,17 @@ def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
             collector.add("CEP212", "an enum names its symbols", syntax.span, "write `enum(approved, declined)`")
         return None if twice or not names else Type(kind, syntax.nullable, 0, names)
     return Type(kind, syntax.nullable)
+
+
+def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
+    """The type of a list whose entries are written so, None after a report."""
+    if of.name in LIST_KINDS and of.scale is None and not of.symbols and not of.nullable:
+        return list_type(of.name)
+    if of.name == "decimal" and of.scale is not None and of.scale <= DECIMAL_SCALE_MAX and not of.nullable:
+        return list_type(f"decimal({of.scale})")
+    help_line = did_you_mean(of.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
+    collector.add("CEP212", "this is not what a list can be of", of.span, help_line)
+    return None
 
 
 def is_ordered(value_type: Type) -> bool:

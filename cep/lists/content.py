@@ -40,12 +40,8 @@ class Content:
     @property
     def digest(self) -> str:
         """Equal for lists of one kind with the same entries, however they came about. 32 hexadecimal digits."""
-        words = 0
-        for number in range(2):
-            parts = ((part.digest >> (64 * number)) & (2**64 - 1) for part in (self.base, self.added, self.removed))
-            base, added, removed = parts
-            words |= ((base + added - removed) % 2**64) << (64 * number)
-        return f"{words:032x}"
+        parts = zip(self.base.digest, self.added.digest, self.removed.digest, strict=True)
+        return "".join(f"{(base + added - removed) % 2**64:016x}" for base, added, removed in parts)
 
     def changed(self, change: ChangeKind, keys: Keys) -> Content:
         """After a change. Cost: that of the keys and of what differs from the base; a replacement, and one that makes a

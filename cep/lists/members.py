@@ -1,6 +1,7 @@
 """Keys → a set that answers in constant time, in memory or as a file that processes share through the page cache.
 
-    file    "CEPLIST1" | int64 keys, buckets, bytes of keys, kinds of lengths | the five arrays, each at a multiple of 8
+    file    "CEPLIST1" | int64 keys, buckets, bytes of keys, kinds of lengths | two words of the digest
+            | the five arrays, each at a multiple of 8
 
 A file is written once, under another name and renamed, and then only ever mapped: a process that uses a list has one
 copy of it, and processes of one machine share that copy.
@@ -23,21 +24,25 @@ from cep.kernels.members import copy_keys, distinct, keys_within
 from cep.lists.entries import Keys
 
 _MAGIC = np.frombuffer(b"CEPLIST1", np.uint8)
-_HEADER = 40  # magic and four int64
+_HEADER = 56  # magic, four int64 and the digest
 LENGTHS = 2 * 129  # of prefixes of networks; texts have at most LIST_ENTRY_BYTES_MAX
-_SEEDS = (0, 0x5851F42D4C957F2D)
+_SECOND_SEED = 0x5851F42D4C957F2D
 
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
     """A set of keys (kernels/members.py). Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data
-    uint8[bytes], lengths uint8[LENGTHS]: which lengths of prefixes occur."""
+    uint8[bytes], lengths uint8[LENGTHS]: which lengths of prefixes occur.
+
+    `digest` are two 64-bit words, each the sum of one hash of the keys: that of a union of disjoint sets is the sum of
+    theirs."""
 
     first: Int64
     hashes: UInt64
     offsets: Int64
     data: UInt8
     lengths: UInt8
+    digest: tuple[int, int]
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -57,16 +62,6 @@ class KeySet:
         keys_within(self.members, keys.offsets, keys.data, out)
         return out.astype(bool)
 
-    @property
-    def digest(self) -> int:
-        """128 bits that are the sum of those of the keys: those of a union of disjoint sets are the sum of theirs."""
-        found = 0
-        for number, seed in enumerate(_SEEDS):
-            hashes = np.empty(len(self), np.uint64)
-            hash_texts(self.offsets, self.data, seed, hashes)
-            found |= int(hashes.sum(dtype=np.uint64)) << (64 * number)
-        return found
-
 
 def build(keys: Keys, kind: str) -> KeySet:
     """The set of these keys, each once. Cost: a sort of their hashes."""
@@ -83,7 +78,10 @@ def build(keys: Keys, kind: str) -> KeySet:
     number = ((hashes >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
     first = np.zeros(buckets + 1, np.int64)
     np.cumsum(np.bincount(number.astype(np.int64), minlength=buckets), out=first[1:])
-    return KeySet(first, hashes, offsets, data, _lengths(offsets, data, kind))
+    other = np.empty(len(order), np.uint64)
+    hash_texts(offsets, data, _SECOND_SEED, other)
+    digest = int(hashes.sum(dtype=np.uint64)), int(other.sum(dtype=np.uint64))
+    return KeySet(first, hashes, offsets, data, _lengths(offsets, data, kind), digest)
 
 
 def _lengths(offsets: Int64, data: UInt8, kind: str) -> UInt8:
@@ -121,7 +119,8 @@ def write(path: Path, members: KeySet) -> None:
     sizes = np.array([len(members), len(members.first) - 1, len(members.data), LENGTHS], np.int64)
 
     def fill(file: BinaryIO) -> None:
-        for array in (_MAGIC, sizes, members.first, members.hashes, members.offsets, members.lengths, members.data):
+        arrays = (members.first, members.hashes, members.offsets, members.lengths, members.data)
+        for array in (_MAGIC, sizes, np.array(members.digest, np.uint64), *arrays):
             file.write(np.ascontiguousarray(array).view(np.uint8).data)
             file.write(bytes(-file.tell() % 8))
 
@@ -140,7 +139,7 @@ def mapped(path: Path) -> KeySet:
         raise StateCorruptError(f"the list {path} cannot be read ({error}); restore it with the checkpoint") from error
     if len(whole) < _HEADER or not np.array_equal(whole[:8], _MAGIC):
         raise StateCorruptError(f"{path} is not the file of a list; restore it with the checkpoint")
-    count, buckets, size, lengths = whole[8:_HEADER].view(np.int64).tolist()
+    count, buckets, size, lengths = whole[8:40].view(np.int64).tolist()
     parts: list[np.ndarray] = []
     at = _HEADER
     for bytes_count in (8 * (buckets + 1), 8 * count, 8 * (count + 1), lengths, size):
@@ -149,4 +148,5 @@ def mapped(path: Path) -> KeySet:
     if at != len(whole) or lengths != LENGTHS:
         raise StateCorruptError(f"{path} has {len(whole)} bytes instead of {at}; restore it with the checkpoint")
     first, hashes, offsets, flags, data = parts
-    return KeySet(first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags)
+    one, other = whole[40:_HEADER].view(np.uint64).tolist()
+    return KeySet(first.view(np.int64), hashes.view(np.uint64), offsets.view(np.int64), data, flags, (one, other))

@@ -33,6 +33,9 @@ from pydantic import (
 
 from cep.base.limits import (
     CONTROL_RECORD_BYTES_MAX,
+    LIST_ENTRIES_MAX,
+    LIST_PARAM_ENTRIES_MAX,
+    LIST_PARTS_MAX,
     PARAMS_MAX,
     RULE_FILE_BYTES_MAX,
     RULE_ID_CHARS_MAX,
@@ -46,6 +49,7 @@ from cep.model.problem import Problem, problems_of
 _INT64_MAX = 2**63 - 1
 _TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that datetime can write
 _NAME = r"^[a-z][a-z0-9_]*$"
+_LIST_OF = r"^(string|int|prefix|cidr|decimal\([0-9]\))$"
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DURATION = re.compile(r"(\d{1,9}) ?(ms|s|min|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -110,7 +114,14 @@ def _param(value: object) -> object:
         return value
     if isinstance(value, str) and len(value) <= RULE_TEXT_CHARS_MAX:
         return value
-    raise ValueError("should be a number, true, false, or a short text such as an enum's symbol or `10 min`")
+    if isinstance(value, list) and len(value) <= LIST_PARAM_ENTRIES_MAX:
+        if all(isinstance(entry, int | float | str) and not isinstance(entry, bool) for entry in value):
+            return value
+        raise ValueError("should be a list of numbers or texts")
+    raise ValueError(
+        "should be a number, true, false, a short text such as an enum's symbol or `10 min`, or a list of at most "
+        f"{LIST_PARAM_ENTRIES_MAX} numbers and texts"
+    )
 
 
 def _message(value: str) -> str:
@@ -124,9 +135,9 @@ UtcTime = Annotated[str, BeforeValidator(_time), WithJsonSchema({"type": "string
 Date = Annotated[str, BeforeValidator(_date), WithJsonSchema({"type": "string", "format": "date"})]
 DurationText = Annotated[str, BeforeValidator(_duration), WithJsonSchema({"type": "string", "examples": ["10 min"]})]
 ParamValue = Annotated[
-    bool | int | float | str,
+    bool | int | float | str | list[int | float | str],
     PlainValidator(_param),
-    WithJsonSchema({"type": ["boolean", "integer", "number", "string"]}),
+    WithJsonSchema({"type": ["boolean", "integer", "number", "string", "array"]}),
 ]
 RuleId = Annotated[str, Field(pattern=_NAME, max_length=RULE_ID_CHARS_MAX)]
 Version = Annotated[int, Field(ge=1, le=2**31 - 1)]  # an int32 on every alert
@@ -268,6 +279,34 @@ class SnoozeRecord(_Change):
         return utc_ms(self.until)
 
 
+ListEntry = int | float | str
+
+
+class ListRecord(_Change):
+    """Change what a list holds. Versions of a list count up by one; `add` and `remove` change the version before,
+    `replace` gives all entries, from whatever version on.
+
+    A version may be divided into `parts` records, each with its `part` (from 1 on); it holds once all are there.
+    `stored` names entries that the job has, in the place of `entries`: jobs write it for themselves.
+    """
+
+    kind: Literal["list"] = "list"
+    of: Annotated[str, Field(pattern=_LIST_OF)]
+    change: Literal["replace", "add", "remove"]
+    entries: Annotated[list[ListEntry], Field(max_length=LIST_ENTRIES_MAX)] = []
+    part: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
+    parts: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
+    stored: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_part(self) -> Self:
+        if self.part > self.parts:
+            raise ValueError(f"`part` {self.part} is above `parts` {self.parts}")
+        if self.stored is not None and self.entries:
+            raise ValueError("`entries` and `stored` exclude each other")
+        return self
+
+
 class HeartbeatRecord(_Strict):
     """No event before `event_time` is to be expected: moves the watermark while the sources are idle."""
 
@@ -283,10 +322,11 @@ class HeartbeatRecord(_Strict):
 
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
-ControlRecord = RuleChange | SnoozeRecord | HeartbeatRecord
+ControlRecord = RuleChange | SnoozeRecord | ListRecord | HeartbeatRecord
 
 _MODELS: tuple[type[BaseModel], ...] = (
-    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, HeartbeatRecord,
+    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, ListRecord,
+    HeartbeatRecord,
 )  # fmt: skip
 _KINDS = tuple(str(model.model_fields["kind"].default) for model in _MODELS)
 _RECORDS: TypeAdapter[ControlRecord] = TypeAdapter(Annotated[ControlRecord, Field(discriminator="kind")])
@@ -308,6 +348,8 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 def topic_key(record: ControlRecord) -> str:
     """The key of a record in the control topic. Compaction keeps the last record of each key, so a job that reads the
     topic from its start comes to the same rules: a shadow does not take away the live version that it stands beside.
+    Each record of a list has a key of its own, because what a list holds is the sum of them; whoever replaces a list
+    forgets the keys before.
     """
     match record:
         case UpsertRecord(id=name, status="shadow"):
@@ -320,6 +362,8 @@ def topic_key(record: ControlRecord) -> str:
             return f"{name}/pause"
         case SnoozeRecord(id=name, key=key):
             return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
+        case ListRecord(id=name, of=of, version=version, part=part):
+            return f"list:{name}/{of}/{version}/{part}"
         case HeartbeatRecord():
             return "heartbeat"
 

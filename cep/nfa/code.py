@@ -67,7 +67,7 @@ class ColumnNumbers(Protocol):
 # Functions of one event's text or time: the engine computes a column for them before any code runs.
 COLUMN_FUNCTIONS = (
     "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
-    "hour", "weekday", "date",
+    "hour", "weekday", "date", "in_list",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from cep.kernels import layout as y
 from cep.lang.ir import Call, CurrentField, History
 from cep.lang.show import show_expr
 
+IN_LIST = "in_list"  # the function of a field that asks a list; how it answers for an event never changes
 # The column that says of an event which histories lack older events there: a set of `cut_bit`s.
 CUT = "history cut"
 HISTORY = "history"
@@ -44,6 +45,12 @@ class Column:
     def is_read(self) -> bool:
         """Whether the column is a field of the events, as they come."""
         return not (self.derived or self.computed or self.history)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the column says if a value is in a list. What it says of an event is kept with the event: the list
+        may be another one by the time that its past is asked for."""
+        return self.computed is not None and self.computed.fn == IN_LIST
 
 
 class ColumnMap:

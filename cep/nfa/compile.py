@@ -16,6 +16,7 @@ from cep.base.limits import PIECES_KEPT_MAX, SYMBOLS_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.given_lists import in_place_problems
 from cep.nfa.link import link
 from cep.nfa.piece import Piece, compile_piece
 from cep.nfa.program import Program
@@ -83,12 +84,13 @@ def compiler_of(schema: Schema) -> Compiler:
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
-    """Why a checked, bound pattern cannot be compiled: limits of the automaton. Empty if it can."""
+    """Why a checked, bound pattern cannot be compiled: limits of the automaton, wrong entries of a list that the rule
+    gives in place. Empty if it can."""
     try:
         compiler_of(schema).check(pattern)
     except CompileError as error:
         return [str(error)]
-    return []
+    return in_place_problems(pattern)
 
 
 def compile_rules(schema: Schema, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:

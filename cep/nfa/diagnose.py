@@ -1,4 +1,4 @@
-"""Checked patterns → those that also compile, the others with a diagnostic at the place where they fail.
+"""Checked patterns → those that also compile, the others with a diagnostic at the place where they fail; so of lists.
 
 The check of the language knows neither the automaton nor its limits. A parameter without a default stands for its least
 value here: what does not compile with that compiles with no other.
@@ -19,6 +19,7 @@ from cep.lang.syntax import VariableSyntax
 from cep.lang.walk import nodes
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.given_lists import given_lists
 from cep.nfa.positions import Automaton, build
 from cep.nfa.refusal import CompileError
 
@@ -37,6 +38,7 @@ def compilable(checked: Checked) -> Checked:
     """
     refused = {name: _refusal(pattern, checked.schema) for name, pattern in checked.patterns.items()}
     found = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
+    found += given_lists(checked).diagnostics
     if not found:
         return checked
     room = max(0, DIAGNOSTICS_MAX - len(checked.diagnostics))
@@ -76,6 +78,8 @@ def _least(param: ParamDecl) -> object:
         return param.type.symbols[0]
     if param.type.kind is Kind.BOOL:
         return False
+    if param.type.kind is Kind.LIST:
+        return []
     if param.type.is_text:
         return ""
     if param.type.kind is Kind.DECIMAL:

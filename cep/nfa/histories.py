@@ -95,8 +95,8 @@ class HistoryPlan:
 
     @property
     def kept(self) -> tuple[Column, ...]:
-        """The columns that are kept of past events."""
-        return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read)
+        """The columns that are kept of past events: fields, and what lists said of them."""
+        return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read or c.is_listed)
 
     @property
     def events_max(self) -> int:

@@ -8,12 +8,13 @@ Tested by: tests/nfa/test_compile.py
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import overload
 
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.lists.timeline import Lists
 from cep.nfa.code import VectorProgram
 from cep.nfa.columns import Column
 from cep.nfa.deployed import DeployedRule, RuleIdentity
@@ -91,7 +92,8 @@ class Program:
     `places` are (identity, first NFA state, how many) of each rule. The first columns are layout.COLUMNS_FIXED that
     every program has. Rule n reacts to the predicates relevance[relevance_first[n] : relevance_first[n + 1]], of which
     -1 is all events. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
-    `compared` are the rules of which a version is in shadow: what each version costs is counted.
+    `compared` are the rules of which a version is in shadow: what each version costs is counted. `lists` are what its
+    rules may ask, as they are now: they are no part of what was compiled.
     """
 
     schema: Schema
@@ -115,12 +117,13 @@ class Program:
     fingerprint: str
     handovers: tuple[tuple[int, int, int], ...] = ()
     compared: tuple[int, ...] = ()
+    lists: Lists = field(default_factory=dict)
 
     @property
     def columns_read(self) -> tuple[str, ...]:
         """The columns of an EventBatch that matching looks at."""
         own = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
-        past = [] if self.histories is None else [c.name for c in self.histories.kept]
+        past = [] if self.histories is None else [c.name for c in self.histories.kept if c.is_read]
         return tuple(dict.fromkeys((*own, *past)))
 
     def relevant_to(self, rule: int) -> Int32:

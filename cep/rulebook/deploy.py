@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from cep.base.schema import EventType, Field, Kind, Schema
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import load_text
-from cep.model.rule import ControlRecord, UpsertRecord
+from cep.lists.store import ListStore
+from cep.model.rule import ControlRecord, ListRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 
 
@@ -43,16 +44,21 @@ class Deployment:
         return tuple(self.rulebook.domains())
 
 
-def deploy(records: Iterable[ControlRecord]) -> Deployment:
-    """Apply records in their order, before any event has been seen: each version gets the interval it asks for."""
+def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None) -> Deployment:
+    """Apply records in their order, before any event has been seen: each version gets the interval it asks for.
+
+    `lists` has the entries that list records name (files.read_lists).
+    """
     given = list(records)
     schema = schema_of(record for record in given if isinstance(record, UpsertRecord))
-    rulebook = Rulebook(schema, None)
+    rulebook = Rulebook(schema, None, lists)
     set_aside: list[SetAside] = []
     for record in given:
         outcome = rulebook.apply(record, None)
         if outcome.kind == "refused" and isinstance(record, UpsertRecord):
             set_aside.append(SetAside(record.id, record.version, outcome.reason, outcome.diagnostics, record.source))
+        elif outcome.kind == "refused" and isinstance(record, ListRecord):
+            set_aside.append(SetAside(f"list {record.id}", record.version, outcome.reason, (), ""))
     return Deployment(schema, rulebook, tuple(set_aside))
 
 

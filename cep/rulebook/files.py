@@ -5,12 +5,26 @@ Tested by: tests/rulebook/test_files.py
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.limits import RULE_FILE_BYTES_MAX
-from cep.lang.load import bundle_source
-from cep.model.rule import ControlRecord, RuleFile, UpsertRecord, parse_control, parse_rule_file, upsert_of
+from cep.lang.load import bundle_source, load_files
+from cep.lists.store import ListStore, given_name
+from cep.model.rule import (
+    ControlRecord,
+    ListRecord,
+    RuleFile,
+    UpsertRecord,
+    parse_control,
+    parse_rule_file,
+    upsert_of,
+)
+from cep.nfa.given_lists import GivenList, given_lists
+
+_LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
@@ -31,6 +45,55 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
         else:
             problems.extend(f"{path}: {problem}" for problem in result)
     return records, problems
+
+
+def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
+    """The lists that the patterns of a folder's rules declare with entries.
+
+    Returns: each list once, and one line for each problem. Two files may declare a list if they say the same.
+    """
+    found: dict[tuple[str, str], tuple[GivenList, Path]] = {}
+    problems: list[str] = []
+    for path in sorted({path.parent / rule.file for path, rule in _rule_files(directory)}):
+        if not _may_declare(path):
+            continue
+        given = given_lists(load_files([path]))
+        problems += [f"{path}: {d.code} {d.message}" for d in given.diagnostics if d.is_error]
+        for at, declared in given.lists.items():
+            known, elsewhere = found.setdefault(at, (declared, path))
+            if known.content.digest != declared.content.digest:
+                problems.append(f"{path}: $: the list `{at[0]}` holds something else in {elsewhere}")
+    return [declared for _, (declared, _) in sorted(found.items())], problems
+
+
+def read_lists(directory: Path, store: ListStore) -> tuple[list[ListRecord], list[str]]:
+    """The declared lists as first versions of a job that begins; their entries go into `store`.
+
+    Returns: a record for each, and one line for each problem. Raises: StoreError if the store cannot be written.
+    """
+    found, problems = declared_lists(directory)
+    return [_list_record(declared, store) for declared in found], problems
+
+
+def _list_record(given: GivenList, store: ListStore) -> ListRecord:
+    name = given_name(given.kind, given.content.digest)
+    store.put(name, lambda: given.content.base)
+    return ListRecord(id=given.name, of=given.kind, version=1, change="replace", stored=name)
+
+
+def _rule_files(directory: Path) -> Iterator[tuple[Path, RuleFile]]:
+    for path in sorted(directory.glob("*.toml")):
+        rule = read_rule_file(path)
+        if rule is not None:
+            yield path, rule
+
+
+def _may_declare(path: Path) -> bool:
+    """Whether a pattern file or one that it imports may declare a list: reading a file whole takes a while."""
+    try:
+        return _LIST.search(bundle_source(path)) is not None
+    except UsageError:
+        return False  # `read_rules` says why
 
 
 def read_rule_file(path: Path) -> RuleFile | None:

@@ -1,7 +1,8 @@
 """What a version of a rule means → a hash that formatting, comments and the rest of the pattern's file do not change.
 
 The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn, with the
-parameters and all else that decides the alerts. It is on every alert, and `rules.lock` ties a version to it.
+parameters and all else that decides the alerts, but not what a list holds that may change. It is on every alert, and
+`rules.lock` ties a version to it.
 Tested by: tests/rulebook/test_meaning.py
 """
 
@@ -14,7 +15,7 @@ from functools import lru_cache
 
 from cep.lang.diagnostics import Collector
 from cep.lang.lexer import Token, TokenKind, lex
-from cep.model.rule import UpsertRecord
+from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED = ("event", "list", "define", "pattern")
 _STARTS = (*_NAMED, "test", "import")
@@ -63,7 +64,15 @@ def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
             starts.append(number)
     for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
         if tokens[start].text in _NAMED:
-            yield tokens[start].text, tokens[start + 1].text, _without_last_commas(tokens[start:end])
+            yield tokens[start].text, tokens[start + 1].text, _without_last_commas(_meant(tokens[start:end]))
+
+
+def _meant(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    """Of a list that may change what it is of, but not what it holds: that has versions of its own."""
+    if tokens[0].text != "list" or tokens[2].text != ":":
+        return tokens
+    held = (number for number, token in enumerate(tokens) if token.text in ("=", "from") and number > 3)
+    return tokens[: next(held, len(tokens))]
 
 
 def _without_last_commas(tokens: tuple[Token, ...]) -> list[Token]:
@@ -83,5 +92,7 @@ def _spelled(token: Token) -> str:
     return token.text
 
 
-def _one_number(value: bool | float | str) -> bool | float | str:
+def _one_number(value: ParamValue) -> ParamValue:
+    if isinstance(value, list):
+        return sorted(str(entry) for entry in value)
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -16,12 +16,13 @@ class Outcome:
     """What became of one control record.
 
     applied: the epoch went up by one. ignored: the record is older than what is known, or no change at all.
+    waiting: a part of a version of a list; nothing holds before the others, or the version before it, are there.
     refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
     `from_ms` is the event time that the change holds from, `late_ms` by how much it came too late: events of this span
     were matched without it.
     """
 
-    kind: Literal["applied", "ignored", "refused"]
+    kind: Literal["applied", "ignored", "waiting", "refused"]
     reason: str = ""
     diagnostics: tuple[Diagnostic, ...] = ()
     late_ms: int = 0
@@ -73,12 +74,26 @@ class SnoozeReport:
 
 
 @dataclass(frozen=True, slots=True)
+class ListReport:
+    """The last version of a list: from when on it holds (ms UTC), how many entries, and a hash that is equal for equal
+    entries. Version 0 is none yet; `waiting` are versions that lack parts, or the version before them."""
+
+    name: str
+    of: str
+    version: int
+    from_ms: int
+    entries: int
+    digest: str
+    waiting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RulebookReport:
     """What `cep` and the runners print of a rulebook. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job that has got the same records,
     in whatever order. `last_versions` are those of all rules that are known, the retired ones too; `paused` those that
-    are paused now or will be.
+    are paused now or will be. `lists_missing` are (name, what it is of) of lists that rules ask and nobody has given.
     """
 
     epoch: int
@@ -89,6 +104,8 @@ class RulebookReport:
     snoozes: tuple[SnoozeReport, ...]
     snooze_versions: tuple[tuple[str, str | None, int], ...]
     refused: tuple[Refusal, ...]
+    lists: tuple[ListReport, ...]
+    lists_missing: tuple[tuple[str, str], ...]
     applied_count: int
     ignored_count: int
     refused_count: int

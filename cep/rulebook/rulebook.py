@@ -30,9 +30,11 @@ from typing import Any
 from cep.base.limits import PAUSES_PER_RULE_MAX, RULES_MAX, TIME_MS_MAX, VERSIONS_PER_RULE_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
+from cep.lists.store import ListStore
 from cep.model.rule import (
     ControlRecord,
     HeartbeatRecord,
+    ListRecord,
     PauseRecord,
     ResumeRecord,
     RetireRecord,
@@ -42,6 +44,7 @@ from cep.model.rule import (
     UpsertRecord,
 )
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.given_lists import asked_lists
 from cep.rulebook.carry import same_automaton
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.intervals import (
@@ -56,6 +59,7 @@ from cep.rulebook.intervals import (
     start_of,
     with_turns,
 )
+from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
 from cep.rulebook.snoozes import Snoozes
@@ -125,7 +129,9 @@ class Known:
 class Rulebook:
     """The rules of one job. `key_domains` are the keys that it routes events by; None routes by any key."""
 
-    def __init__(self, schema: Schema, key_domains: KeyDomains | None) -> None:
+    def __init__(self, schema: Schema, key_domains: KeyDomains | None, lists: ListStore | None = None) -> None:
+        """`lists` is where the entries of lists are kept; in memory if it is None."""
+        self.lists = RuleLists(lists or ListStore())
         self.schema = schema
         self.key_domains = key_domains
         self.epoch = 0
@@ -141,6 +147,7 @@ class Rulebook:
         vars(other)["_counts"] = Counter(self._counts)
         other.known = dict(self.known)
         other.snoozes = self.snoozes.copy()
+        other.lists = self.lists.copy()
         other.refusals = dict(self.refusals)
         return other
 
@@ -163,7 +170,7 @@ class Rulebook:
             if rule.starts_until_ms == TIME_MS_MAX
         ]
         last = [[name, known.version, known.shadow_version, known.switch.version] for name, known in self.known.items()]
-        text = json.dumps([sorted(rules), sorted(last), self.snoozes.versions()])
+        text = json.dumps([sorted(rules), sorted(last), self.snoozes.versions(), self.lists.last()])
         return hashlib.sha256(text.encode()).hexdigest()
 
     # -------------------------------------------------------------------------------------------- changes
@@ -173,7 +180,8 @@ class Rulebook:
 
         `seen_ms` is the largest event time that has been matched, None before the first event: a change cannot start
         before or at it, starts right after it instead, and says by how much it is late.
-        Returns: the outcome; `refused` and `ignored` leave the rules in force unchanged. Raises: nothing.
+        Returns: the outcome; `refused` and `ignored` leave the rules in force unchanged.
+        Raises: StateError if the store of the lists refuses.
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
@@ -184,7 +192,8 @@ class Rulebook:
             self.epoch += 1
             self._deployed = None
         elif outcome.kind == "refused":
-            self.set_aside(Refusal(record.id, record.version, outcome.full_reason))
+            name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
+            self.set_aside(Refusal(name, record.version, outcome.full_reason))
         return outcome
 
     def forget(self, watermark_ms: int) -> int:
@@ -202,15 +211,25 @@ class Rulebook:
             count += len(known.entries) - len(self.known[name].entries)
             self._deployed = None
         self.snoozes.forget(watermark_ms)
+        self.lists.forget(watermark_ms)
         return count
 
     def _outcome(self, record: Any, seen_ms: int | None) -> Outcome:
+        if isinstance(record, ListRecord):
+            return self._change_list(record, seen_ms)
         from_ms, late_ms = start_of(record.effective_ms, seen_ms)
         if isinstance(record, SnoozeRecord):
             outcome = self.snoozes.apply(record, from_ms)
         else:
             outcome = self._change_rule(record, from_ms)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
+
+    def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
+        outcome = self.lists.apply(record, seen_ms)
+        refusal = self.refusals.get(f"list {record.id}")
+        if outcome.kind == "applied" and refusal is not None and refusal.version <= record.version:
+            del self.refusals[refusal.rule_id]
+        return outcome
 
     def _change_rule(self, record: RuleChange, from_ms: int) -> Outcome:
         if record.id not in self.known and len(self.known) >= RULES_MAX:
@@ -299,10 +318,15 @@ class Rulebook:
         entries = self.known[rule_id].entries if rule_id in self.known else ()
         return next((entry.record for entry in entries if entry.rule.version == version), None)
 
+    def _missing_lists(self) -> tuple[tuple[str, str], ...]:
+        asked = asked_lists(rule.pattern for rule in self.deployed())
+        return tuple(sorted(asked - self.lists.timelines().keys()))
+
     @property
     def forget_ms(self) -> int:
         """The watermark at which there is something to forget; TIME_MS_MAX if nothing ends."""
-        return min([self.snoozes.forget_ms, *(known.forget_ms for known in self.known.values())])
+        own = [known.forget_ms for known in self.known.values()]
+        return min([self.snoozes.forget_ms, self.lists.forget_ms, *own])
 
     def report(self) -> RulebookReport:
         """What is in force, what was refused and why, and how many records came to which end."""
@@ -329,6 +353,8 @@ class Rulebook:
             snoozes=self.snoozes.report(),
             snooze_versions=self.snoozes.versions(),
             refused=tuple(self.refusals[rule_id] for rule_id in sorted(self.refusals)),
+            lists=self.lists.report(),
+            lists_missing=self._missing_lists(),
             applied_count=self._counts["applied"],
             ignored_count=self._counts["ignored"],
             refused_count=self._counts["refused"],

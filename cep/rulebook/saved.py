@@ -4,7 +4,7 @@
     records   {sha-256 of the record: the record as JSON}
 
 A change of one rule of thousands adds one record and writes the index anew; whoever keeps records by their hash writes
-little. Equal rulebooks have equal bytes. Counters are not saved.
+little. Equal rulebooks have equal bytes. Counters are not saved, nor what lists hold: that is in their store.
 Tested by: tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_rulebook.py
 """
 
@@ -18,9 +18,11 @@ from typing import Any
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.schema import Schema
+from cep.lists.store import ListStore
 from cep.model.rule import UpsertRecord, parse_control
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.intervals import Change, Switch
+from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.rulebook import Known, Rulebook, deployed_rule, entry_of
 from cep.rulebook.snoozes import Snoozes
@@ -63,6 +65,7 @@ def save(book: Rulebook) -> Saved:
         "format": FORMAT,
         "epoch": book.epoch,
         "snoozes": book.snoozes.to_json(),
+        "lists": book.lists.to_json(),
         "refused": [book.refusals[name].to_json() for name in sorted(book.refusals)],
     }
     return Saved(b'{"rules":{' + rules.encode() + b"}," + _json(index).removeprefix(b"{"), records)
@@ -78,16 +81,25 @@ def record_digests(index: bytes) -> set[str]:
         raise _corrupt(index, error) from error
 
 
+def list_names(index: bytes) -> list[str]:
+    """The sets of lists that an index names. Raises: StateCorruptError."""
+    try:
+        return RuleLists.from_json(json.loads(index).get("lists", []), ListStore()).names()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _corrupt(index, error) from error
+
+
 def restore(
-    index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None
-) -> Rulebook:
-    """The rulebook of this index; `record_of` gives a record by its hash.
+    index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None,
+    lists: ListStore | None = None,
+) -> Rulebook:  # fmt: skip
+    """The rulebook of this index; `record_of` gives a record by its hash, `lists` has the sets that it names.
 
     A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival.
     Raises: StateFormatError for an unknown format, StateCorruptError for bytes that are not a rulebook, and what
     `record_of` raises.
     """
-    book = Rulebook(schema, key_domains)
+    book = Rulebook(schema, key_domains, lists)
     try:
         found = json.loads(index)
         if found["format"] != FORMAT:
@@ -98,6 +110,7 @@ def restore(
         book.epoch = found["epoch"]
         book.refusals = {r["rule_id"]: Refusal(**r) for r in found["refused"]}
         book.snoozes = Snoozes.from_json(found["snoozes"])
+        book.lists = RuleLists.from_json(found.get("lists", []), book.lists.store)
         for name, rule in found["rules"].items():
             version, shadow_version, switch_version = rule["versions"]
             book.known[name] = Known(
@@ -117,10 +130,12 @@ def rulebook_bytes(book: Rulebook) -> bytes:
     return save(book).to_bytes()
 
 
-def rulebook_from_bytes(data: bytes, schema: Schema, key_domains: KeyDomains | None) -> Rulebook:
+def rulebook_from_bytes(
+    data: bytes, schema: Schema, key_domains: KeyDomains | None, lists: ListStore | None = None
+) -> Rulebook:
     """The rulebook that `rulebook_bytes` wrote. Raises: as `restore`."""
     saved = Saved.from_bytes(data)
-    return restore(saved.index, saved.records.__getitem__, schema, key_domains)
+    return restore(saved.index, saved.records.__getitem__, schema, key_domains, lists)
 
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:

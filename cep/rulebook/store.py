@@ -2,6 +2,7 @@
 
     DIRECTORY/index/HASH     the versions of one rulebook
     DIRECTORY/record/HASH    one record; rulebooks that differ in one rule share all others
+    DIRECTORY/list/NAME      the entries of lists (lists/store.py), which every process maps
     DIRECTORY/control/HASH   the control records of one micro-batch, which every key group is told of
 
 A key group keeps the hash of its rulebook, 64 characters, in its own state; whichever process meets a hash for the
@@ -21,11 +22,12 @@ from pathlib import Path
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
 from cep.base.schema import Schema
+from cep.lists.store import ListStore, is_given
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.rulebook import Rulebook
-from cep.rulebook.saved import Saved, record_digests, restore
+from cep.rulebook.saved import Saved, list_names, record_digests, restore
 
-_INDEX, _RECORD, _CONTROL = "index", "record", "control"
+_INDEX, _RECORD, _CONTROL, _LIST = "index", "record", "control", "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,18 @@ class RulebookStore:
 
     def get(self, digest: str, schema: Schema, key_domains: KeyDomains | None) -> Rulebook:
         """The rulebook of this digest. Raises: StateCorruptError if a file is missing or not what its name says."""
-        return restore(self._get(_INDEX, digest), lambda name: self._get(_RECORD, name), schema, key_domains)
+        index = self._get(_INDEX, digest)
+        return restore(index, lambda name: self._get(_RECORD, name), schema, key_domains, self.lists)
+
+    @property
+    def lists(self) -> ListStore:
+        """Where the entries of the job's lists are."""
+        return ListStore(self.list_folder)
+
+    @property
+    def list_folder(self) -> Path:
+        """Their files."""
+        return self.directory / _LIST
 
     def put_control(self, data: bytes) -> str:
         """Keep the control records of a micro-batch; returns their digest. Raises: as put."""
@@ -57,18 +70,21 @@ class RulebookStore:
         return self._get(_CONTROL, digest)
 
     def prune(self, kept: Collection[str]) -> int:
-        """Remove every rulebook but these, the records that none of them has, all control records of micro-batches, and
-        what killed processes have left half written. To be called between micro-batches; returns how many files went.
+        """Remove every rulebook but these, the records and lists that none of them has, all control records of
+        micro-batches, and what killed processes have left half written; not the lists that the job began with. To be
+        called between micro-batches; returns how many files went.
 
         Raises: SinkError, StateCorruptError if one that is kept cannot be read.
         """
-        records = {digest for index in kept for digest in record_digests(self._get(_INDEX, index))}
-        wanted = {_INDEX: set(kept), _RECORD: records, _CONTROL: set()}
+        indices = [self._get(_INDEX, index) for index in kept]
+        records = {digest for index in indices for digest in record_digests(index)}
+        lists = {self.lists.path(name).name for index in indices for name in list_names(index)}
+        wanted = {_INDEX: set(kept), _RECORD: records, _CONTROL: set(), _LIST: lists}
         count = 0
         try:
             for kind, names in wanted.items():
                 for path in (self.directory / kind).glob("*"):
-                    if path.name not in names:
+                    if path.name not in names and not (kind == _LIST and is_given(path.name)):
                         path.unlink(missing_ok=True)
                         count += 1
         except OSError as error:

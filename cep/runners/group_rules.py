@@ -16,7 +16,16 @@ from typing import TypeVar
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.decode import Poison
 from cep.lang.render import to_json
-from cep.model.rule import HeartbeatRecord, RollbackRecord, RuleChange, SnoozeRecord, UpsertRecord, parse_control
+from cep.lists.store import ListStore
+from cep.model.rule import (
+    HeartbeatRecord,
+    ListRecord,
+    RollbackRecord,
+    RuleChange,
+    SnoozeRecord,
+    UpsertRecord,
+    parse_control,
+)
 from cep.rulebook.levels import by_level
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
@@ -56,11 +65,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """Whose rules: the job, the records that it begins with, and the folder of its rulebooks, if there is one."""
+    """Whose rules: the job, the records that it begins with, the folder of its rulebooks, if there is one, and where
+    the entries of its lists are: in that folder, unless something else is given."""
 
     job: Job
     initial: tuple[bytes, ...]
     store: RulebookStore | None = None
+    own_lists: ListStore | None = None
+
+    @property
+    def lists(self) -> ListStore | None:
+        return self.store.lists if self.store is not None else self.own_lists
 
 
 _RULEBOOKS: OrderedDict[tuple[JobRules, str], KnownRulebook] = OrderedDict()
@@ -88,7 +103,7 @@ def known(rules: JobRules, digest: str) -> KnownRulebook:
 
 def restored(rules: JobRules, data: bytes) -> KnownRulebook:
     """The rulebook of a job that keeps it as bytes. Raises: as rulebook_from_bytes."""
-    return _remember(rules, rulebook_from_bytes(data, rules.job.schema, rules.job.domains))
+    return _remember(rules, rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists))
 
 
 def keep(rules: JobRules, rulebook: KnownRulebook) -> None:
@@ -177,12 +192,12 @@ def apply_records(
     return letters, counters, heartbeat_ms
 
 
-def _refused(record: RuleChange | SnoozeRecord, outcome: Outcome, text: str) -> bytes:
+def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, text: str) -> bytes:
     """The letter of a record that was read and refused: which version it was, and what is wrong at which place."""
     upsert = record.rule if isinstance(record, RollbackRecord) else record
     sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
     more = {
-        "rule_id": record.id,
+        "rule_id": f"list {record.id}" if isinstance(record, ListRecord) else record.id,
         "version": record.version,
         "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
@@ -203,7 +218,7 @@ def beyond_levels(rulebook: Rulebook, levels_count: int) -> Iterator[bytes]:
 
 def _initial(rules: JobRules) -> KnownRulebook:
     if rules not in _INITIAL:
-        rulebook = Rulebook(rules.job.schema, rules.job.domains)
+        rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
         apply_records(rulebook, rules.initial, None)
         _keep(_INITIAL, rules, _remember(rules, rulebook))
     return _INITIAL[rules]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ from cep.engine.advance import advance
 from cep.engine.alerts import ALERT_SCHEMA, alert_table
 from cep.engine.keyed_state import KeyedState, hand_over
 from cep.engine.produced import produced_events
+from cep.lists.timeline import Lists
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
@@ -109,18 +110,24 @@ class Job:
 
 
 class Programs:
-    """Compiled programs by rulebook and event types: a process compiles each once, however many key groups ask."""
+    """Compiled programs by rulebook and event types: a process compiles each once, however many key groups ask, and
+    however often the lists change that rules ask."""
 
     def __init__(self) -> None:
         self._programs: dict[tuple[str, Schema], list[dict[KeyDomain, Program]]] = {}
+        self._lists: dict[tuple[str, Schema], Lists] = {}
 
     def of(self, rulebook: Rulebook, schema: Schema, level: int = 0) -> Mapping[KeyDomain, Program]:
         """The program of each key domain that has rules at a level (rulebook/levels.py)."""
         at = (rulebook.fingerprint, schema)
         if at not in self._programs:
             if len(self._programs) >= _PROGRAMS_KEPT:
-                del self._programs[next(iter(self._programs))]
+                oldest = next(iter(self._programs))
+                del self._programs[oldest], self._lists[oldest]
             self._programs[at] = programs_by_level(rulebook, schema)
+        elif self._lists[at] is not rulebook.lists.timelines():
+            self._programs[at] = [_asking(rulebook, level) for level in self._programs[at]]
+        self._lists[at] = rulebook.lists.timelines()
         levels = self._programs[at]
         return levels[level] if level < len(levels) else {}
 
@@ -132,8 +139,14 @@ def programs_by_level(rulebook: Rulebook, schema: Schema) -> list[dict[KeyDomain
         domains: dict[KeyDomain, list[DeployedRule]] = {}
         for rule in rules:
             domains.setdefault(rule.pattern.key, []).append(rule)
-        found.append({domain: compile_rules(schema, domain, own) for domain, own in sorted(domains.items())})
+        compiled = {domain: compile_rules(schema, domain, own) for domain, own in sorted(domains.items())}
+        found.append(_asking(rulebook, compiled))
     return found
+
+
+def _asking(rulebook: Rulebook, programs: Mapping[KeyDomain, Program]) -> dict[KeyDomain, Program]:
+    """The programs with the lists as they are now."""
+    return {domain: replace(program, lists=rulebook.lists.timelines()) for domain, program in programs.items()}
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
     FOLDER/warm_start.json                 what it is made of (state/manifest.py), written last
     FOLDER/files/SHA256                    its files, under their checksums:
         about.json                         the replay's job, its rules, until when it has seen events, who was alerted
+        NAME.keys                          the entries of a list that the rules name (lists/store.py)
         LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/whole.py)
 
 History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it and no
@@ -33,6 +34,8 @@ from cep.base.schema import misreadings
 from cep.columnar.route import KeyDomain, key_groups
 from cep.engine.keyed_state import KeyedState, concat_states, fit
 from cep.engine.partition import divide
+from cep.lists.members import mapped
+from cep.lists.store import SUFFIX, ListStore
 from cep.model.rule import utc_text
 from cep.nfa.program import Program
 from cep.runners.job import Job
@@ -71,6 +74,15 @@ class WarmStart:
     target: Target
     about: About
     files: Mapping[tuple[int, int, int], StoredFile]
+    lists: Mapping[str, StoredFile]
+
+    def copy_lists(self, store: ListStore) -> None:
+        """Put the entries of lists into a store, verified. Raises: StateError."""
+        with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+            for name, file in self.lists.items():
+                path = Path(scratch) / file.name
+                fetch(self.target, file, path, may_link=False)
+                store.put(name, lambda path=path: mapped(path))  # type: ignore[misc]
 
     def states(self, level: int, number: int, group: int | None = None) -> Iterator[KeyedState]:
         """The keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
@@ -129,6 +141,17 @@ def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
     _replace(folder / NAME, manifest.to_bytes())
 
 
+def put_lists(folder: Path, names: Iterable[str], store: ListStore) -> list[StoredFile]:
+    """Write the entries of lists; the same again replaces itself. Raises: StoreError, StateCorruptError."""
+    found: list[StoredFile] = []
+    with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+        files = ListStore(Path(scratch))
+        for name in sorted(set(names)):
+            files.put(name, lambda held=name: store.get(held))  # type: ignore[misc]
+            found.append(_put(folder, files.path(name).name, files.path(name).read_bytes()))
+    return found
+
+
 def _put(folder: Path, name: str, data: bytes) -> StoredFile:
     file = StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
     _replace(folder / FOLDER / file.sha256, data)
@@ -158,8 +181,9 @@ def open_warm_start(place: str) -> WarmStart:
         path = Path(scratch) / _ABOUT
         fetch(target, files.pop(_ABOUT), path, may_link=False)
         about = _about(path.read_bytes(), place)
-    named = {_place_of(name): file for name, file in files.items()}
-    return WarmStart(target, about, named)
+    lists = {name.removesuffix(SUFFIX): file for name, file in files.items() if name.endswith(SUFFIX)}
+    pages = {_place_of(name): file for name, file in files.items() if not name.endswith(SUFFIX)}
+    return WarmStart(target, about, pages, lists)
 
 
 def _about(data: bytes, place: str) -> About:
@@ -210,6 +234,9 @@ def copied(warm: WarmStart, job: Job, levels: Sequence[Mapping[KeyDomain, Progra
             program = programs[job.domains[number]]
             for group, share in by_group(whole, program, job.groups_count):
                 files.append(put_state(folder, level, number, group, share))
+    lists = ListStore()
+    warm.copy_lists(lists)
+    files += put_lists(folder, lists.names(), lists)
     finish(folder, files, About(job, warm.about.rules, warm.about.until_ms, warm.about.memory))
 
 

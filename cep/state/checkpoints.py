@@ -21,6 +21,7 @@ Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,7 +40,8 @@ from cep.state.target import PARTIAL, Target
 KIND = "checkpoint"
 PAYLOAD = "payload"
 _PREFIX, _SUFFIX = "checkpoint-", ".manifest"
-_FOREVER_SAME = ".sst"  # RocksDB writes these once; the rest of its files it may append to
+BESIDE = "beside"  # the folder of files that are no store's: they are written once, and their makers name them
+_FOREVER_SAME = (".sst", ".keys")  # RocksDB writes its tables once, the rest of its files it may append to; so lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,7 @@ def _fetched(
 ) -> tuple[Manifest, tuple[StoredPart, ...], tuple[StoredFile, ...]]:
     manifest = read_manifest(target, number)
     parts = tuple(p for p in manifest.parts if groups is None or (p.first < groups.stop and groups.start < p.end))
-    wanted = {PAYLOAD, *(part.name for part in parts)}
+    wanted = {PAYLOAD, BESIDE, *(part.name for part in parts)}
     files = tuple(file for file in manifest.files if file.name.split("/")[0] in wanted)
     for file in files:
         fetch(target, file, folder / file.name, file.name.endswith(_FOREVER_SAME))
@@ -180,13 +182,15 @@ class Checkpoints:
         work.mkdir(parents=True)
 
     def begin(
-        self, parts: Sequence[Part], payload: bytes, created_ms: int, *, is_atomic: bool = False
-    ) -> Future[Published] | None:
+        self, parts: Sequence[Part], payload: bytes, created_ms: int, *, is_atomic: bool = False,
+        beside: Callable[[], Sequence[Path]] = tuple,
+    ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
         When the result is there the checkpoint is safe. Nothing may write to the stores until this returns; unless
         there is one store, `is_atomic`, of which every write batch leaves what may be kept: then step 1 too is done in
-        the background, and has the batches up to some one.
+        the background, and has the batches up to some one. `beside` names files on the stores' disk that belong to the
+        checkpoint, once the stores are linked; a restore brings them into the folder BESIDE.
         The result raises StoreError if the target refuses; earlier checkpoints are not touched, and a later one may
         be tried. Raises: StoreError if the links cannot be made.
         """
@@ -196,19 +200,25 @@ class Checkpoints:
         number, self._next = self._next, self._next + 1
         about = (number, created_ms, tuple(StoredPart(part.name, part.first, part.end) for part in parts))
         if is_atomic:
-            copying = self._thread.submit(lambda: self._copy(self._link(number, parts, payload), about))
+            copying = self._thread.submit(lambda: self._copy(self._link(number, parts, payload, beside), about))
         else:
-            paths = self._link(number, parts, payload)
+            paths = self._link(number, parts, payload, beside)
             copying = self._thread.submit(self._copy, paths, about)
         self._pending.append(copying)
         return copying
 
-    def _link(self, number: int, parts: Sequence[Part], payload: bytes) -> list[Path]:
+    def _link(
+        self, number: int, parts: Sequence[Part], payload: bytes, beside: Callable[[], Sequence[Path]]
+    ) -> list[Path]:
         self._on_step(1)
         folder = self._work / str(number)
         try:
             folder.mkdir()
             found = [file for part in parts for file in part.store.checkpoint(folder / part.name)]
+            (folder / BESIDE).mkdir()
+            for path in beside():
+                os.link(path, folder / BESIDE / path.name)
+                found.append(folder / BESIDE / path.name)
             (folder / PAYLOAD).write_bytes(payload)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)

@@ -2,7 +2,7 @@
 
     savepoint.manifest        first line sha256 of the rest | JSON: what it is made of (manifest.py)
     files/SHA256              group-00042.cep: the entries of one key group (entries.py), empty groups have none
-                              store.cep: what the store knows of itself; payload
+                              store.cep: what the store knows of itself; payload; beside/: files of no store
 
 A checkpoint belongs to the stores that wrote it; a savepoint to nobody: it can be copied as a folder, read years later,
 loaded into another kind of store, or divided between several by ranges of key groups. It is whole when its manifest is
@@ -15,12 +15,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
 from cep.base.errors import StoreError
-from cep.state.checkpoints import PAYLOAD, Part
+from cep.state.checkpoints import BESIDE, PAYLOAD, Part
 from cep.state.entries import read_entries, write_entries
 from cep.state.keys import STORE_GROUP, group_range
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, sha256_of
@@ -46,10 +46,12 @@ class Savepoint:
         return range(min(part.first for part in self.manifest.parts), max(part.end for part in self.manifest.parts))
 
 
-def write_savepoint(target: Target, work: Path, parts: Sequence[Part], payload: bytes, created_ms: int) -> Manifest:
+def write_savepoint(
+    target: Target, work: Path, parts: Sequence[Part], payload: bytes, created_ms: int, beside: Sequence[Path] = ()
+) -> Manifest:
     """Write all entries of the stores as they are now, which together hold consecutive key groups.
 
-    `work` is a new local folder; it takes one key group at a time.
+    `work` is a new local folder; it takes one key group at a time. `beside` are files that belong to the savepoint.
 
     Raises: StoreError if a disk takes no more, or if the target has a savepoint already. StateSchemaError if the stores
     declare different state.
@@ -63,6 +65,7 @@ def write_savepoint(target: Target, work: Path, parts: Sequence[Part], payload: 
         with ExitStack() as opened:
             snapshots = [opened.enter_context(part.store.snapshot()) for part in stores]
             files = [_put(target, path) for path in _entry_files(work, stores, snapshots)]
+        files += [replace(_put(target, path), name=f"{BESIDE}/{path.name}") for path in beside]
         (work / PAYLOAD).write_bytes(payload)
         files.append(_put(target, work / PAYLOAD))
         held = tuple(StoredPart(part.name, part.first, part.end) for part in stores)
@@ -111,6 +114,15 @@ def entries_of_group(savepoint: Savepoint, group: int, work: Path) -> Iterator[t
     for file in savepoint.manifest.files:
         if file.name == _file_name(group):
             yield from _verified(savepoint.target, file, work)
+
+
+def load_beside(savepoint: Savepoint, folder: Path) -> list[Path]:
+    """Bring the files that belong to the savepoint into a folder, verified. Raises: StateCorruptError, StoreError."""
+    found = [file for file in savepoint.manifest.files if file.name.startswith(f"{BESIDE}/")]
+    paths = [folder / file.name.removeprefix(f"{BESIDE}/") for file in found]
+    for file, path in zip(found, paths, strict=True):
+        fetch(savepoint.target, file, path, may_link=False)
+    return paths
 
 
 def move_groups(sources: Iterable[KeyedStore], store: DurableStore, groups: range) -> int:

@@ -18,6 +18,7 @@ from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, route
 from cep.lang.ir import PatternIR
 from cep.lang.test_ir import ScriptedEvent
+from cep.lists.timeline import NO_LISTS, Lists
 from cep.testing.journal import TracedEvent
 from cep.testing.past import PastValues, past_values
 
@@ -42,14 +43,14 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 
 
 def traced_events(
-    schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None
+    schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
     """The events of each key in the engine's order: by time, then by id.
 
-    Beside its fields an event has the values of the pattern's histories; they are worked out from these events unless
-    they are given.
+    Beside its fields an event has the values of the pattern's histories, and whether lists have it; they are worked out
+    from these events and lists unless they are given.
     """
-    past = past_values(schema, pattern, batch) if past is None else past
+    past = past_values(schema, pattern, batch, lists) if past is None else past
     names = list(batch.columns)
     columns = [batch.columns[name].to_pylist() for name in names]
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()

@@ -8,8 +8,8 @@ Tested by: tests/testing/test_harness.py
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -21,12 +21,13 @@ from cep.columnar.batch import EventBatch, empty_batch
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
 from cep.lang.test_ir import Expected, PatternTest
+from cep.lists.timeline import NO_LISTS, Lists
 from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.testing.events import batch_of, traced_events
 from cep.testing.found import Found, found_in
-from cep.testing.journal import Trace
+from cep.testing.journal import Trace, TracedEvent
 from cep.testing.trace import trace_key
 from cep.testing.values import UnexplainedError
 
@@ -73,18 +74,19 @@ class Verdict:
     seconds: float
 
 
-def run_test(schema: Schema, test: PatternTest) -> Verdict:
-    """Run one test. Raises: nothing that the pattern or the test can cause."""
+def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verdict:
+    """Run one test, with what its files say is in lists. Raises: nothing that the pattern or the test can cause."""
     started = time.perf_counter()
     reasons = problems(test.pattern, schema)
     if reasons:
         return Verdict(test, Outcome.BROKEN, (), (), {}, {}, "; ".join(reasons), time.perf_counter() - started)
-    program = compile_rules(schema, test.pattern.key, (DeployedRule("test", 1, 1, "test", test.pattern),))
+    rule = DeployedRule("test", 1, 1, "test", test.pattern)
+    program = replace(compile_rules(schema, test.pattern.key, (rule,)), lists=lists)
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
     found = _found(program, [(batch, _END_MS)])
     apart = _found(program, _one_by_one(schema, batch))
     labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
-    traces, error = _traces(schema, test, batch, labels)
+    traces, error = _traces(test, traced_events(schema, test.pattern, batch, lists=lists), labels)
     ordered = tuple(sorted(found, key=lambda f: (f.at_ms, f.key, f.bound)))
     if found != apart:
         error = f"the engine finds {len(found)} at once and {len(apart)} event by event; please report this pattern"
@@ -115,11 +117,11 @@ def _found(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> se
 
 
 def _traces(
-    schema: Schema, test: PatternTest, batch: EventBatch, labels: dict[str, str]
+    test: PatternTest, events_of_key: Mapping[str, tuple[TracedEvent, ...]], labels: dict[str, str]
 ) -> tuple[dict[str, Trace], str]:
     """The trace of each key; without those that are too long to read, and then why."""
     traces: dict[str, Trace] = {}
-    for key, events in traced_events(schema, test.pattern, batch).items():
+    for key, events in events_of_key.items():
         try:
             traces[labels[key]] = trace_key(test.pattern, events)
         except (LimitError, UnexplainedError) as error:

@@ -6,6 +6,8 @@ Tested by: tests/cli/test_why.py
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from cep.base.limits import TIME_MS_MAX
@@ -36,7 +38,7 @@ def held_back(
     rules = deployment.rulebook.domains().get(domain, ())
     if not rules or not len(batch):
         return {}
-    program = compile_rules(deployment.schema, domain, rules)
+    program = replace(compile_rules(deployment.schema, domain, rules), lists=deployment.rulebook.lists.timelines())
     alerts = alert_table(program, advance(program, None, batch, TIME_MS_MAX).matches)
     found = hold_back(alerts, Policies.of(deployment.rulebook), {})
     return {

@@ -18,6 +18,7 @@ from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.lang.ir import PatternIR
 from cep.lang.show import show_time
+from cep.lists.timeline import Lists
 from cep.nfa.deployed import DeployedRule
 from cep.testing.events import traced_events
 from cep.testing.explain import Explainer, RunStory
@@ -48,11 +49,19 @@ class Answer:
     reasons: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a rule's events mean: their types, and the versions of the lists that rules ask."""
+
+    schema: Schema
+    lists: Lists = field(default_factory=dict)
+
+
 def why(
-    schema: Schema, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
+    world: World, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
 ) -> Answer:
     """The match, or time-out, that binds these events, in this order; or how far the runs of its first event came."""
-    trace = _trace(schema, rule.pattern, batch, _interval(rule), None)
+    trace = _trace(world, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
     wanted = tuple(event_ids)
     for match in trace.emitted():
@@ -70,7 +79,7 @@ def why(
 
 
 def why_not(
-    schema: Schema, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
+    world: World, versions: Sequence[DeployedRule], batch: EventBatch, at_ms: int | None,
     late: frozenset[str] = frozenset(),
 ) -> Answer:  # fmt: skip
     """Why no version of a rule has a match; of those around `at_ms`, if that is given. `versions` is not empty.
@@ -83,7 +92,7 @@ def why_not(
         return answer
     whole, is_late = batch, np.isin(np.array(batch.event_id.to_pylist(), object), list(late))
     batch = batch.take(~is_late)
-    traces = [(rule, _trace(schema, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
+    traces = [(rule, _trace(world, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
     for rule, trace in traces:
         explainer = Explainer(trace, show_time)
         found = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
@@ -93,26 +102,26 @@ def why_not(
             answer.reasons += _without_a_match(Explainer(trace, show_time), at_ms)
         return answer
     if is_late.any():
-        answer.reasons += _late(schema, versions, whole, at_ms, late)
+        answer.reasons += _late(world, versions, whole, at_ms, late)
     for rule, trace in traces:
         interval = _interval(rule)
         if interval != ALWAYS:
-            answer.reasons += _outside(schema, rule, batch, at_ms)
+            answer.reasons += _outside(world, rule, batch, at_ms)
         answer.reasons += _stories(Explainer(trace, show_time), at_ms)
     return answer
 
 
-def _trace(schema: Schema, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
+def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
     """The trace of a key; of the time around `at_ms` if the whole is too long."""
-    past = past_values(schema, pattern, batch)
-    events = next(iter(traced_events(schema, pattern, batch, past).values()), ())
+    past = past_values(world.schema, pattern, batch, world.lists)
+    events = next(iter(traced_events(world.schema, pattern, batch, past).values()), ())
     try:
         return trace_key(pattern, events, interval)
     except LimitError:
         if at_ms is None or not isinstance(pattern.within_ms, int):
             raise
     near = _near(batch, at_ms, 2 * pattern.within_ms)
-    return trace_key(pattern, next(iter(traced_events(schema, pattern, near, past).values()), ()), interval)
+    return trace_key(pattern, next(iter(traced_events(world.schema, pattern, near, past).values()), ()), interval)
 
 
 def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:
@@ -135,7 +144,7 @@ def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
 
 
 def _late(
-    schema: Schema, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
+    world: World, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
     """Which events came too late to be matched, and a match that there would be if they had not."""
     events = [
@@ -148,7 +157,7 @@ def _late(
     head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
     found = [(head, (*lines[:_EVENTS_MAX], *more))]
     for rule in versions:
-        trace = _trace(schema, rule.pattern, whole, _interval(rule), at_ms)
+        trace = _trace(world, rule.pattern, whole, _interval(rule), at_ms)
         missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
         if missed:
             steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in
@@ -159,10 +168,10 @@ def _late(
 
 
 def _outside(
-    schema: Schema, rule: DeployedRule, batch: EventBatch, at_ms: int | None
+    world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None
 ) -> list[tuple[str, tuple[str, ...]]]:
     """A match that there would be if this version had always been in force."""
-    trace = _trace(schema, rule.pattern, batch, ALWAYS, at_ms)
+    trace = _trace(world, rule.pattern, batch, ALWAYS, at_ms)
     explainer = Explainer(trace, show_time)
     missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
     if not missed:

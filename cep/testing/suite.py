@@ -13,6 +13,7 @@ from cep.base.errors import UsageError
 from cep.lang.diagnostics import did_you_mean
 from cep.lang.load import Checked, load_files
 from cep.lang.test_ir import PatternTest, RefusedTest
+from cep.nfa.given_lists import given_lists
 from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.harness import Outcome, Verdict, run_test
 
@@ -74,7 +75,8 @@ def run_checked(checked: Checked, only: str | None = None) -> Suite:
             raise UsageError(f"no test has `{only}` in its name; {did_you_mean(only, every) or 'there are no tests'}")
         tests = tuple(test for test in tests if _names(test)[0] in chosen)
         refused = tuple(test for test in refused if _names(test)[0] in chosen)
-    return Suite(checked, tuple(run_test(checked.schema, test) for test in tests), refused)
+    lists = given_lists(checked).timelines()
+    return Suite(checked, tuple(run_test(checked.schema, test, lists) for test in tests), refused)
 
 
 def _names(test: PatternTest | RefusedTest) -> tuple[str, str, str]:

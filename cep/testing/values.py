@@ -26,6 +26,7 @@ from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr
 from cep.lang.show import show_expr
 from cep.lang.test_ir import Slot
 from cep.nfa.code import COLUMN_FUNCTIONS, EARTH_RADIUS_KM, same_units
+from cep.nfa.columns import IN_LIST
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
@@ -67,14 +68,21 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
             holds = value_of(expr.condition, event, bound) is True
             return value_of(expr.then if holds else expr.otherwise, event, bound)
         case Call():
+            if expr.fn == IN_LIST:
+                return _given(expr, event)
             if expr.fn in COLUMN_FUNCTIONS:
                 return _column_function(expr, event)
             return _call(expr, [value_of(argument, event, bound) for argument in expr.arguments])
         case _:
-            name = show_expr(expr)
-            if name not in event:
-                raise UnexplainedError(f"the past events that this looks at are not there: {name}")
-            return event[name]  # testing/past.py puts it beside the fields
+            return _given(expr, event)
+
+
+def _given(expr: Expr, event: Fields) -> Slot:
+    """What takes more than the event, and was put beside its fields (testing/past.py)."""
+    name = show_expr(expr)
+    if name not in event:
+        raise UnexplainedError(f"the past events or the list that this looks at are not there: {name}")
+    return event[name]
 
 
 def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:

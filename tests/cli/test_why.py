@@ -246,7 +246,7 @@ def test_the_version_was_no_longer_in_force(place: Path) -> None:
         (restarted, "version 1 ended at 2026-03-01T10:02:00Z, before the match was complete"),
     ):
         batch, _ = route(decode_json(deployment.schema, lines), ("card",), deployment.schema.columns())
-        answer = inquiry.why_not(deployment.schema, deployment.rulebook.deployed(), batch, None)
+        answer = inquiry.why_not(inquiry.World(deployment.schema), deployment.rulebook.deployed(), batch, None)
         assert answer.matches == []
         assert answer.reasons[0][0] == line
 

@@ -70,13 +70,17 @@ def test_reads_a_rule_file() -> None:
 
 
 def test_every_problem_of_a_file_is_reported_with_its_path() -> None:
-    text = RULE.replace("version = 2", 'version = "2"').replace("owner", "owners") + "bad = [1]\n"
+    text = RULE.replace("version = 2", 'version = "2"').replace("owner", "owners") + "bad = {}\nworse = [true]\n"
     rule, problems = parse_rule_file(text)
     assert rule is None
     assert {str(p) for p in problems} == {
         "$.version: input should be a valid integer",
         "$.owner: is missing",
-        "$.params.bad: should be a number, true, false, or a short text such as an enum's symbol or `10 min`",
+        (
+            "$.params.bad: should be a number, true, false, a short text such as an enum's symbol or `10 min`, or a "
+            "list of at most 1000 numbers and texts"
+        ),
+        "$.params.worse: should be a list of numbers or texts",
         "$.owners: no such name here; did you mean `owner`?",
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cep.nfa.given_lists import given_lists
 from cep.testing import trace
 from cep.testing.harness import Outcome, run_test
 from cep.testing.report import difference_lines
@@ -155,3 +156,18 @@ def test_a_key_with_too_many_steps_is_tested_but_not_explained(monkeypatch: pyte
     found = verdict_of("seq a ->> b ->> c where a: pay  b: pay  c: pay ok == true", events)
     assert found.outcome is Outcome.PASSED
     assert found.error.startswith("c1 is not explained: steps of a trace")
+
+
+LISTED = """
+list blocked: string = ["c1"]
+pattern p(watch: list of string = blocked) by card { seq x  where x: pay  card in watch }
+test "in the list" of p { c1: 0s pay  expect match on c1 }
+test "in no list" of p { c2: 0s pay  expect none }
+test "another list" of p with (watch = nobody) { c1: 0s pay  expect none }
+"""
+
+
+def test_a_test_sees_the_lists_of_its_file() -> None:
+    found = checked(LISTED)
+    verdicts = [run_test(found.schema, test, given_lists(found).timelines()) for test in found.tests]
+    assert [(verdict.outcome, verdict.error) for verdict in verdicts] == [(Outcome.PASSED, "")] * 3

@@ -15,7 +15,7 @@ from cep.columnar.route import KeyDomain, route
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
-from cep.testing.inquiry import why, why_not
+from cep.testing.inquiry import World, why, why_not
 from demo.stream import Planted, StreamSize, build
 
 SIZE = StreamSize(cards_count=400, payments_per_card=5)
@@ -43,9 +43,9 @@ def asked(case: Planted) -> tuple[DeployedRule, EventBatch]:
 @pytest.mark.parametrize("case", [c for c in STREAM.planted if c.fires], ids=lambda c: f"{c.rule_id} {c.key}")
 def test_a_fraud_has_a_path(case: Planted) -> None:
     rule, batch = asked(case)
-    answer = why_not(deployment().schema, [rule], batch, case.last_ms)
+    answer = why_not(World(deployment().schema), [rule], batch, case.last_ms)
     assert [tuple(step[1] for step in match.steps) for match in answer.matches] == [case.tx_ids]
-    (path,) = why(deployment().schema, rule, batch, case.tx_ids).matches
+    (path,) = why(World(deployment().schema), rule, batch, case.tx_ids).matches
     assert path == answer.matches[0]
 
 
@@ -53,10 +53,10 @@ def test_a_fraud_has_a_path(case: Planted) -> None:
 def test_a_near_miss_has_a_reason(case: Planted) -> None:
     rule, batch = asked(case)
     for at_ms in (None, case.last_ms):
-        answer = why_not(deployment().schema, [rule], batch, at_ms)
+        answer = why_not(World(deployment().schema), [rule], batch, at_ms)
         assert answer.matches == []
         assert answer.reasons
         assert all(details for _, details in answer.reasons)
-    told = why(deployment().schema, rule, batch, case.tx_ids)
+    told = why(World(deployment().schema), rule, batch, case.tx_ids)
     assert told.matches == []
     assert told.reasons

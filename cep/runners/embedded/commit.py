@@ -47,13 +47,14 @@ from cep.base.errors import StateCorruptError, StateError, StateFormatError, Usa
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of, read_head, store_of_payload
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.live_checkpoint import held
 from cep.runners.output import encode_alerts, write_letters
 from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
-from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, payload_bytes, restore
+from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore, WriteBatch
@@ -189,6 +190,8 @@ class Commits:
         self.held = Held()
         self.totals: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "delivery")
+        # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
+        self.lists = ListStore(None if settings.folder is None else settings.folder / _STORE / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
             return
@@ -365,7 +368,9 @@ class Commits:
             part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
             payload = payload_of(self._lineage)
             is_atomic = self._settings.backend != "memory"
-            self._copying = self._checkpoints.begin((part,), payload, int(time.time() * 1_000), is_atomic=is_atomic)
+            self._copying = self._checkpoints.begin(
+                (part,), payload, int(time.time() * 1_000), is_atomic=is_atomic, beside=self.lists.files
+            )
             self._copied_s = time.monotonic()
 
     def finish(self, *, wait: bool) -> None:

@@ -31,6 +31,7 @@ from cep.columnar.route import KeyDomain, key_groups, route
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.engine.partition import divide
 from cep.kernels.layout import Int64
+from cep.lists.store import ListStore
 from cep.nfa.program import Program
 from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
 from cep.rulebook.held import forgotten as forgotten_memory
@@ -82,7 +83,11 @@ class Stepped:
 class Engine:
     """The job's rulebook, watermark and keyed state. `initial` are the control records that it begins with."""
 
-    def __init__(self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers) -> None:
+    def __init__(
+        self, job: Job, initial: tuple[bytes, ...], store: DurableStore, workers: Workers,
+        lists: ListStore | None = None,
+    ) -> None:  # fmt: skip
+        """`lists` is where the entries of lists are kept; in memory if it is None."""
         end = job.groups_count if workers.end_group is None else workers.end_group
         assert 0 <= workers.first_group < end <= job.groups_count, "key groups of this process"
         self.job = job
@@ -106,7 +111,7 @@ class Engine:
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._programs = Programs()
         self._memory: Memory = {}
-        self._rules = JobRules(job, initial)
+        self._rules = JobRules(job, initial, own_lists=lists)
         self._rulebook = known(self._rules, "")
         self._saved_rulebook: object = None  # what the store has
         self._saved_memory: object = None
@@ -330,6 +335,8 @@ class Engine:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
         self._know({**head, "rulebook": found[b"rulebook"].decode(), "held_memory": memory})
         self._saved_rulebook, self._saved_memory = self._rulebook, self._memory
+        lists = self._rulebook.rulebook.lists
+        lists.store.keep_only(lists.names())
         for share in self.shares:
             share.restore(self.store)
 

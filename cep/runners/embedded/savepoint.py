@@ -42,11 +42,11 @@ from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
 from cep.runners.job import Programs
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
-from cep.state.checkpoints import Checkpoints, Part, Restored, restore
+from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
 from cep.state.keys import group_range
 from cep.state.pages import StoredPage, encode_page
 from cep.state.past import StoredPast
-from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, WriteBatch
 from cep.state.target import Target
 
@@ -79,6 +79,7 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
         work = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoints[0])))
         parts: list[Part] = []
         payloads: list[dict[str, Any]] = []
+        lists: list[Path] = []
         for number, folder in enumerate(checkpoints):
             opened.enter_context(held(folder))
             found = _newest(folder, work / str(number))
@@ -94,13 +95,16 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
             payloads.append(_gathered(folder, store, common))
             (own,) = found.manifest.parts
             parts.append(Part(f"{PART}-{number}", common, own.first, own.end))
+            if number == 0:  # all processes have the same lists
+                lists = sorted(found.path(BESIDE).glob("*")) if found.path(BESIDE).is_dir() else []
         _check_together(parts, payloads)
         about = {
             "job": orjson.loads((checkpoints[0] / JOB_FILE).read_bytes()),
             "rules": orjson.loads((checkpoints[0] / RULES_FILE).read_bytes()),
             "checkpoint": payloads[0],
         }
-        manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), int(time.time() * 1_000))
+        created_ms = int(time.time() * 1_000)
+        manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), created_ms, lists)
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
 
@@ -172,7 +176,8 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
         store.write(batch)
         writer = opened.enter_context(Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)
-        copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000))
+        lists = load_beside(savepoint, scratch / "lists")
+        copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000), beside=lambda: lists)
         assert copying is not None, "the only one"
         published = copying.result()
     (checkpoint / DELIVERED).write_text(str(published.number))  # it holds no alerts

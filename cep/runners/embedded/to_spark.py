@@ -34,7 +34,7 @@ from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
 from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import begin_rule_output
 from cep.runners.rule_status import rule_status
-from cep.state.savepoints import Savepoint, entries_of_group, open_savepoint
+from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint
 from cep.state.target import Target
 
 
@@ -72,7 +72,9 @@ def _load(target: Target, folder: Path) -> Saved:
         if savepoint.groups != range(job.groups_count):
             held = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
             raise UsageError(f"the savepoint has the key groups {held}; make one of all processes together")
-        _put_rules(folder, job, told)
+        store = RulebookStore(folder / RULEBOOKS_FOLDER)
+        load_beside(savepoint, store.list_folder)
+        _put_rules(store, job, told, folder)
         replace_file(folder / RULES_FILE, orjson.dumps(about["rules"]))
         write_progress(folder, begins.first_number - 1, payload["totals"])
         entries = write_beginning(folder, begins, _groups(savepoint, folder / "fetched"))
@@ -82,10 +84,10 @@ def _load(target: Target, folder: Path) -> Saved:
     return Saved(savepoint.groups, len(savepoint.manifest.files), entries)
 
 
-def _put_rules(folder: Path, job: Job, told: dict[str, Any]) -> None:
+def _put_rules(store: RulebookStore, job: Job, told: dict[str, Any], folder: Path) -> None:
     data = told["rulebook"].encode()
-    RulebookStore(folder / RULEBOOKS_FOLDER).put(SavedRulebook.from_bytes(data))
-    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains))
+    store.put(SavedRulebook.from_bytes(data))
+    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
     begin_rule_output(folder, status, told["held_memory"])
 
 

@@ -12,14 +12,15 @@ Tested by: tests/runners/spark/test_replay.py
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark import StorageLevel
+from pyspark import SparkFiles, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
 from rich.console import Console
@@ -28,6 +29,7 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.lists.store import ListStore
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
@@ -95,20 +97,43 @@ def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str |
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     packed = events.mapInArrow(packer(job, values_column, tells_times=False), PACKED_SCHEMA)
-    saved = rulebook_bytes(rulebook)
     levels = len(by_level(rulebook.deployed()))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
     output = Replayed(ALERT_SCHEMA.empty_table(), (), Counter(), 0.0)
-    for level in range(levels):
-        # With a number: Spark would join a shuffle of few fat rows into a single task.
-        shuffled = packed.repartition(partitions, F.col("key_group"))
-        found = shuffled.mapInArrow(_matcher(job, saved, level), PACKED_SCHEMA)
-        if level + 1 < levels:
-            found = found.persist(StorageLevel.MEMORY_AND_DISK)
-            packed = packed.filter(F.col("kind") == EVENTS).unionByName(found.filter(F.col("kind") == EVENTS))
-        output = _with_rows(output, found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow())
+    with tempfile.TemporaryDirectory(prefix="cep-lists-") as folder:
+        shipped = _Shipped(rulebook_bytes(rulebook), _ship_lists(events.sparkSession, rulebook, Path(folder)))
+        for level in range(levels):
+            # With a number: Spark would join a shuffle of few fat rows into a single task.
+            shuffled = packed.repartition(partitions, F.col("key_group"))
+            found = shuffled.mapInArrow(_matcher(job, shipped, level), PACKED_SCHEMA)
+            if level + 1 < levels:
+                found = found.persist(StorageLevel.MEMORY_AND_DISK)
+                packed = packed.filter(F.col("kind") == EVENTS).unionByName(found.filter(F.col("kind") == EVENTS))
+            output = _with_rows(output, found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow())
     return replace(output, alerts=sort_alerts(output.alerts), seconds=time.monotonic() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shipped:
+    """What every task is sent: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
+
+    rulebook: bytes
+    list_files: tuple[str, ...]
+
+    def rulebook_of(self, job: Job) -> Rulebook:
+        """The rulebook, on a machine of the job; a process maps each file of a list once."""
+        lists = ListStore(Path(SparkFiles.get(self.list_files[0])).parent) if self.list_files else None
+        return rulebook_from_bytes(self.rulebook, job.schema, job.domains, lists)
+
+
+def _ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[str, ...]:
+    """Give the files of the lists that rules may ask to every machine; they must outlive the matching."""
+    own, files = rulebook.lists.store, ListStore(folder)
+    for name in rulebook.lists.names():
+        files.put(name, lambda held=name: own.get(held))  # type: ignore[misc]
+        spark.sparkContext.addFile(str(files.path(name)))
+    return tuple(files.path(name).name for name in files.names())
 
 
 def _with_rows(output: Replayed, found: pa.Table) -> Replayed:
@@ -124,7 +149,7 @@ def _with_rows(output: Replayed, found: pa.Table) -> Replayed:
     return Replayed(pa.concat_tables(tables), tuple(letters), counters, output.seconds)
 
 
-def _matcher(job: Job, saved: bytes, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _matcher(job: Job, shipped: _Shipped, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -143,7 +168,7 @@ def _matcher(job: Job, saved: bytes, level: int) -> Callable[[Iterator[pa.Record
             for (number, _), held in shares.items():
                 held[:], repeated = _first_ones(held)
                 output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
-        rulebook = rulebook_from_bytes(saved, job.schema, job.domains)
+        rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema)[level]
         for number, events in _bunches(shares):
             domain = job.domains[number]

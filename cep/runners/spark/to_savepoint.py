@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.engine.alerts import ALERT_SCHEMA
+from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
 from cep.runners.beginning import lane_name, read_beginning
@@ -68,14 +69,16 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
         memory = RocksMemory(_CACHE_BYTES, _CACHE_BYTES // 4)
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)
+            rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
             about = {
                 "job": orjson.loads((checkpoint / JOB_FILE).read_bytes()),
                 "rules": orjson.loads((checkpoint / RULES_FILE).read_bytes()),
-                "checkpoint": _payload(checkpoint, job, progress, done),
+                "checkpoint": _payload(checkpoint, rulebook, progress, done),
             }
             part = Part("spark", store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
-            made = write_savepoint(target, Path(scratch) / "entries", (part,), orjson.dumps(about), created_ms)
+            work, lists = Path(scratch) / "entries", rulebook.lists.files()
+            made = write_savepoint(target, work, (part,), orjson.dumps(about), created_ms, lists)
     return Saved(range(job.groups_count), len(made.files))
 
 
@@ -130,8 +133,7 @@ def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tupl
             raise unreadable(checkpoint, error) from error
 
 
-def _payload(checkpoint: Path, job: Job, progress: Progress, batch_id: int) -> dict[str, Any]:
-    rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
+def _payload(checkpoint: Path, rulebook: Rulebook, progress: Progress, batch_id: int) -> dict[str, Any]:
     begins = read_beginning(checkpoint)
     query = checkpoint / QUERY_FOLDER
     before = {} if begins is None else begins.positions

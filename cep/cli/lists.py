@@ -1,0 +1,178 @@
+"""`cep lists`: what the lists of rules hold, in a folder and in a job that runs; and changes of a list of such a job.
+
+Tested by: tests/cli/test_lists.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+
+from cep.base.errors import UsageError
+from cep.cli.configured import settings_of
+from cep.cli.topics import (
+    Topics,
+    add_topic_arguments,
+    await_status,
+    effective_at,
+    last_status,
+    published,
+    send,
+    topics_of,
+)
+from cep.lang.show import show_time
+from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
+from cep.model.rule import ControlRecord, ListRecord
+from cep.rulebook.files import declared_lists
+from cep.rulebook.outcome import ListReport
+from cep.rulebook.publish_lists import acknowledged_lists, next_version, pointless_keys, replacing, running_lists
+
+HELP = """\
+Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A list
+that changes does so from an event time on, as rules do, and no rule is compiled again.
+
+  cep lists show                               what the files declare; with topics, what the job holds too
+  cep lists add blocked C-104 C-105            these entries more
+  cep lists remove blocked C-104               these entries less
+  cep lists replace blocked --from blocked.csv all entries, up to millions; `cep publish` does it for declared lists
+
+examples:
+  cep lists show --rules rules --conf cep.toml
+  cep lists add bins 411111 --of prefix --conf cep.toml --effective-at 2026-06-01T00:00:00Z
+"""
+_SHORT = 12
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    show = what.add_parser("show", help="what lists hold", description=HELP.split("\n\n", maxsplit=1)[0])
+    show.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    add_topic_arguments(show)
+    for name, line in (("add", "entries more"), ("remove", "entries less"), ("replace", "all entries")):
+        changes = what.add_parser(name, help=line, description=HELP.split("\n\n", maxsplit=1)[0])
+        changes.add_argument("list", metavar="LIST", help="the list's name")
+        changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or those of a file, with --from")
+        changes.add_argument("--from", dest="file", type=Path, metavar="FILE", help="an entry a line, or a .csv file")
+        changes.add_argument("--of", metavar="KIND", help="string, int, decimal(2), prefix or cidr (that of the list)")
+        add_topic_arguments(changes)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Returns 0, or 1 if something is wrong with a list. Raises: UsageError and other CepErrors."""
+    console = Console(highlight=False, soft_wrap=True)
+    return _show(options, console) if options.what == "show" else _change(options, console)
+
+
+def send_lists(topics: Topics, changes: Sequence[ListRecord], there: Sequence[ControlRecord], console: Console) -> None:
+    """Send list records, and forget those that a replacement in force has made pointless. Raises: SinkError."""
+    send(topics, changes, console)
+    forgotten = pointless_keys([*there, *changes], int(time.time() * 1_000))
+    if forgotten:
+        topics.control.send((key.encode(), None) for key in forgotten)
+        console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
+
+
+# --------------------------------------------------------------------------------------------------------- show
+
+
+def _show(options: argparse.Namespace, console: Console) -> int:
+    if not options.rules.is_dir():
+        raise UsageError(f"--rules {options.rules} is not a folder")
+    given, problems = declared_lists(options.rules)
+    table = _table("list", "of", "entries", "twice", "hash")
+    for declared in given:
+        count = f"{len(declared.content):,}"
+        digest = declared.content.digest[:_SHORT]
+        table.add_row(declared.name, declared.kind, count, f"{declared.repeated_count:,}", digest)
+    console.print(f"{options.rules} declares {len(given)} list(s) with entries", markup=False)
+    console.print(table)
+    for problem in problems:
+        console.print(problem, markup=False, style="red")
+    settings = settings_of(options)
+    if settings.kafka.bootstrap_servers is not None and settings.control.topic is not None:
+        topics = topics_of(options)
+        status = last_status(topics)
+        _print_running(running_lists(status, published(topics)), status, console)
+    return 1 if problems else 0
+
+
+def _print_running(running: Mapping[Any, ListReport], status: Mapping[str, Any] | None, console: Console) -> None:
+    table = _table("list", "of", "version", "entries", "hash", "from", "waiting")
+    for _, report in sorted(running.items()):
+        starts = show_time(report.from_ms) if report.from_ms > 0 else "ever"
+        waiting = ", ".join(str(version) for version in report.waiting)
+        table.add_row(
+            report.name, report.of, str(report.version), f"{report.entries:,}", report.digest[:_SHORT], starts, waiting
+        )
+    console.print("\nthe job holds" if status is not None else "\nthe control topic holds", markup=False)
+    console.print(table)
+    for name, of in (status or {}).get("lists_missing", ()):
+        console.print(f"rules ask the list {name} of {of}, which nobody has given", markup=False, style="yellow")
+
+
+def _table(*titles: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        table.add_column(title, no_wrap=True)
+    return table
+
+
+# ------------------------------------------------------------------------------------------------------- change
+
+
+def _change(options: argparse.Namespace, console: Console) -> int:
+    topics = topics_of(options)
+    there = published(topics)
+    status = last_status(topics)
+    running = running_lists(status, there)
+    of = _kind(options, running)
+    entries = _entries(options)
+    _, wrong = keys_of(entries, of)
+    for entry in wrong:
+        console.print(f"{entry.code} {entry.message}", markup=False, style="red")
+    if wrong:
+        console.print("nothing is sent", markup=False)
+        return 1
+    version = next_version(running.get((options.list, of)))
+    records = replacing(options.list, of, version, entries, effective_at(options, topics.settings))
+    records = [record.model_copy(update={"change": options.what}) for record in records]
+    send_lists(topics, records, there, console)
+
+    def is_done(said: dict[str, Any]) -> bool:
+        return not acknowledged_lists(said, records)[0]
+
+    said = await_status(options, topics, is_done, console)
+    if said is None:
+        return 0
+    _, reasons = acknowledged_lists(said, records)
+    for name, reason in reasons.items():
+        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+    console.print(f"the job is at epoch {said['epoch']}", markup=False)
+    return 1 if reasons else 0
+
+
+def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:
+    """What the list is of. Raises: UsageError if that cannot be known."""
+    known = sorted(of for name, of in running if name == options.list)
+    if options.of is not None and not is_kind(options.of):
+        raise UsageError(f"--of {options.of}: a list is of string, int, decimal(2), prefix or cidr")
+    if options.of is None and len(known) != 1:
+        what = (
+            f"there are lists {options.list} of {' and '.join(known)}" if known else f"no list {options.list} is known"
+        )
+        raise UsageError(f"{what}; say with --of which is meant")
+    return options.of or known[0]
+
+
+def _entries(options: argparse.Namespace) -> pa.Array:
+    if (options.file is not None) == bool(options.entries):
+        raise UsageError("give the entries, or a file of them with --from")
+    return pa.array(options.entries, TEXT) if options.file is None else read_entries(options.file, options.list)

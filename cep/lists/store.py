@@ -1,0 +1,110 @@
+"""Where the sets of a job's lists are kept, each under a name that says how it came about: a folder, or memory.
+
+    FOLDER/NAME.keys    one set (members.py), written once
+
+A name stands for the records that the set was made from, so that two processes that make a set write the same file, and
+one that is there is not made again. Whoever asks for a set gets the one mapping that its process has of it.
+Tested by: tests/lists/test_timeline.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cep.lists.members import EMPTY, KeySet, mapped, write
+
+SUFFIX = ".keys"
+NOTHING = ""  # the name of the empty set
+_GIVEN = "0" * 16
+_MAPPED_MAX = 1_024
+_MAPPED: OrderedDict[Path, KeySet] = OrderedDict()
+
+
+def name_of(*parts: str | bytes) -> str:
+    """The name of a set that is made of these."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(len(data).to_bytes(8, "little"))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def given_name(kind: str, digest: str) -> str:
+    """The name of a set that a job begins with: what becomes of rules, it may be asked for at any start."""
+    return _GIVEN + name_of("given", kind, digest)[len(_GIVEN) :]
+
+
+def is_given(name: str) -> bool:
+    """Whether it is such a name."""
+    return name.startswith(_GIVEN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListStore:
+    """The sets of one job. Without a folder they are in memory, and nobody else sees them."""
+
+    folder: Path | None = None
+    _held: dict[str, KeySet] = field(default_factory=dict, compare=False, repr=False)
+
+    def put(self, name: str, make: Callable[[], KeySet]) -> None:
+        """Keep the set of this name; it is not made if it is there. Raises: StoreError, what `make` raises."""
+        if self.folder is None:
+            if name not in self._held:
+                self._held[name] = make()
+        elif not self.path(name).exists():
+            write(self.path(name), make())
+
+    def get(self, name: str) -> KeySet:
+        """Raises: StateCorruptError for a set that is not there, or damaged."""
+        if name == NOTHING:
+            return EMPTY
+        if self.folder is None:
+            return self._held[name]
+        path = self.path(name)
+        if path not in _MAPPED:
+            _MAPPED[path] = mapped(path)
+            while len(_MAPPED) > _MAPPED_MAX:
+                _MAPPED.popitem(last=False)
+        return _MAPPED[path]
+
+    def path(self, name: str) -> Path:
+        """The file of a set."""
+        assert self.folder is not None, "sets in memory have no files"
+        return self.folder / (name + SUFFIX)
+
+    def names(self) -> list[str]:
+        """Of the sets that are there."""
+        if self.folder is None:
+            return list(self._held)
+        return sorted(path.name.removesuffix(SUFFIX) for path in self.folder.glob("*" + SUFFIX) if path.name[0] != ".")
+
+    def files(self) -> list[Path]:
+        """The files of the sets that are there; none in memory."""
+        return [] if self.folder is None else [self.path(name) for name in self.names()]
+
+    def __eq__(self, other: object) -> bool:
+        """A folder is the same store whoever speaks of it, memory is not."""
+        same_folder = isinstance(other, ListStore) and self.folder is not None and self.folder == other.folder
+        return self is other or same_folder
+
+    def __hash__(self) -> int:
+        return id(self) if self.folder is None else hash(self.folder)
+
+    def copy_into(self, other: ListStore) -> None:
+        """Put every set into another store, which may have it. Raises: StoreError."""
+        for name in self.names():
+            other.put(name, lambda held=name: self.get(held))  # type: ignore[misc]
+
+    def keep_only(self, names: Iterable[str]) -> None:
+        """Remove the sets that nothing names any more; what is mapped stays until it is let go of."""
+        for name in set(self.names()) - set(names):
+            if self.folder is None:
+                del self._held[name]
+            else:
+                _MAPPED.pop(self.path(name), None)
+                self.path(name).unlink(missing_ok=True)

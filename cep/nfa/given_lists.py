@@ -1,0 +1,120 @@
+"""Declared lists of checked files → what they hold, and what is wrong with their entries.
+
+    list blocked: string from "blocked.csv"     a file, relative to the one that names it
+    list bins: prefix = ["411111", "55"]        entries in place
+    list watch: string                          nothing yet: the control topic gives it
+
+Lists without a type are constants of their patterns and none of this. What the control topic gives takes the place of
+what is declared; a job that runs is told of it by `cep publish`.
+Tested by: tests/nfa/test_given_lists.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from cep.base.errors import SourceError
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import Kind, list_kind
+from cep.lang.diagnostics import Diagnostic, Severity, Span
+from cep.lang.ir import Const, PatternIR
+from cep.lang.load import Checked
+from cep.lang.resolve import list_value
+from cep.lang.syntax import ListSyntax
+from cep.lang.walk import nodes
+from cep.lists.content import Content
+from cep.lists.entries import TEXT, WrongEntry, keys_of, read_entries
+from cep.lists.timeline import FixedVersion, Lists
+
+_HELP = {
+    "CEP801": "write the path from this file's folder; a text file has an entry a line, a .csv file a header",
+    "CEP802": "write what the list is declared to be of",
+    "CEP803": "leave the entry out",
+    "CEP804": "leave out what is there twice",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GivenList:
+    """A list with its entries as they are written. `repeated_count` of them are there before."""
+
+    name: str
+    kind: str
+    entries: pa.Array
+    content: Content
+    repeated_count: int
+
+
+@dataclass(slots=True)
+class GivenLists:
+    """The lists of files by name and kind, and what is wrong with others."""
+
+    lists: dict[tuple[str, str], GivenList] = field(default_factory=dict)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def timelines(self) -> Lists:
+        """As a program asks them: what they hold has always been so."""
+        return {key: (FixedVersion(TIME_MS_MIN, given.content),) for key, given in self.lists.items()}
+
+
+def given_lists(checked: Checked) -> GivenLists:
+    """The lists that are declared with entries. Cost: their files are read."""
+    found = GivenLists()
+    types = checked.resolved.list_types()
+    for declared in checked.resolved.lists.values():
+        if declared.name in types and (declared.items or declared.file is not None):
+            _take(found, declared, list_kind(types[declared.name]))
+    return found
+
+
+def asked_lists(patterns: Iterable[PatternIR]) -> set[tuple[str, str]]:
+    """(name, kind) of each list that bound patterns ask; without those that are given in place."""
+    asked = (node for pattern in patterns for node in nodes(pattern) if isinstance(node, Const))
+    named = {(str(node.value), list_kind(node.type)) for node in asked if node.type.kind is Kind.LIST}
+    return {(name, kind) for name, kind in named if not name.startswith("[")}
+
+
+def in_place_problems(pattern: PatternIR) -> list[str]:
+    """What is wrong with the lists that a rule gives in place."""
+    asked = (node for node in nodes(pattern) if isinstance(node, Const) and node.type.kind is Kind.LIST)
+    found: list[WrongEntry] = []
+    for node in asked:
+        name = str(node.value)
+        if name.startswith("["):
+            found += keys_of(json.loads(name), list_kind(node.type))[1]
+    return [f"{entry.code} {entry.message}" for entry in found]
+
+
+def _take(found: GivenLists, declared: ListSyntax, kind: str) -> None:
+    span = declared.span if declared.file is None else declared.file.span
+    try:
+        entries = _entries(declared)
+    except SourceError as error:
+        found.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
+        return
+    keys, wrong = keys_of(entries, kind)
+    for entry in wrong:
+        place = declared.items[entry.number].span if declared.items else span
+        found.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
+    content = Content(kind).changed("replace", keys)
+    repeated_count = len(keys) - len(content)
+    if repeated_count:
+        found.diagnostics.append(_repeated(declared.name, repeated_count, span))
+    if not wrong:
+        found.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
+
+
+def _entries(declared: ListSyntax) -> pa.Array:
+    if declared.file is not None:
+        return read_entries(Path(declared.span.file).parent / str(declared.file.value), declared.name)
+    return pa.array([str(list_value(item)) for item in declared.items], TEXT)
+
+
+def _repeated(name: str, count: int, span: Span) -> Diagnostic:
+    message = f"{count} entr{'y' if count == 1 else 'ies'} of `{name}` {'is' if count == 1 else 'are'} there twice"
+    return Diagnostic("CEP804", message, span, (), _HELP["CEP804"], Severity.WARNING)

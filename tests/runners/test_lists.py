@@ -1,0 +1,197 @@
+"""Lists from a file and from control records: replay, a job in one process and a job on Spark give the same alerts,
+over restarts and a savepoint, and those alerts are what a look-up by each event's time says."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from cep.cli.main import main
+from cep.model.rule import ListRecord, utc_text
+
+PATTERN = """
+event payment { tx_id id  event_time time  card_id string  ip string  amount decimal(2) }
+list blocked: string from "lists/blocked.csv"
+list networks: cidr
+pattern listed(watch: list of string = blocked) by card_id {
+  seq    x
+  where  x: payment  card_id in watch or ip in networks
+  skip   none
+  emit   amount = x.amount
+}
+pattern often by card_id {
+  seq    x
+  where  x: payment  count(payment over 1 h where card_id in blocked) > 2
+  skip   none
+}
+"""
+RULE = """
+id = "{id}"
+version = 1
+pattern = "{pattern}"
+file = "../patterns/p.cep"
+status = "live"
+severity = "low"
+owner = "fraud"
+message = "listed"
+"""
+START_MS = 1_772_323_200_000
+STEP_MS = 60_000
+COUNT = 240
+BLOCKED = ["c1", "c2"]
+# Version, change, entries, and the number of the event at whose time it starts.
+CHANGES = [
+    (2, "add", ["c3"], 40),
+    (3, "remove", ["c1"], 90),
+    (4, "replace", ["c0", "c4"], 150),
+    (5, "add", ["c1"], 151),
+]
+NETWORKS = [(1, "replace", ["10.0.0.0/24"], 100), (2, "remove", ["10.0.0.0/24"], 180)]
+
+
+def events() -> list[dict[str, object]]:
+    rng = random.Random(7)
+    return [
+        {
+            "tx_id": f"t{n:04}", "event_time": utc_text(START_MS + n * STEP_MS), "card_id": f"c{rng.randrange(6)}",
+            "ip": f"10.0.{rng.randrange(3)}.{rng.randrange(9)}", "amount": "1.00",
+        }
+        for n in range(COUNT)
+    ]  # fmt: skip
+
+
+def records() -> list[ListRecord]:
+    found = []
+    for name, of, changes in (("blocked", "string", CHANGES), ("networks", "cidr", NETWORKS)):
+        for version, change, entries, number in changes:
+            at = utc_text(START_MS + number * STEP_MS)
+            fields = {"id": name, "of": of, "version": version, "change": change, "entries": entries}
+            found.append(ListRecord.model_validate({**fields, "effective_at": at}))
+    return found
+
+
+def expected() -> set[tuple[str, str]]:
+    """(rule, event) by plain sets and a walk over the events."""
+    blocked, networks, found = set(BLOCKED), False, set[tuple[str, str]]()
+    past: dict[object, list[int]] = {}
+    for n, event in enumerate(events()):
+        for _, change, entries, number in CHANGES:
+            if number == n:
+                own = set(entries)
+                blocked = {"add": blocked | own, "remove": blocked - own, "replace": own}[change]
+        networks = 100 <= n < 180
+        card = event["card_id"]
+        if card in blocked or (networks and str(event["ip"]).startswith("10.0.0.")):
+            found.add(("listed", str(event["tx_id"])))
+        if card in blocked:
+            past.setdefault(card, []).append(n)
+        if sum(n - then < 60 for then in past.get(card, ())) > 2:
+            found.add(("often", str(event["tx_id"])))
+    return found
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("patterns/lists", "rules", "events", "control"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "patterns" / "p.cep").write_text(PATTERN)
+    (tmp_path / "patterns" / "lists" / "blocked.csv").write_text("blocked\n" + "\n".join(BLOCKED) + "\n")
+    for rule_id, pattern in (("listed", "listed"), ("often", "often")):
+        (tmp_path / "rules" / f"{rule_id}.toml").write_text(RULE.format(id=rule_id, pattern=pattern))
+    return tmp_path
+
+
+def alerts(*paths: Path) -> list[tuple[str, str]]:
+    lines = [json.loads(line) for path in paths for line in path.read_bytes().splitlines()]
+    return [(alert["rule_id"], alert["events"][-1]["event_id"]) for alert in lines]
+
+
+def replayed(place: Path, engine: str) -> list[tuple[str, str]]:
+    (place / "all.jsonl").write_text("\n".join(json.dumps(event) for event in events()))
+    (place / "control.jsonl").write_bytes(b"\n".join(record.to_json() for record in records()))
+    arguments = [
+        "replay",
+        "--engine",
+        engine,
+        "--rules",
+        str(place / "rules"),
+        "--control",
+        str(place / "control.jsonl"),
+    ]
+    assert main([*arguments, "--events", str(place / "all.jsonl"), "--out", str(place / "alerts.jsonl")]) == 0
+    return alerts(place / "alerts.jsonl")
+
+
+def phase(place: Path, number: int, verb: str, *more: str) -> int:
+    """One run of a live job, to the end of what is there: a third of the events, and the changes that start in it."""
+    third = range(number * COUNT // 3, (number + 1) * COUNT // 3)
+    due = [(record, change[3]) for record, change in zip(records(), [*CHANGES, *NETWORKS], strict=True)]
+    own = [record.to_json() for record, start in due if start in third]
+    (place / "control" / f"{number}.jsonl").write_bytes(b"\n".join(own) + b"\n")
+    (place / "events" / f"{number}.jsonl").write_text("\n".join(json.dumps(events()[n]) for n in third) + "\n")
+    paths = ["--rules", str(place / "rules"), "--events", str(place / "events"), "--control", str(place / "control")]
+    out = ["--alerts", str(place / "alerts"), "--key-groups", "4", "--available-now"]
+    return main([verb, *paths, *out, "--checkpoint", str(place / "job"), *more])
+
+
+def test_the_reference_sees_every_change() -> None:
+    found = expected()
+    assert {rule for rule, _ in found} == {"listed", "often"}
+    assert 60 < len(found) < 2 * COUNT
+
+
+def test_a_replay_applies_each_version_to_its_own_interval(place: Path) -> None:
+    found = replayed(place, "embedded")
+    assert len(found) == len(set(found))
+    assert set(found) == expected()
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_job_in_one_process_over_restarts(place: Path, moves: bool) -> None:
+    """With a savepoint between, in which the files of the lists come along; the patterns' own are gone by then."""
+    assert phase(place, 0, "run") == 0
+    (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
+    assert phase(place, 1, "run") == 0
+    if moves:
+        assert main(["savepoint", "--checkpoint", str(place / "job"), "--to", str(place / "saved")]) == 0
+        (place / "job").rename(place / "old")
+        assert main(["restore", "--from", str(place / "saved"), "--checkpoint", str(place / "job")]) == 0
+    assert phase(place, 2, "run") == 0
+    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
+    assert len(found) == len(set(found))
+    assert set(found) == expected()
+
+
+def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = replayed(place, "embedded")
+    capsys.readouterr()
+    (alert,) = [
+        json.loads(line)["alert_id"]
+        for line, own in zip((place / "alerts.jsonl").read_bytes().splitlines(), found, strict=True)
+        if own == min(found)
+    ]
+    given = [
+        "--rules",
+        str(place / "rules"),
+        "--control",
+        str(place / "control.jsonl"),
+        "--events",
+        str(place / "all.jsonl"),
+    ]
+    assert main(["why", "--alert", alert, "--alerts", str(place / "alerts.jsonl"), *given]) == 0
+    assert 'card_id = "c' in capsys.readouterr().out
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The replay, and the live job over restarts."""
+    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
+    assert sorted(replayed(place, "spark")) == sorted(expected())
+    for number in range(3):
+        assert phase(place, number, "live") == 0
+    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
+    assert sorted(found) == sorted(expected())
