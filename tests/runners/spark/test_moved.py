@@ -7,6 +7,7 @@ changes on the way.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ from cep.runners.spark.to_savepoint import save_for_both
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.target import Target
+from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import (
     END,
     LiveRun,
@@ -41,6 +43,7 @@ from tests.runners.spark.live_cases import (
     time_ms,
     write_file,
 )
+from tests.runners.spark.live_kafka import TopicRun, send
 
 pytestmark = pytest.mark.spark
 
@@ -55,7 +58,7 @@ class Case:
 
     lines: list[bytes]
     cut: int
-    change: UpsertRecord
+    change: UpsertRecord | None
 
     @property
     def job(self) -> Job:
@@ -70,7 +73,8 @@ class Case:
         path = folder / "history.jsonl"
         path.write_bytes(b"\n".join(dict.fromkeys(self.lines)))
         given = deploy(rules().values())
-        assert given.rulebook.apply(self.change, None).kind == "applied"
+        if self.change is not None:
+            assert given.rulebook.apply(self.change, None).kind == "applied"
         job = Job(given.schema, given.key_domains)
         found = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
         return sorted(json_lines(hold_back(found, Policies.of(given.rulebook), {}).alerts))
@@ -86,6 +90,10 @@ def case(seed: int) -> Case:
     old = rules()["card_testing"]
     change = old.model_copy(update={"version": 2, "params": {"tries": 2}, "effective_at": utc_text(at_ms)})
     return Case(lines, cut, change)
+
+
+def changes_of(given: Case) -> list[bytes]:
+    return [] if given.change is None else [given.change.to_json()]
 
 
 def run(folder: Path, checkpoint: Path, *more: str) -> int:
@@ -116,7 +124,7 @@ def test_from_one_process_to_spark(
     (folder / "alerts").mkdir()
     place(folder / "events", split(given.lines[: given.cut], 2), 0)
     assert run(folder, tmp_path / "one") == 0
-    place(folder / "control", [[given.change.to_json()]], 2)
+    place(folder / "control", [changes_of(given)], 2)
     live.files_count = 3
     assert run(folder, tmp_path / "one") == 0
     assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "saved")]) == 0
@@ -154,7 +162,7 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
     live = LiveRun(spark, folder, given.job, given.initial, partitions=3)
     checkpoint = folder / "checkpoint"
     open_checkpoint(checkpoint, given.job, given.initial)
-    live.phase(split(given.lines[: given.cut // 2], 2), [given.change.to_json()])
+    live.phase(split(given.lines[: given.cut // 2], 2), changes_of(given))
     live.phase([given.lines[given.cut // 2 : given.cut]])
     saved = tmp_path / "saved"
     assert len(save_for_both(spark, checkpoint, Target(str(saved))).groups) == GROUPS
@@ -169,6 +177,42 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
     expected = given.expected(tmp_path)
     assert 0 < len(live.alerts()) < len(expected)
     assert sorted([*live.alerts(), *written(folder / "alerts")]) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.random
+def test_a_topic_is_read_on_where_the_other_has_stopped(
+    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    """One process, then Spark, then one process again, each with a third of what its topic brings."""
+    given = case(9)
+    folder = tmp_path / "job"
+    live = TopicRun(spark, kafka_broker, folder, given.job, given.initial, 4, 500)
+    (folder / "alerts").mkdir()
+    records = [(number % 3, line) for number, line in enumerate(given.lines)]
+    first, second, third = (records[len(records) * n // 3 : len(records) * (n + 1) // 3] for n in range(3))
+
+    def run_topic(checkpoint: Path) -> None:
+        times = ["--lateness", f"{LATENESS_MS} ms", "--dedup", f"{DEDUP_MS} ms", "--key-groups", str(GROUPS)]
+        sources = ["--bootstrap-servers", kafka_broker.address, "--topic", live.topic]
+        sources += ["--control", str(folder / "control")]
+        out = ["--alerts", str(folder / "alerts" / checkpoint.name), "--checkpoint", str(checkpoint)]
+        assert main(["run", "--rules", str(RULES), *sources, *times, *out, "--available-now"]) == 0
+
+    send(kafka_broker, live.topic, first)
+    run_topic(tmp_path / "one")
+    assert main(["savepoint", "--checkpoint", str(tmp_path / "one"), "--to", str(tmp_path / "s1")]) == 0
+    load_for_spark(Target(str(tmp_path / "s1")), folder / "checkpoint")
+    live.phase(second)
+    save_for_both(spark, folder / "checkpoint", Target(str(tmp_path / "s2")))
+    assert main(["restore", "--from", str(tmp_path / "s2"), "--checkpoint", str(tmp_path / "two")]) == 0
+    send(kafka_broker, live.topic, third)
+    run_topic(tmp_path / "two")
+    write_file(folder / "control" / "end.jsonl", [END], 90)
+    run_topic(tmp_path / "two")
+    found = sorted([*written(folder / "alerts"), *live.alerts()])
+    assert found == replace(given, change=None).expected(tmp_path)
+    assert json.loads((folder / "checkpoint" / "progress.json").read_bytes())["totals"]["events"] == len(first + second)
 
 
 def test_there_and_back_is_the_same(spark: SparkSession, tmp_path: Path) -> None:
