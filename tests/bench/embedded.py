@@ -4,8 +4,8 @@
 
 replay      Parquet to alerts, in memory, on one and two threads; the peer's four patterns together
 throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends
-latency     from when an event is due to when its micro-batch's alerts are out, at fixed rates; the state of all keys is
-            there before the clock starts, and the cache holds a part of it
+latency     from when an event is due to when its commit is on disk and its alerts are with the sinks, at fixed rates;
+            the state of all keys is there before the clock starts; of many keys the cache holds a part
 checkpoint  size and time when 1, 10 and 100 % of the pages have changed; restore; bytes per key; start-up
 
 Without --full: fewer events, one rate, few keys, to see that it works.
@@ -37,6 +37,7 @@ from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.state.checkpoints import restore
+from cep.state.store import WriteBatch
 from cep.state.target import Target
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import NAMES, median_seconds, peer_columns, records, show
@@ -45,6 +46,7 @@ RECORDS = records(NAMES)
 GIVEN = deploy(RECORDS)
 INITIAL = tuple(record.to_json() for record in RECORDS)
 START_MS = 1_700_000_000_000
+WORKERS = 2
 
 
 @dataclass
@@ -89,10 +91,10 @@ class Paced:
         pass
 
 
-def payments(count: int, keys: int, seed: int, first_ms: int, in_order: bool = False) -> pa.Array:
-    """Events of the peer's shape as JSON values; with `in_order` each key once in turn."""
+def payments(count: int, keys: int, seed: int, first_ms: int, in_order: bool = False, first: int = 0) -> pa.Array:
+    """Events of the peer's shape as JSON values; with `in_order` each key once in turn, beginning with `first`."""
     random = np.random.default_rng(seed)
-    account = np.arange(count) % keys if in_order else random.integers(0, keys, count)
+    account = (first + np.arange(count)) % keys if in_order else random.integers(0, keys, count)
     amount = np.round(random.gamma(0.4, 250.0, count), 2)
     columns = zip(
         range(count), (first_ms + np.arange(count) // 10).tolist(), account.tolist(), amount.tolist(),
@@ -149,41 +151,94 @@ def bench_throughput(folder: Path, count: int, peer: bool) -> None:
     show(f"live, {count:,} events, four patterns, two threads", ("who", "events/s"), rows)
 
 
+@dataclass
+class Clock:
+    """From when each event was due to when its commit was on disk and its alerts were with the sinks."""
+
+    source: Paced
+    commits: Commits
+    seconds: list[np.ndarray] = field(default_factory=list)
+    stepped: list[np.ndarray] = field(default_factory=list)  # since the last commit
+    behind: list[np.ndarray] = field(default_factory=list)  # committed while another delivery was on its way
+    committed: int = 0
+    delivery: object = None
+
+    def note(self, _: BatchReport) -> None:
+        self.stepped.append(self.source.due_s.pop(0))
+
+    def look(self) -> None:
+        """After each cycle."""
+        commits = self.commits
+        number = 0 if commits.head is None else commits.head.number
+        if number == self.committed:
+            return
+        self.committed, own, self.stepped = number, self.stepped, []
+        delivery = commits._delivery
+        if delivery is None:
+            self.take(own)
+        elif delivery is self.delivery:
+            self.behind += own
+        else:
+            self.delivery, waited, self.behind = delivery, [*self.behind, *own], []
+            delivery.done.add_done_callback(lambda _: self.take(waited))
+
+    def take(self, due_s: list[np.ndarray]) -> None:
+        self.seconds += [time.monotonic() - due for due in due_s]
+
+
 def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], seconds: float) -> None:
-    """Percentiles at fixed rates, state on RocksDB, alerts at once, checkpoints every second."""
+    """Percentiles at fixed rates, exactly once, state on RocksDB."""
     rows = []
     for keys in keys_counts:
+        # Pages of some ten keys: the runner makes 256 of each part of a key group.
+        job = Job(GIVEN.schema, GIVEN.key_domains, 32, max(1, keys // 100_000))
+        settings = StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20)
+        commits = Commits(settings)
+        engine = Engine(job, INITIAL, commits.store, Workers(WORKERS, 0, None, 64 << 20))
+        for number in range(0, keys, 50_000):
+            some = min(50_000, keys - number)
+            values = payments(some, keys, 0, START_MS, in_order=True, first=number)
+            decoded = decode_chunks(job.schema, [Chunk("paced", values)])
+            engine.step(decoded.parts, (), {"paced": (decoded.latest_ms["paced"], False)})
+            batch = WriteBatch()
+            engine.save(batch, 0)
+            commits.store.write(batch)
+        first_ms = START_MS + 60_000
         for rate in rates:
             count = int(rate * seconds)
-            settings = StoreSettings(folder / f"latency-{keys}-{rate}", cache_bytes=64 << 20)
-            commits = Commits(settings)
-            pages = max(1, keys // 25_000)
-            job = Job(GIVEN.schema, GIVEN.key_domains, 128, pages)
-            engine = Engine(job, INITIAL, commits.store, Workers(2, 0, None, 64 << 20))
-            for number in range(0, keys, 100_000):
-                some = min(100_000, keys - number)
-                values = payments(some, keys, 0, START_MS, in_order=True)
-                decoded = decode_chunks(job.schema, [Chunk("paced", values)])
-                engine.step(decoded.parts, (), {"paced": (decoded.latest_ms["paced"], False)})
-            source = Paced(payments(count, keys, 1, START_MS + 60_000), rate)
-            taken: list[np.ndarray] = []
-
-            def note(_: BatchReport, source: Paced = source, taken: list[np.ndarray] = taken) -> None:
-                taken.append(time.monotonic() - source.due_s.pop(0))
-
-            runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(at_once=True), note)
-            runner.start()
+            source = Paced(payments(count, keys, 1, first_ms), rate)
+            first_ms += count
+            clock = Clock(source, commits)
+            runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(), clock.note)
+            loads = engine.loads_count
             while not source.ended:
                 runner.cycle(0.05)
+                clock.look()
             runner.finish()
-            ms = np.concatenate(taken) * 1_000
-            loads = engine.loads_count
+            clock.look()
+            clock.take([*clock.stepped, *clock.behind])
+            ms = np.concatenate(clock.seconds) * 1_000
             figures = [f"{np.percentile(ms, p):,.1f}" for p in (50, 99, 99.9)]
-            rows.append((f"{rate:,}", f"{keys:,}", *figures, f"{count / len(taken):,.0f}", f"{loads:,}"))
-            engine.close()
-            commits.close()
+            loaded = engine.loads_count - loads
+            rows.append((f"{rate:,}", f"{keys:,}", *figures, f"{count / len(clock.seconds):,.0f}", f"{loaded:,}"))
+        engine.close()
+        commits.close()
     head = ("events/s", "keys", "p50 ms", "p99 ms", "p99.9 ms", "events a micro-batch", "pages loaded")
-    show("latency, RocksDB", head, rows)
+    show("latency, exactly once, RocksDB", head, rows)
+    show("one write to this disk", ("", "p50 ms", "p99 ms"), [("fsync of 4 kB", *sync_ms(folder))])
+
+
+def sync_ms(folder: Path) -> tuple[str, str]:
+    """What bounds a commit: the median and the 99th percentile of a small durable write."""
+    found = []
+    with (folder / "synced").open("wb") as file:
+        for _ in range(200):
+            file.write(bytes(4_096))
+            file.flush()
+            began_s = time.perf_counter()
+            os.fsync(file.fileno())
+            found.append((time.perf_counter() - began_s) * 1_000)
+    return f"{np.percentile(found, 50):,.2f}", f"{np.percentile(found, 99):,.2f}"
 
 
 def bench_checkpoint(folder: Path, keys: int) -> None:

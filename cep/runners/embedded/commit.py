@@ -178,6 +178,7 @@ class Commits:
         self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and not known to be delivered
         self._delivery: _Delivery | None = None
         self._forgettable: list[int] = []
+        self._recalled: list[int] = []  # commits whose alerts the sinks had in part; the store does not know it yet
         self._sent: set[str] = set()  # ids that sinks have though the job has forgotten it
         self._sent_is_new = False
         self._from_checkpoint_ms: int | None = None
@@ -280,14 +281,17 @@ class Commits:
     def _recall(self, outlets: Outlets, created_ms: int) -> None:
         """What sinks got after the checkpoint was sent by commits that nobody knows any more, under their numbers."""
         self._on_step("R3")
+        # What was on its way at that time went out under the number of a commit that the checkpoint has.
+        after = min(self._outgoing, default=self._number + 1) - 1
         for sink in outlets.sinks:
             if isinstance(sink, RecallingSink):
-                recalled = sink.recall(self._base + self._number, created_ms)
+                recalled = sink.recall(self._base + after, created_ms)
                 self._sent |= recalled.alert_ids
                 self._number = max(self._number, recalled.number - self._base)
         self._sent_is_new = True
         for number, outgoing in self._outgoing.items():
             self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.letters)
+        self._recalled = list(self._outgoing)
 
     # ------------------------------------------------------------------------------------------------------ commits
 
@@ -342,6 +346,10 @@ class Commits:
         for delivered in self._forgettable:
             Outgoing.forget(batch, delivered)
         self._forgettable = []
+        for recalled in self._recalled:  # without what was sent, as the ids that are still known say
+            Outgoing.forget(batch, recalled)
+            self._outgoing[recalled].save(batch, recalled)
+        self._recalled = []
         if self.held:
             outgoing = Outgoing(self._unsent(self.held.table()), tuple(self.held.letters))
             outgoing.save(batch, number)

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,7 @@ _ITEM = struct.Struct(">QH")  # of what a commit adds: its number, and that of t
 _ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
 # What commits have added is gathered by key group when it has grown to this much, and to several times the whole.
 _ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
+_EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread: handing them over would take as long
 # Counters that only the first level adds to: every level is handed the source's events.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
@@ -204,7 +206,7 @@ class Engine:
         known = rulebook.domains() if self.job.levels_count > 1 else ()
         works = [Work(programs, own, *times_of_work, known) for own in batches]
         shares = self._levels[level]
-        if self._pool is None:
+        if self._pool is None or sum(map(len, chain.from_iterable(own.values() for own in batches))) < _EVENTS_ALONE:
             return [share.step(work) for share, work in zip(shares, works, strict=True)]
         return list(self._pool.map(lambda share, work: share.step(work), shares, works))
 

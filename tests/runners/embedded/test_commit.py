@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.base import Chunk, Positions
-from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
+from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.spark.live_cases import END, disordered, rules
 
 GIVEN = deployment()
@@ -187,6 +188,45 @@ def test_files_hold_each_alert_once(tmp_path: Path) -> None:
             break
     found = [line for path in sorted((tmp_path / "alerts").iterdir()) for line in path.read_bytes().splitlines()]
     assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
+
+
+@pytest.mark.parametrize("harm", ["lost", "damaged"])
+def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_again(harm: str, tmp_path: Path) -> None:
+    """Commits behind the checkpoint have delivered alerts of which it knows nothing: the sink does."""
+    lines = disordered(list(day()), LATENESS_MS, seed=5)
+    alerts, job, harmed = tmp_path / "alerts", tmp_path / "job", 0
+    for life in range(100):
+        if run(job, FileSink(alerts), lines, life, Steps(2 + life // 10, "5"), "rocksdb"):
+            break
+        store = job / "store" / "store"
+        if life % 2 and list((job / "checkpoints").glob("*.manifest")):
+            harmed += 1
+            if harm == "lost":
+                shutil.rmtree(job / "store")
+            else:
+                (store / (store / "CURRENT").read_text().strip()).write_bytes(b"torn")
+    assert harmed > 0
+    found = [line for path in sorted(alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(found) == sorted(expected(list(day()), GIVEN, tmp_path))
+
+
+def test_a_store_that_is_behind_another_process_is_not_gone_on_with(tmp_path: Path) -> None:
+    """The folder of a job that has gone on elsewhere from the same checkpoints."""
+    settings = StoreSettings(tmp_path / "a", "rocksdb", str(tmp_path / "target"), cache_bytes=8 << 20, checkpoint_ms=0)
+    sources, outlets = Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None)
+    lineages = []
+    for folder in ("a", "a", "b", "a"):
+        commits = Commits(replace(settings, folder=tmp_path / folder))
+        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+        commits.resume(engine, sources, outlets)
+        commits.begin(engine, sources, outlets)
+        commits.finish(wait=True)
+        assert commits.head is not None
+        lineages.append(commits.head.lineage)
+        engine.close()
+        commits.close()
+    assert lineages[0] == lineages[1]
+    assert len(set(lineages)) == 3, "b has a store of its own, and a takes b's checkpoint"
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_damage_everywhere_is_told(tmp_path: Path) -> None:
