@@ -1,6 +1,7 @@
 """Histories: what is kept of the past of many keys, most of it in segments that are only appended and dropped.
 
     Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`)
+               ├─ tallies              counts and sums of windows as they stand at the page's clock (tallies.py)
                └─ segments             events in the order in which they came; each is loaded when a window needs it
 
 A micro-batch adds one small segment and leaves the others as they are, so what it writes does not depend on how long
@@ -156,6 +157,7 @@ def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
         concat_rows(pinned),
         tuple(replace(segment, page=page) for page, part in parts for segment in part.segments),
         max(part.loose for _, part in parts),
+        parts[0][1].facts if len(parts) == 1 else PageFacts(),
         tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
         pages={page: part.facts for page, part in parts},
     )
