@@ -49,7 +49,6 @@ _CACHE_BYTES = 64 << 20
 _ENTRIES_AT_ONCE = 256
 _DONE = -1  # of a file that was read to its end (sources/live/files.py)
 _LOG_FILE = re.compile(r"(\d+)(\.compact)?")
-Entry = tuple[bytes, bytes]
 
 
 def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Saved:
