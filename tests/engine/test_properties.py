@@ -1,7 +1,7 @@
 """What must not change an answer: events that are none of the pattern's business, the company of keys, their order.
 
-Random patterns of every level (tests/oracle/random_cases.py); splits into batches and rules beside are in
-test_against_oracle.py.
+Random patterns of every level (tests/oracle/random_cases.py), every other one with a condition over past events; splits
+into batches and rules beside are in test_against_oracle.py and test_histories_oracle.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 from cep.base.schema import EventType, Schema
+from cep.lang.ir import SequenceNode
+from cep.lang.walk import histories
 from cep.nfa.compile import problems
 from tests.engine.bridge import Answers, EventsByKey, batch_of, engine_answers, oracle_answers, program_of, split, whole
 from tests.engine.test_against_oracle import difference
+from tests.engine.test_histories_oracle import with_past
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
 from tests.oracle.random_cases import EVENT_TYPE, SCHEMA, Case, random_case
@@ -31,6 +34,8 @@ LEVELS = pytest.mark.parametrize("level", [1, 2, 3])
 def _cases(level: int) -> Iterator[tuple[Case, Random]]:
     for seed in range(200_000, 200_000 + CASES):
         case = random_case(seed, level)
+        if seed % 2:
+            case = with_past(case)
         if not problems(case.pattern, TWO_TYPES):
             yield case, Random(f"{level}/{seed}")
 
@@ -111,3 +116,12 @@ def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: in
         rows = np.concatenate([np.flatnonzero(keys == key) for key in chosen])
         found.append(difference(case, engine_answers(program, whole(batch.take(rows))), together, "key after key"))
     assert [line for line in found if line] == []
+
+
+def test_the_random_cases_hold_what_the_properties_are_about() -> None:
+    patterns = [case.pattern for level in (1, 2, 3) for case, _ in _cases(level)]
+    steps = [step for p in patterns if isinstance(p.structure, SequenceNode) for step in p.structure.steps]
+    assert sum(any(True for _ in histories(p)) for p in patterns) > 20
+    assert sum(step.negated for step in steps) > 20
+    assert sum(p.within_events is not None for p in patterns) > 2
+    assert sum(p.timeout_measures is not None for p in patterns) > 5
