@@ -101,6 +101,26 @@ def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: A
     )
 
 
+def is_tie(outcome: Outcome) -> bool:
+    """Whether the two sides only chose otherwise among matches that start alike and that the same moment released: the
+    peer has withheld them by start, and then in the order of its internal queue."""
+    scenario, found = outcome.scenario, outcome.disagreement
+    chose = Disagreement(missing=found.missing, extra=found.extra)
+    if scenario.expected is None or outcome.written is None or not scenario.skips or found != chose:
+        return False
+    subject = check_pattern(outcome.written)
+    theirs, ours = scenario.expected, answer(subject, scenario)
+    if _released(scenario, theirs, found.missing) != _released(scenario, ours, found.extra):
+        return False
+    return found.missing <= answer(subject.without_skip(), scenario).bindings
+
+
+def _released(scenario: Scenario, found: Answer, chosen: Iterable[Bindings]) -> list[tuple[int, int]]:
+    """The place of the first event and the time of each of the chosen matches."""
+    times_ms = dict(found.matches)
+    return sorted((spans(scenario, [match])[0][0], times_ms[match]) for match in chosen)
+
+
 def spans(scenario: Scenario, matches: Iterable[Bindings]) -> list[tuple[int, int]]:
     """The places of the first and the last event of each match among the events by (time, arrival), sorted."""
     order = sorted(range(len(scenario.events)), key=lambda place: (scenario.events[place].time_ms, place))
