@@ -218,6 +218,7 @@ class Commits:
             self.store = settings.open(working / PART)
             self.head = read_head(self.store)
             if restored is not None:
+                store_of_payload(restored.payload)  # refuses those of another format
                 self.refused += restored.refused
                 # In memory the newest checkpoint is the last commit: nothing went out behind it.
                 if settings.backend != "memory" or restored.refused:

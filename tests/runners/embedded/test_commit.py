@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cep.base.errors import SinkError, StateCorruptError, UsageError
+from cep.base.errors import SinkError, StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
@@ -22,6 +22,9 @@ from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.base import Chunk, Positions
+from cep.state.checkpoints import Checkpoints, Part
+from cep.state.memory import MemoryStore
+from cep.state.target import Target
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.spark.live_cases import END, disordered, rules
 
@@ -232,7 +235,7 @@ def test_a_store_that_is_behind_another_process_is_not_gone_on_with(tmp_path: Pa
 def test_a_damaged_checkpoint_is_passed_over_and_damage_everywhere_is_told(tmp_path: Path) -> None:
     lines = list(morning())
     broker = Broker()
-    assert not run(tmp_path / "job", BrokerSink(broker, np.random.default_rng(0), 0.0), lines, 0, Steps(6, "5"))
+    assert not run(tmp_path / "job", BrokerSink(broker, np.random.default_rng(0), 0.0), lines, 0, Steps(2, "5"))
     target = tmp_path / "job" / "checkpoints"
     newest = max(target.glob("checkpoint-*"))
     newest.write_bytes(newest.read_bytes()[:-10])
@@ -243,6 +246,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_damage_everywhere_is_told(tmp_p
     for manifest in target.glob("checkpoint-*"):
         manifest.write_bytes(b"torn")
     with pytest.raises(StateCorruptError, match="no checkpoint"):
+        Commits(StoreSettings(tmp_path / "job", "memory"))
+
+
+def test_a_folder_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
+    target, store = Target(str(tmp_path / "job" / "checkpoints")), MemoryStore()
+    with Checkpoints(target, tmp_path / "links") as writer:
+        copying = writer.begin((Part("store", store, 0, 8),), b'{"format": 1}', 0)
+        assert copying is not None
+        copying.result()
+    with pytest.raises(StateFormatError, match="format 1, this build reads 2"):
         Commits(StoreSettings(tmp_path / "job", "memory"))
 
 

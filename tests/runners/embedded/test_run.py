@@ -162,7 +162,7 @@ def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_
     arguments = [
         "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", events,
         "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--lateness", f"{lateness_ms} ms",
-        "--key-groups", "16", "--interval", "50 ms", "--max-records", "200",
+        "--key-groups", "16", "--checkpoint-interval", "200 ms", "--max-records", "200",
     ]  # fmt: skip
     parts = [[*lines[at::4], ends[at]] for at in range(4)]
     for number in range(4):
