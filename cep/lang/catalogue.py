@@ -460,7 +460,10 @@ CATALOGUE: dict[str, Entry] = {
         "network with no bits behind its prefix length, like 10.0.0.0/8. A list with a wrong entry is not taken.",
     ),
     "CEP803": Entry("entry too long", "An entry has a limited number of bytes; who has more has given another file."),
-    "CEP804": Entry("entries that are there twice", "A list holds each entry once; what comes again changes nothing."),
+    "CEP804": Entry(
+        "entries that are there twice",
+        "A list holds each entry once; what comes again changes nothing. In files it is counted, not told.",
+    ),
 }
 
 

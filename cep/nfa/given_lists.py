@@ -103,7 +103,7 @@ def _take(found: GivenLists, declared: ListSyntax, kind: str) -> None:
         found.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
     content = Content(kind).changed("replace", keys)
     repeated_count = len(keys) - len(content)
-    if repeated_count:
+    if repeated_count and declared.file is None:  # what another system exports may say a thing twice; it is counted
         found.diagnostics.append(_repeated(declared.name, repeated_count, span))
     if not wrong:
         found.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
