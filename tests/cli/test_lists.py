@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from cep.cli.main import main
+from cep.rulebook.deploy import schema_of
+from cep.rulebook.files import read_rules
+from cep.rulebook.rulebook import Rulebook
 from cep.runners.control_topic import read_control_topic
 from tests.cli.test_publish import NUMBERS, Answering
 from tests.real_kafka import KafkaCluster
@@ -57,11 +60,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def job(kafka_broker: KafkaCluster) -> Iterator[Answering]:
+def job(kafka_broker: KafkaCluster, folder: Path) -> Iterator[Answering]:
     name = f"lists-{next(NUMBERS)}"
     for topic in (name, f"{name}-status"):
         kafka_broker.create(topic, 1)
-    with Answering(kafka_broker.address, name) as answering:
+    answering = Answering(kafka_broker.address, name)
+    answering.book = Rulebook(schema_of(read_rules(folder)[0]), None)
+    with answering:
         yield answering
 
 
