@@ -6,6 +6,7 @@ Tested by: tests/cli/test_lists.py
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -48,6 +49,7 @@ examples:
   cep lists add bins 411111 --of prefix --conf cep.toml --effective-at 2026-06-01T00:00:00Z
 """
 _SHORT = 12
+_PIPE_WIDTH = 240  # a pipe has no width: lines stay whole, so that they can be searched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Returns 0, or 1 if something is wrong with a list. Raises: UsageError and other CepErrors."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     return _show(options, console) if options.what == "show" else _change(options, console)
 
 
