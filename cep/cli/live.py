@@ -17,15 +17,24 @@ from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import URLS, check_ending, job_of, stop_on_signals, store_of, tell_problems, webhook_of
-from cep.model.rule import ControlRecord
+from cep.cli.given_job import (
+    URLS,
+    beginning_of,
+    check_ending,
+    job_of,
+    opened,
+    stop_on_signals,
+    store_of,
+    tell_problems,
+    webhook_of,
+)
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
-from cep.rulebook.files import read_lists, read_rules
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
+from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.job import Job
-from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, forget_planned, held, job_id, open_checkpoint
+from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, forget_planned, held, job_id, read_job
 from cep.runners.observe import Log, Observed, served
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, LetterSink
@@ -41,6 +50,11 @@ if TYPE_CHECKING:
 HELP = """\
 Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
 checkpoint directory goes on where it was.
+
+examples:
+  cep live --rules rules --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep/job
+  cep replay --rules rules --events history/ --out past.jsonl --savepoint warm/
+  cep live --from warm/ --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep/job
 """
 _KAFKA = "kafka:"
 
@@ -60,28 +74,22 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     console = Console(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
-    rules, checkpoint = _needed(settings.job.rules, "--rules"), _needed(settings.job.checkpoint, "--checkpoint")
+    checkpoint = _needed(settings.job.checkpoint, "--checkpoint")
     check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
-    files, problems = read_rules(rules)
+    begins_with = beginning_of(settings.job, log)
     lists = RulebookStore((checkpoint / RULEBOOKS_FOLDER).resolve()).lists
-    given, more = read_lists(rules, lists)
-    records: list[ControlRecord] = [*given, *files]
-    problems += more
-    deployment = deploy(records, lists)
-    tell_problems(problems, deployment, log)
-    job = job_of(settings.job, deployment)
-    initial = tuple(record.to_json() for record in records)
+    begins_with.lists.copy_into(lists)
+    deployment = deploy(begins_with.records, lists)
+    tell_problems(begins_with.problems, deployment, log)
+    job = job_of(settings.job, deployment, begins_with.warm)
     letters = settings.output.dead_letters or checkpoint / "dead_letters"
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
     with held(checkpoint), served(settings.observe.listen, observed) as address:
-        kept, goes_on = open_checkpoint(checkpoint, job, initial)
-        if goes_on and kept != initial:
-            log.tell(
-                "rules_differ",
-                f"the job goes on with the rules it began with; publish changes of {rules} as control records",
-            )
+        if begins_with.warm is not None and read_job(checkpoint) is None:
+            begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
+        job, kept, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
         spark = _session(settings.spark, log, console)
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
@@ -106,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
             output.close()
             spark.stop()
             _tell_end(output, letters, log, console)
-    return 1 if problems or deployment.set_aside else 0
+    return 1 if begins_with.problems or deployment.set_aside else 0
 
 
 def _session(settings: SparkSettings, log: Log, console: Console) -> Any:

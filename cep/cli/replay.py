@@ -156,18 +156,18 @@ def _finish(
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
-    finish(ending.folder, files, About(job, rules, replayed.until_ms, memory_json(found.memory)))
+    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, memory_json(found.memory)))
 
 
 def _replay(options: argparse.Namespace, deployment: Deployment, ending: Ending | None, errors: Console) -> Replayed:
     if _engine(options, errors) == "embedded":
         return embedded.read_and_replay(deployment, options.events, options.cores, options.key_groups, errors, ending)
-    if ending is not None:
-        raise UsageError("--savepoint is there with --engine embedded")
     # Loaded here because Spark takes a second to import, and the embedded engine does without.
-    from cep.runners.spark.replay import read_and_replay  # noqa: PLC0415
+    from cep.runners.spark.replay import Tasks, read_and_replay  # noqa: PLC0415
 
-    return read_and_replay(deployment, options.events, options.cores, options.partitions, options.key_groups, errors)
+    return read_and_replay(
+        deployment, options.events, Tasks(options.cores, options.partitions), options.key_groups, errors, ending
+    )
 
 
 def _engine(options: argparse.Namespace, errors: Console) -> str:

@@ -248,13 +248,24 @@ def _console(color: bool) -> Console:
 
 def _print_head(alert: dict[str, Any], console: Console) -> None:
     key = alert["key"].replace(KEY_SEPARATOR, ", ")
-    detected = alert["detected_at"]
-    if isinstance(detected, datetime):
-        detected = show_time((detected - _EPOCH) // timedelta(milliseconds=1))
-    line = f"{alert['rule_id']} version {alert['version']} for {key} at {detected}, {alert['severity']}"
+    at = f"for {key} at {_shown(alert['detected_at'])}"
+    line = f"{alert['rule_id']} version {alert['version']} {at}, {alert['severity']}"
     console.print(Text(line, style="bold"))
     if alert["message"]:
         console.print(Text(alert["message"]))
+    if alert.get("history_cut"):
+        told = "a condition looked back at a window whose oldest events are no longer kept"
+        console.print(Text(told, style="yellow"))
+    if alert.get("history_from"):
+        told = (
+            f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"
+        )
+        console.print(Text(told, style="yellow"))
+
+
+def _shown(moment: datetime | str) -> str:
+    """A time of an alert, which is text in JSON lines."""
+    return show_time((moment - _EPOCH) // timedelta(milliseconds=1)) if isinstance(moment, datetime) else moment
 
 
 def _print_doc(rule: DeployedRule | None, console: Console) -> None:

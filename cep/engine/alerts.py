@@ -21,10 +21,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
+from cep.engine.reach import known_from
 from cep.kernels.layout import Int64
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
@@ -48,6 +49,7 @@ ALERT_SCHEMA = pa.schema(
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
         ("history_cut", pa.bool_()),  # a condition looked back at a window whose oldest events are not kept
+        ("history_from", _TIMESTAMP),  # since when events are known, if a condition looked back further
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -59,9 +61,9 @@ ALERT_ID_CHARS = 32
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
-def alert_table(program: Program, matches: Matches) -> pa.Table:
+def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> pa.Table:
     """One row a completed match or a time-out, in the order (detected_at, alert_id); matches that become events are
-    left out (produced.py).
+    left out (produced.py). `since_ms`: the job has seen all events from then on (reach.py).
 
     Cost: columns, plus one digest for each alert.
     """
@@ -70,10 +72,10 @@ def alert_table(program: Program, matches: Matches) -> pa.Table:
     for number in numbers:
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None:
-            parts.append(rule_alerts(rule, matches, np.flatnonzero(of_rule(matches, number))))
+            parts.append(rule_alerts(rule, matches, np.flatnonzero(of_rule(matches, number)), since_ms=since_ms))
         if rule.timeout_measures:
             timed_out = np.flatnonzero((matches.rule == number) & matches.timed_out)
-            parts.append(rule_alerts(rule, matches, timed_out, _TIMEOUT))
+            parts.append(rule_alerts(rule, matches, timed_out, _TIMEOUT, since_ms))
     table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
     return sort_alerts(table)
 
@@ -89,7 +91,9 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
-def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _MATCH) -> pa.Table:
+def rule_alerts(
+    rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _MATCH, since_ms: int = TIME_MS_MIN
+) -> pa.Table:
     """The alerts of these matches, or time-outs, of one rule, in their order."""
     count = len(rows)
     if count == 0:
@@ -135,6 +139,7 @@ def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _M
         _measures_json(measures, count),
         events,
         pa.array((matches.cut[rows] & rule.past) != 0),
+        known_from(rule.windows, times[offsets[:-1]], since_ms).cast(_TIMESTAMP),
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
         pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),
         pa.array(detected).cast(_TIMESTAMP),

@@ -20,7 +20,7 @@ from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.kernels.opcodes import MACHINE_WIDTH
-from cep.lang.ir import Expr, PatternIR
+from cep.lang.ir import Expr, HistoryWindow, PatternIR
 from cep.lang.walk import histories
 from cep.nfa.code import (
     COLUMN_OPERAND,
@@ -85,6 +85,7 @@ class Piece:
     timeout_measures: tuple[tuple[str, Type], ...]
     repeats: bool
     past: int
+    windows: tuple[HistoryWindow, ...]
 
 
 def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
@@ -137,6 +138,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
         sum({cut_bit(past) for past in histories(pattern)}),
+        tuple(dict.fromkeys(past.window for past in histories(pattern) if past.window is not None)),
     )
 
 

@@ -14,6 +14,7 @@ from typing import overload
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.lang.ir import HistoryWindow
 from cep.lists.timeline import Lists
 from cep.nfa.code import VectorProgram
 from cep.nfa.columns import Column
@@ -30,7 +31,7 @@ class RuleProgram:
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
-    than one way. `past` are the `columns.cut_bit`s of its histories.
+    than one way. `past` are the `columns.cut_bit`s of its histories, `windows` what those that have one look back at.
     """
 
     deployed: DeployedRule
@@ -41,6 +42,7 @@ class RuleProgram:
     stream: int
     repeats: bool
     past: int = 0
+    windows: tuple[HistoryWindow, ...] = ()
 
     @property
     def identity(self) -> RuleIdentity:
@@ -81,7 +83,7 @@ class RulePrograms(Sequence[RuleProgram]):
             piece = self._pieces[number]
             self._made[number] = RuleProgram(
                 self._rules[number], self._rows[number], piece.variables, piece.measures, piece.timeout_measures,
-                self._streams[number], piece.repeats, piece.past,
+                self._streams[number], piece.repeats, piece.past, piece.windows,
             )  # fmt: skip
         return self._made[number]
 

@@ -21,6 +21,7 @@ import orjson
 
 from cep.base.durable import replace_file, sync
 from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.limits import TIME_MS_MIN
 from cep.runners.event_time import PartitionTimes
 from cep.runners.group_entries import GroupState, state_of
 from cep.runners.job import Job
@@ -41,7 +42,7 @@ class Beginning:
 
     `times` and `positions` are called as in savepoints: `topic[3]`, and files by their names. `first_number` is that of
     the first micro-batch, above all that the job before has used: sinks take a number again for a redelivery. `groups`
-    are the key groups that have a file.
+    are the key groups that have a file. `since_ms`: all events from then on have been seen, TIME_MS_MIN if not known.
     """
 
     rulebook: str
@@ -50,6 +51,7 @@ class Beginning:
     positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     first_number: int = 0
     groups: tuple[int, ...] = ()
+    since_ms: int = TIME_MS_MIN
 
     def partition_times(self) -> PartitionTimes:
         """`times` as Spark's runner calls partitions."""

@@ -16,12 +16,48 @@ Tested by: tests/runners/test_event_time.py
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 
 # Partition → (largest event time read, whether more of it waits in the source).
 PartitionTimes = dict[str, tuple[int, bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class TimesRead:
+    """What every key group is told of what was read: how far each partition, and the time of the earliest event,
+    TIME_MS_MAX without one."""
+
+    partitions: PartitionTimes
+    first_ms: int = TIME_MS_MAX
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.partitions, self.first_ms]).encode()
+
+    @staticmethod
+    def from_bytes(data: bytes) -> TimesRead:
+        partitions, first_ms = json.loads(data)
+        return TimesRead({name: (ms, behind) for name, (ms, behind) in partitions.items()}, first_ms)
+
+    def joined(self, other: TimesRead) -> TimesRead:
+        """What two tasks have read."""
+        return TimesRead(merged(self.partitions, other.partitions), min(self.first_ms, other.first_ms))
+
+    @property
+    def last_ms(self) -> int:
+        """The time of the latest event, TIME_MS_MIN without one."""
+        return max((ms for ms, _ in self.partitions.values()), default=TIME_MS_MIN)
+
+
+def since_after(since_ms: int, first_ms: int, before_ms: int) -> int:
+    """Since when a job has seen all events: TIME_MS_MAX before the first one.
+
+    `first_ms`: of the earliest event that has come now; what is behind the watermark `before_ms` is late and not seen.
+    """
+    return since_ms if first_ms == TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
 
 def merged(known: Mapping[str, tuple[int, bool]], seen: Mapping[str, tuple[int, bool]]) -> PartitionTimes:

@@ -25,6 +25,12 @@ class Intake:
     counters: Counter[str]
 
 
+def span_ms(job: Job, decoded: Decoded) -> tuple[int, int]:
+    """The times of the first and the last event that the job takes; (TIME_MS_MAX, TIME_MS_MIN) if there is none."""
+    inside = decoded.time_ms[(decoded.time_ms >= job.begins_ms) & (decoded.time_ms < job.ends_ms)]
+    return (int(inside.min()), int(inside.max())) if len(inside) else (TIME_MS_MAX, TIME_MS_MIN)
+
+
 def take_in(job: Job, decoded: Decoded) -> Intake:
     """Route each event once to every key of the job, and tell what became of the records."""
     counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})

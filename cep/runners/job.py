@@ -151,12 +151,13 @@ def _asking(rulebook: Rulebook, programs: Mapping[KeyDomain, Program]) -> dict[K
 
 @dataclass(slots=True)
 class StepOutput:
-    """What matching gave, gathered over domains: alerts by key domain, counters by name,
-    and the events that patterns have produced."""
+    """What matching gave, gathered over domains: alerts by key domain, counters by name, and the events that patterns
+    have produced. `since_ms` goes in: the job has seen all events from then on, TIME_MS_MIN if that is not known."""
 
     alerts: list[pa.Table] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     produced: list[Decoded] = field(default_factory=list)
+    since_ms: int = TIME_MS_MIN
 
     def alert_table(self) -> pa.Table:
         return pa.concat_tables(self.alerts) if self.alerts else ALERT_SCHEMA.empty_table()
@@ -188,7 +189,7 @@ def _advanced(
     advanced = advance(program, keyed_state, batch, watermark_ms)
     output.counters.update(advanced.counters)
     if len(advanced.matches):
-        alerts = alert_table(program, advanced.matches)
+        alerts = alert_table(program, advanced.matches, output.since_ms)
         if alerts.num_rows:
             output.alerts.append(alerts)
             output.counters.update(_counted(alerts))

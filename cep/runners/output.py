@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, UsageError
+from cep.base.limits import TIME_MS_MAX
 from cep.sinks.json_form import json_lines
 from cep.state.manifest import StoredFile
 
@@ -37,13 +38,15 @@ _HELD_SUFFIX = ".held.jsonl"
 class Replayed:
     """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took.
 
-    Of one that ends in a cut its event time, and the files of the keyed state there (warm_start.py).
+    `since_ms` is the time of the first event. Of a replay that ends in a cut the event time of that, and the files of
+    the keyed state there (warm_start.py).
     """
 
     alerts: pa.Table
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
     seconds: float
+    since_ms: int = TIME_MS_MAX
     until_ms: int | None = None
     state_files: tuple[StoredFile, ...] = ()
 

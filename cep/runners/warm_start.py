@@ -16,7 +16,6 @@ Tested by: tests/runners/test_warm_start.py
 from __future__ import annotations
 
 import hashlib
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ from cep.engine.keyed_state import KeyedState, concat_states, fit
 from cep.engine.partition import divide
 from cep.lists.members import mapped
 from cep.lists.store import SUFFIX, ListStore
-from cep.model.rule import utc_text
 from cep.nfa.program import Program
 from cep.runners.job import Job
 from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
@@ -59,10 +57,12 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What stands beside the keyed state. `rules` are control records, `memory` who was alerted (rulebook/held.py)."""
+    """What stands beside the keyed state. `rules` are control records, `memory` who was alerted (rulebook/held.py);
+    all events of since_ms <= event time < until_ms are in the state."""
 
     job: Job
     rules: tuple[bytes, ...]
+    since_ms: int
     until_ms: int
     memory: Sequence[Sequence[Any]] = ()
 
@@ -99,9 +99,11 @@ def job_until(job: Job, ending: Ending | None) -> Job:
     return job if ending is None or ending.until_ms is None else replace(job, ends_ms=ending.until_ms)
 
 
-def behind(last_ms: int | None) -> int:
-    """The event time of a cut just behind the last event. Raises: UsageError if there was none."""
-    if last_ms is None:
+def cut_ms(ending: Ending, last_ms: int) -> int:
+    """The event time of the cut. Raises: UsageError if it is behind the last event, and there was none."""
+    if ending.until_ms is not None:
+        return ending.until_ms
+    if last_ms == TIME_MS_MIN:
         raise UsageError("there are no events behind which a live job could begin; say from when with --until")
     return last_ms + 1
 
@@ -133,6 +135,7 @@ def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
         "format": FORMAT,
         "job": about.job.to_json(),
         "rules": [record.decode() for record in about.rules],
+        "since_ms": about.since_ms,
         "until_ms": about.until_ms,
         "memory": about.memory,
     }
@@ -194,7 +197,7 @@ def _about(data: bytes, place: str) -> About:
         )
     try:
         rules = tuple(record.encode() for record in told["rules"])
-        return About(Job.from_json(told["job"]), rules, told["until_ms"], told["memory"])
+        return About(Job.from_json(told["job"]), rules, told["since_ms"], told["until_ms"], told["memory"])
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"the warm start in {place} does not say what it is of ({error!r})") from error
 
@@ -213,33 +216,14 @@ def check_fits(about: About, job: Job) -> None:
 
 
 def laid_out(
-    warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program]
+    warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
 ) -> Iterator[tuple[int, KeyedState]]:
-    """(number of the job's key domain, its whole keyed state at a level), of the domains that have any."""
+    """(number of the job's key domain, its keyed state at a level), of the domains that have any; of one of the
+    replay's key groups, or of all."""
     for at, domain in enumerate(warm.about.job.domains):
         program = programs.get(domain)
         if program is None:
             continue
-        states = [fit(found, program)[0] for found in warm.states(level, at)]
+        states = [fit(found, program)[0] for found in warm.states(level, at, group)]
         if states:
             yield job.domains.index(domain), concat_states(states, program.row_registers)
-
-
-def copied(warm: WarmStart, job: Job, levels: Sequence[Mapping[KeyDomain, Program]], folder: Path) -> None:
-    """A copy with the job's own key domains and key groups, so that each group finds its part. Raises: StateError."""
-    shutil.rmtree(folder, ignore_errors=True)  # of a start that was cut off
-    files: list[StoredFile] = []
-    for level, programs in enumerate(levels):
-        for number, whole in laid_out(warm, job, level, programs):
-            program = programs[job.domains[number]]
-            for group, share in by_group(whole, program, job.groups_count):
-                files.append(put_state(folder, level, number, group, share))
-    lists = ListStore()
-    warm.copy_lists(lists)
-    files += put_lists(folder, lists.names(), lists)
-    finish(folder, files, About(job, warm.about.rules, warm.about.until_ms, warm.about.memory))
-
-
-def told(about: About) -> str:
-    """Until when it has seen events, for a person."""
-    return utc_text(about.until_ms) if about.until_ms > TIME_MS_MIN else "nothing"

@@ -18,6 +18,7 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.runners.job import Programs, StepOutput, match_step
 from cep.runners.output import write_outputs
+from cep.sinks.json_form import json_lines
 from cep.testing import inquiry
 
 PATTERNS = """
@@ -397,3 +398,19 @@ def test_records_of_the_key_that_cannot_be_decoded_are_told(place: Path, capsys:
     path.write_text(path.read_text(encoding="utf-8") + '{"card": "too_small"}\n', encoding="utf-8")
     assert why_not(place, "too_small") == 0
     assert "1 record of this key cannot be decoded, the first: missing_field" in capsys.readouterr().out
+
+
+def test_why_says_what_a_window_lacks(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alerts = alerts_of(place).slice(0, 1)
+    since = pa.array([1_772_323_200_000], pa.timestamp("ms", "UTC"))
+    names = alerts.schema.names
+    told = alerts.set_column(names.index("history_cut"), "history_cut", pa.array([True]))
+    told = told.set_column(names.index("history_from"), "history_from", since)
+    (alert_id,) = told["alert_id"].to_pylist()
+    pq.write_table(told, place / "told.parquet")
+    (place / "told.jsonl").write_bytes(b"\n".join(json_lines(told)))
+    for name in ("told.parquet", "told.jsonl"):
+        assert ask(place, "why", "--alerts", str(place / name), "--alert", alert_id) == 0
+        shown = capsys.readouterr().out
+        assert "looked back at a window whose oldest events are no longer kept" in shown
+        assert "looked back further than events were known, which is from 2026-03-01T00:00:00" in shown

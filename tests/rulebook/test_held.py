@@ -21,7 +21,12 @@ def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
         "match_start": time_ms, "match_end": time_ms, "detected_at": time_ms, "last": f"t{time_ms}", **changes,
     }  # fmt: skip
     fields["events"] = [{"variable": "v", "event_id": fields.pop("last"), "event_time": time_ms}]
-    return {**{name: "" for name in ALERT_SCHEMA.names if name not in fields}, "history_cut": False, **fields}
+    return {
+        **{name: "" for name in ALERT_SCHEMA.names if name not in fields},
+        "history_cut": False,
+        "history_from": None,
+        **fields,
+    }
 
 
 def table(*alerts: dict[str, Any]) -> pa.Table:

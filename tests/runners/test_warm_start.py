@@ -63,7 +63,7 @@ def warm_start(
     replayed = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 2, ending=ending)
     assert replayed.until_ms is not None
     initial = tuple(record.to_json() for record in records)
-    finish(folder, replayed.state_files, About(job, initial, replayed.until_ms))
+    finish(folder, replayed.state_files, About(job, initial, replayed.since_ms, replayed.until_ms))
     return list(json_lines(replayed.alerts))
 
 
@@ -103,6 +103,21 @@ def test_the_cut_is_behind_the_last_event_if_none_is_given(tmp_path: Path) -> No
     warm_start(lines, list(rules().values()), tmp_path / "warm", None)
     warm = open_warm_start(str(tmp_path / "warm"))
     assert warm.about.until_ms == max(map(time_ms, lines)) + 1
+
+
+def test_the_number_of_runs_is_that_of_a_job_that_saw_everything(tmp_path: Path) -> None:
+    lines, records = list(day())[:3_000], list(rules().values())
+    warm_start(lines[:2_000], records, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    totals: list[int] = []
+    for part in (lines, lines[2_000:]):
+        counters: Counter[str] = Counter()
+        engine = Engine(job_for(deploy(records)), warm.about.rules, MemoryStore(), Workers(1))
+        begun = 0 if part is lines else engine.begin(warm)
+        feed(engine, [part], counters)
+        engine.close()
+        totals.append(begun + counters["runs"])
+    assert totals[0] == totals[1] > 0
 
 
 def test_a_damaged_file_is_not_taken(tmp_path: Path) -> None:

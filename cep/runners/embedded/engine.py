@@ -25,7 +25,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, route
@@ -41,10 +41,10 @@ from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
 from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Work
 from cep.runners.embedded.waiting import ADDED_WAITING
-from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
+from cep.runners.event_time import PartitionTimes, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import entries_of, state_of
 from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
-from cep.runners.intake import take_in
+from cep.runners.intake import span_ms, take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.runners.letters import under_rules
 from cep.runners.rule_output import held_lines
@@ -120,6 +120,7 @@ class Engine:
         self._added_bytes = self._whole_bytes = 0
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
+        self.since_ms = TIME_MS_MAX  # the time of the first event
 
     @property
     def shares(self) -> list[Share]:
@@ -142,6 +143,9 @@ class Engine:
         letters, counters = self._change_rules(controls, before_ms)
         self.times = merged(self.times, times)
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, job.lateness_ms, job.idle_ms))
+        self.since_ms = since_after(
+            self.since_ms, min((span_ms(job, p)[0] for p in parts), default=TIME_MS_MAX), before_ms
+        )
         at_once = job.lateness_ms == 0 and len(self.times) == 1
         routed, taken_letters = self._take_in(parts, counters)
         letters += taken_letters
@@ -204,7 +208,7 @@ class Engine:
         rulebook = self._rulebook.rulebook
         programs = self._programs.of(rulebook, self.job.schema, level)
         known = rulebook.domains() if self.job.levels_count > 1 else ()
-        works = [Work(programs, own, *times_of_work, known) for own in batches]
+        works = [Work(programs, own, *times_of_work, known, self.since_ms) for own in batches]
         shares = self._levels[level]
         if self._pool is None or sum(map(len, chain.from_iterable(own.values() for own in batches))) < _EVENTS_ALONE:
             return [share.step(work) for share, work in zip(shares, works, strict=True)]
@@ -276,7 +280,7 @@ class Engine:
         runs = 0
         check_fits(warm.about, self.job)
         self._memory = memory_from_json(list(saved) for saved in warm.about.memory)
-        self.watermark_ms = warm.about.until_ms - 1
+        self.since_ms, self.watermark_ms = warm.about.since_ms, warm.about.until_ms - 1
         for level, shares in enumerate(self._levels):
             programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
             for number, whole in laid_out(warm, self.job, level, programs):
@@ -347,6 +351,7 @@ class Engine:
             self._rulebook = restored(self._rules, told["rulebook"].encode())
             self._memory = memory_from_json(told["held_memory"])
             self.watermark_ms = int(told["watermark_ms"])
+            self.since_ms = int(told.get("since_ms", TIME_MS_MIN))  # an earlier build did not ask
             self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in told["times"].items()}
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
@@ -359,6 +364,7 @@ class Engine:
             "rulebook": rulebook_bytes(self._rulebook.rulebook).decode(),
             "held_memory": memory_json(self._memory),
             "watermark_ms": self.watermark_ms,
+            "since_ms": self.since_ms,
             "times": {name: list(at) for name, at in self.times.items()},
         }
 

@@ -27,7 +27,7 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
@@ -36,10 +36,10 @@ from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.intake import take_in
+from cep.runners.intake import span_ms, take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.output import Replayed
-from cep.runners.warm_start import Ending, behind, by_group, job_until, put_state
+from cep.runners.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
 
@@ -55,11 +55,12 @@ Shares = dict[tuple[int, int], list[EventBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """What a piece gave: its events by (key domain, share of keys), dead letters, counters."""
+    """What a piece gave: its events by (key domain, share of keys), dead letters, counters, intake.span_ms."""
 
     shares: dict[tuple[int, int], EventBatch]
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
+    span_ms: tuple[int, int]
 
 
 def read_and_replay(
@@ -102,7 +103,7 @@ def replay(
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}
     with ThreadPoolExecutor(workers) as pool:
-        done = 0
+        done, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
         letters: list[bytes] = []
         counters: Counter[str] = Counter()
 
@@ -115,9 +116,10 @@ def replay(
                 shares.setdefault(at, []).append(batch)
             letters += split.dead_letters
             counters.update(split.counters)
+            first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
             done += size
             show("reading", done, history.size)
-        until_ms = _until_ms(ending, shares)
+        until_ms = None if ending is None else cut_ms(ending, last_ms)
         # Windows that are open at the cut are the live job's; what it will see next may have that very time.
         watermark_ms = TIME_MS_MAX if until_ms is None else until_ms - 1
         tables: list[pa.Table] = []
@@ -126,7 +128,9 @@ def replay(
             is_last = number + 1 == len(levels)
             produced: list[Decoded] = []
             ended: dict[int, list[KeyedState]] = {}
-            for domain, output, left in _matched(pool, job, programs, shares, show, watermark_ms, is_last=is_last):
+            for domain, output, left in _matched(
+                pool, job, programs, shares, show, (first_ms, watermark_ms), is_last=is_last
+            ):
                 tables += output.alerts
                 counters.update(output.counters)
                 produced += output.produced
@@ -137,14 +141,7 @@ def replay(
             if produced and not is_last:
                 _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
     alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
-    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started, until_ms, tuple(files))
-
-
-def _until_ms(ending: Ending | None, shares: Shares) -> int | None:
-    """The event time of the cut, if there is one to be made. Raises: UsageError if it cannot be told."""
-    if ending is None or ending.until_ms is not None:
-        return None if ending is None else ending.until_ms
-    return behind(max((int(b.time_ms.max()) for held in shares.values() for b in held), default=None))
+    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started, first_ms, until_ms, tuple(files))
 
 
 def _put_states(
@@ -179,16 +176,17 @@ def _in_order(
 
 def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
-    show: Callable[[str, int, int | None], None], watermark_ms: int, *, is_last: bool,
+    show: Callable[[str, int, int | None], None], span_ms: tuple[int, int], *, is_last: bool,
 ) -> Iterator[tuple[int, StepOutput, KeyedState]]:  # fmt: skip
-    """Match every share with the rules of one level; after the last one the events are let go of.
+    """Match every share with the rules of one level; after the last one the events are let go of. `span_ms`: the time
+    of the first event, and the watermark at the end.
 
     Gives: the number of the share's key domain, what was found, the keyed state at the end.
     """
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
     def work(at: tuple[int, int]) -> Callable[[], tuple[StepOutput, KeyedState]]:
-        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], watermark_ms)
+        return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], span_ms)
 
     matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
     for number, (at, (output, left)) in enumerate(matched):
@@ -214,7 +212,7 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
             taken.counters["events_without_rule"] += len(batch)
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
-    return _Split(shares, taken.dead_letters, taken.counters)
+    return _Split(shares, taken.dead_letters, taken.counters, span_ms(job, decoded))
 
 
 def _shared_out(
@@ -247,7 +245,7 @@ def _add_produced(
                 shares.setdefault(at, []).append(part)
 
 
-def _match(program: Program, parts: list[EventBatch], watermark_ms: int) -> tuple[StepOutput, KeyedState]:
-    output = StepOutput()
-    left = match_step(program, None, concat_batches(parts), watermark_ms, output)
+def _match(program: Program, parts: list[EventBatch], span_ms: tuple[int, int]) -> tuple[StepOutput, KeyedState]:
+    output = StepOutput(since_ms=span_ms[0])
+    left = match_step(program, None, concat_batches(parts), span_ms[1], output)
     return output, left

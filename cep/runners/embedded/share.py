@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_hashes, key_pages
@@ -72,6 +73,7 @@ class Work:
 
     `before_ms`: the watermark that the micro-batch begins with, behind which events are late; `watermark_ms`: the one
     it ends with; events before `due_ms` may be matched. `known`: the key domains that have rules at other levels.
+    `since_ms`: the job has seen all events from then on.
     """
 
     programs: Mapping[KeyDomain, Program]
@@ -80,6 +82,7 @@ class Work:
     watermark_ms: int
     due_ms: int
     known: Collection[KeyDomain] = ()
+    since_ms: int = TIME_MS_MIN
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ class Share:
 
     def step(self, work: Work) -> Done:
         """Match what is due. Raises: StateError, StoreError."""
-        job, output = self._job, StepOutput()
+        job, output = self._job, StepOutput(since_ms=work.since_ms)
         new = without_seen(
             job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self.seen, output
         )

@@ -23,6 +23,7 @@ import orjson
 
 from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
+from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.saved import Saved as SavedRulebook
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.rulebook.store import RulebookStore
@@ -68,6 +69,7 @@ def _load(target: Target, folder: Path) -> Saved:
             {lane: (ms, behind) for lane, (ms, behind) in told["times"].items()},
             payload["positions"],
             payload["base"] + 1,
+            since_ms=told.get("since_ms", TIME_MS_MIN),
         )
         if savepoint.groups != range(job.groups_count):
             held = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"

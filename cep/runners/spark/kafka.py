@@ -340,7 +340,7 @@ def _packed(
         decoded = decode(options.form, options.job.schema, values, wanted.topic)
         name = f"{wanted.topic}-{wanted.partition}"
         parts.append(DecodedPart(name, decoded, (wanted.topic, wanted.partition) in behind))
-    return pack_parts(options.job, parts, tells_times=True)
+    return pack_parts(options.job, parts)
 
 
 def _plan(options: _Options, start: Offsets, end: Position, records_per_task: int = 1) -> list[InputPartition]:

@@ -210,7 +210,7 @@ def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) ->
             reader = reader.option(f"registry.{name}", value)
         return reader.load()
     events, column = _folder_stream(spark, source)
-    return events.mapInArrow(packer(job, column, tells_times=True), PACKED_SCHEMA)
+    return events.mapInArrow(packer(job, column), PACKED_SCHEMA)
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:

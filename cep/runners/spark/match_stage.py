@@ -30,7 +30,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
 from cep.base.errors import StateFormatError
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
@@ -39,7 +39,7 @@ from cep.engine.keyed_state import KeyedState
 from cep.rulebook.held import Policies
 from cep.runners import duplicates
 from cep.runners.beginning import Beginning, group_beginning
-from cep.runners.event_time import PartitionTimes, due_before, merged, watermark_of
+from cep.runners.event_time import PartitionTimes, TimesRead, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import PAGE_BITS
 from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
 from cep.runners.job import ARRIVAL, Job, Programs, StepOutput
@@ -65,7 +65,7 @@ from cep.runners.waiting import part_due
 from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
-_PROGRESS_VALUES = 7
+_PROGRESS_VALUES = 8
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -82,9 +82,13 @@ class Progress:
     waiting_ms: int | None = None  # earliest event that waits for the watermark
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids
     over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
+    since_ms: int = TIME_MS_MAX  # of the first event
 
     def to_bytes(self) -> bytes:
-        values = [self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over]
+        values = [
+            self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over,
+            self.since_ms,
+        ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
@@ -92,10 +96,10 @@ class Progress:
         values = orjson.loads(data)
         if len(values) != _PROGRESS_VALUES:
             raise StateFormatError(
-                "the checkpoint is of a build that kept histories in the pages of runs; "
+                "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, seen, over = values
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms = values
         return Progress(
             rulebook,
             watermark_ms,
@@ -104,6 +108,7 @@ class Progress:
             waiting_ms,
             {int(domain): buckets for domain, buckets in seen.items()},
             {int(page): ms for page, ms in over.items()},
+            since_ms,
         )
 
 
@@ -132,7 +137,7 @@ class MatchProcessor(StatefulProcessor):
         """Called once a micro-batch for each key group that has rows."""
         batches: dict[int, list[EventBatch]] = {}
         controls: list[str] = []
-        times: PartitionTimes = {}
+        times = TimesRead({})
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
@@ -140,10 +145,10 @@ class MatchProcessor(StatefulProcessor):
             if row.kind == EVENTS:
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
             elif row.kind == TIMES:
-                times = merged(times, orjson.loads(bytes(row.payload)))
+                times = times.joined(TimesRead.from_bytes(bytes(row.payload)))
             elif row.kind == CONTROL:
                 controls.append(bytes(row.payload).decode())
-        if batches or controls or times:
+        if batches or controls or times.partitions:
             for found in self._step(key[0], batches, told(self._rules_of_job, tuple(sorted(controls))), times):
                 yield _row(found)
 
@@ -153,7 +158,7 @@ class MatchProcessor(StatefulProcessor):
     # ------------------------------------------------------------------------------------------------ one step
 
     def _step(
-        self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], times: PartitionTimes
+        self, group: int, batches: dict[int, list[EventBatch]], controls: tuple[bytes, ...], times: TimesRead
     ) -> Iterator[PackedRow]:
         job, is_first = self._job, self._level == 0
         progress = self._load_progress(group)
@@ -164,7 +169,8 @@ class MatchProcessor(StatefulProcessor):
         rulebook, letters = self._rules(progress, controls, before_ms, group, output)
         for letter in letters if is_first else ():
             yield group, DEAD, 0, 0, letter
-        progress.times = merged(progress.times, times)
+        progress.times = merged(progress.times, times.partitions)
+        progress.since_ms = output.since_ms = since_after(progress.since_ms, times.first_ms, before_ms)
         watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))
         progress.watermark_ms = watermark_ms
         seen = _SeenIds(progress.seen, self._seen)
@@ -229,7 +235,7 @@ class MatchProcessor(StatefulProcessor):
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in kept.waiting.values()), default=None)
         times = begins.partition_times()
         found = Progress(begins.rulebook, begins.watermark_ms, times, dict(kept.deadlines), waiting_ms, seen)
-        return replace(found, over=dict(kept.over))
+        return replace(found, over=dict(kept.over), since_ms=begins.since_ms)
 
     # ------------------------------------------------------------------------------------------------ rulebook
 

@@ -4,8 +4,9 @@
 
     packed row: key_group int | kind string | domain int | order bigint | payload binary
 
-The shuffle moves these few fat rows. In live, every key group is also told how far each partition of the source was
-read (event_time.py), so that all have one watermark.
+The shuffle moves these few fat rows. Every key group is also told how far each partition of the source was read, and
+the time of the earliest event (event_time.py): in live all have one watermark, and all alerts know since when the job
+has seen events.
 Tested by: tests/runners/spark/test_packed.py
 """
 
@@ -24,12 +25,12 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.route import route, split_by_group
-from cep.runners.event_time import PartitionTimes, merged
-from cep.runners.intake import take_in
+from cep.runners.event_time import PartitionTimes, TimesRead, merged
+from cep.runners.intake import span_ms, take_in
 from cep.runners.job import Job
 
 EVENTS, CONTROL, DEAD, COUNTERS = "events", "control", "dead", "counters"
-ALERTS, LATE, TIMES, WATERMARK, STATUS = "alerts", "late", "times", "watermark", "status"
+ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
 PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
 _PACKED_ARROW = pa.schema(
     [
@@ -58,13 +59,8 @@ class DecodedPart:
     is_behind: bool = False
 
 
-def packer(
-    job: Job, values_column: str | None, *, tells_times: bool
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow. `values_column` names the column of JSON records; None: fields are columns.
-
-    `tells_times`: to the key groups, which live needs and replay does not.
-    """
+def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow. `values_column` names the column of JSON records; None: fields are columns."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -73,10 +69,10 @@ def packer(
             held.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, _parts(job, held, values_column), tells_times=tells_times)
+                yield pack_parts(job, _parts(job, held, values_column))
                 held, records = [], 0
         if records:
-            yield pack_parts(job, _parts(job, held, values_column), tells_times=tells_times)
+            yield pack_parts(job, _parts(job, held, values_column))
 
     return pack
 
@@ -99,17 +95,17 @@ def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None) -
     return parts
 
 
-def pack_parts(job: Job, parts: Sequence[DecodedPart], *, tells_times: bool) -> pa.RecordBatch:
+def pack_parts(job: Job, parts: Sequence[DecodedPart]) -> pa.RecordBatch:
     """Records of some partitions as packed rows."""
-    rows = list(_rows(job, concat_decoded(job.schema, [part.decoded for part in parts])))
-    if tells_times:
-        times: PartitionTimes = {}
-        for part in parts:
-            # A partition that is behind holds the watermark even if nothing of it could be read so far.
-            last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
-            times = merged(times, {part.partition: (last_ms, part.is_behind)})
-        told = json.dumps(times).encode()
-        rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
+    decoded = concat_decoded(job.schema, [part.decoded for part in parts])
+    rows = list(_rows(job, decoded))
+    times: PartitionTimes = {}
+    for part in parts:
+        # A partition that is behind holds the watermark even if nothing of it could be read so far.
+        last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
+        times = merged(times, {part.partition: (last_ms, part.is_behind)})
+    told = TimesRead(times, span_ms(job, decoded)[0]).to_bytes()
+    rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
     return as_batch(rows)
 
 

@@ -4,8 +4,9 @@
                                         ▲                          │
                                         └── what patterns produce ─┘ level by level (rulebook/levels.py)
 
-A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Where the job
-looks for duplicates, an event id counts once, whenever it comes.
+A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Or it ends in
+a cut, from which a live job goes on (warm_start.py): then each task writes the keyed state of its key groups. Where the
+job looks for duplicates, an event id counts once, whenever it comes.
 Tested by: tests/runners/spark/test_replay.py
 """
 
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,6 +36,7 @@ from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.duplicates import without_repeats
+from cep.runners.event_time import TimesRead
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.letters import first_seen
 from cep.runners.output import Replayed, decode_alerts, encode_alerts
@@ -44,6 +46,8 @@ from cep.runners.spark.packed import (
     DEAD,
     EVENTS,
     PACKED_SCHEMA,
+    STATE,
+    TIMES,
     PackedRow,
     as_batch,
     packer,
@@ -51,28 +55,39 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
+from cep.runners.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.sources.files import kind_of
+from cep.state.manifest import StoredFile
 
 # Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
 
 
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Cores of this machine, and matching tasks; None: as many."""
+
+    cores: int
+    count: int | None = None
+
+
 def read_and_replay(
-    deployment: Deployment, path: Path, cores: int, partitions: int | None, groups_count: int, console: Console
+    deployment: Deployment, path: Path, tasks: Tasks, groups_count: int, console: Console, ending: Ending | None = None
 ) -> Replayed:
-    """Start Spark on some cores, match the events at `path`, and show how far it is on `console`.
+    """Start Spark, match the events at `path`, and show how far it is on `console`. With an `ending` the keyed state is
+    put there, by the tasks that have it, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
-    job = Job(deployment.schema, deployment.key_domains, groups_count)
+    job = job_until(Job(deployment.schema, deployment.key_domains, groups_count), ending)
     kind_of(path)
     with console.status("starting Spark"):
-        spark = create_session("cep replay", cores)
+        spark = create_session("cep replay", tasks.cores)
     try:
         events, values_column = read_events(spark, path)
 
         def work() -> Replayed:
-            return replay(job, deployment.rulebook, events, values_column, partitions or cores)
+            return replay(job, deployment.rulebook, events, values_column, tasks.count or tasks.cores, ending)
 
         return with_progress(spark, "matching", work, console)
     finally:
@@ -93,10 +108,13 @@ def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]
     return lines.filter(F.trim("value") != ""), "value"  # an empty line is nobody's record
 
 
-def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int) -> Replayed:
+def replay(
+    job: Job, rulebook: Rulebook, events: DataFrame, values_column: str | None, partitions: int,
+    ending: Ending | None = None,
+) -> Replayed:  # fmt: skip
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
-    packed = events.mapInArrow(packer(job, values_column, tells_times=False), PACKED_SCHEMA)
+    packed = events.mapInArrow(packer(job, values_column), PACKED_SCHEMA)
     levels = len(by_level(rulebook.deployed()))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
@@ -106,11 +124,13 @@ def replay(job: Job, rulebook: Rulebook, events: DataFrame, values_column: str |
         for level in range(levels):
             # With a number: Spark would join a shuffle of few fat rows into a single task.
             shuffled = packed.repartition(partitions, F.col("key_group"))
-            found = shuffled.mapInArrow(_matcher(job, shipped, level), PACKED_SCHEMA)
+            found = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
             if level + 1 < levels:
                 found = found.persist(StorageLevel.MEMORY_AND_DISK)
-                packed = packed.filter(F.col("kind") == EVENTS).unionByName(found.filter(F.col("kind") == EVENTS))
-            output = _with_rows(output, found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow())
+                packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
+                packed = packed.unionByName(found.filter(F.col("kind") == EVENTS))
+            rows = found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow()
+            output = _with_rows(output, rows, ending)
     return replace(output, alerts=sort_alerts(output.alerts), seconds=time.monotonic() - started)
 
 
@@ -136,34 +156,54 @@ def _ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[
     return tuple(files.path(name).name for name in files.names())
 
 
-def _with_rows(output: Replayed, found: pa.Table) -> Replayed:
+def _with_rows(output: Replayed, found: pa.Table, ending: Ending | None) -> Replayed:
     """The output with what one level has found."""
     tables, letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
+    files, times = list(output.state_files), TimesRead({})
     for kind, payload in zip(found.column("kind").to_pylist(), found.column("payload"), strict=True):
         if kind == ALERTS:
             tables.append(decode_alerts(payload.as_buffer()))
         elif kind == COUNTERS:
             counters.update(json.loads(payload.as_py()))
+        elif kind == STATE:
+            files.append(StoredFile(**json.loads(payload.as_py())))
+        elif kind == TIMES:
+            times = times.joined(TimesRead.from_bytes(payload.as_py()))
         else:
             letters.append(payload.as_py())
-    return Replayed(pa.concat_tables(tables), tuple(letters), counters, output.seconds)
+    return replace(
+        output,
+        alerts=pa.concat_tables(tables),
+        dead_letters=tuple(letters),
+        counters=counters,
+        since_ms=min(output.since_ms, times.first_ms),
+        until_ms=output.until_ms if ending is None or output.until_ms is not None else cut_ms(ending, times.last_ms),
+        state_files=tuple(files),
+    )
 
 
-def _matcher(job: Job, shipped: _Shipped, level: int) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _matcher(
+    job: Job, shipped: _Shipped, level: int, ending: Ending | None
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shares: dict[tuple[int, int], list[EventBatch]] = {}
         rows: list[PackedRow] = []
+        times = TimesRead({})
         for batch in batches:
             groups, domains = batch.column("key_group").to_pylist(), batch.column("domain").to_pylist()
             payloads = batch.column("payload")
             for row, kind in enumerate(batch.column("kind").to_pylist()):
                 if kind == EVENTS:
                     shares.setdefault((domains[row], groups[row]), []).append(decode_batch(payloads[row].as_py()))
+                elif kind == TIMES:
+                    times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
                     rows.append((0, kind, 0, 0, payloads[row].as_py()))
-        output = StepOutput()
+        output = StepOutput(since_ms=times.first_ms)
+        # Windows that are open at the cut are the live job's; what it will see next may have that very time.
+        watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
         if job.dedup_ms > 0:
             for (number, _), held in shares.items():
                 held[:], repeated = _first_ones(held)
@@ -173,12 +213,17 @@ def _matcher(job: Job, shipped: _Shipped, level: int) -> Callable[[Iterator[pa.R
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                match_step(programs[domain], None, events, TIME_MS_MAX, output)
+                left = match_step(programs[domain], None, events, watermark_ms, output)
+                if left and ending is not None:
+                    for group, share in by_group(left, programs[domain], job.groups_count):
+                        file = put_state(ending.folder, level, number, group, share)
+                        rows.append((0, STATE, 0, 0, json.dumps(asdict(file)).encode()))
             elif domain not in rulebook.domains():
                 output.counters["events_without_rule"] += len(events)
         rows += [(0, ALERTS, 0, 0, encode_alerts(alerts)) for alerts in output.alerts]
         rows += [row for events in output.produced for row in produced_rows(job, events)]
         rows.append((0, COUNTERS, 0, 0, json.dumps(output.counters).encode()))
+        rows.append((0, TIMES, 0, 0, times.to_bytes()))
         yield as_batch(rows)
 
     return match

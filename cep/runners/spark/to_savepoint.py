@@ -144,6 +144,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: Progress, batch_id:
             "rulebook": rulebook_bytes(rulebook).decode(),
             "held_memory": last_alerted(checkpoint),
             "watermark_ms": progress.watermark_ms,
+            "since_ms": progress.since_ms,
             "times": {lane_name(partition): list(at) for partition, at in progress.times.items()},
         },
         "positions": {

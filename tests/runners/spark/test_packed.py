@@ -36,7 +36,7 @@ def packed(records: list[bytes], batches: int = 1) -> list[dict[str, Any]]:
         pa.record_batch([pa.array(records[i : i + size], pa.binary())], names=["value"])
         for i in range(0, len(records), size)
     ]
-    return [row for batch in packer(JOB, "value", tells_times=False)(iter(given)) for row in batch.to_pylist()]
+    return [row for batch in packer(JOB, "value")(iter(given)) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -65,7 +65,7 @@ def test_what_cannot_be_read_is_set_aside_and_all_is_counted() -> None:
 
 def test_nothing_is_packed_for_no_records() -> None:
     empty = pa.record_batch([pa.array([], pa.binary())], names=["value"])
-    assert list(packer(JOB, "value", tells_times=False)(iter([empty]))) == []
+    assert list(packer(JOB, "value")(iter([empty]))) == []
 
 
 def test_columns_are_packed_like_records() -> None:
@@ -73,9 +73,7 @@ def test_columns_are_packed_like_records() -> None:
         "event_type": ["payment"], "tx_id": ["t1"], "card_id": ["c1"], "amount": [1.5], "status": ["approved"],
         "event_time": pa.array([GOOD_MS], pa.timestamp("ms", "UTC")),
     })  # fmt: skip
-    rows = [
-        row for batch in packer(JOB, None, tells_times=False)(iter(table.to_batches())) for row in batch.to_pylist()
-    ]
+    rows = [row for batch in packer(JOB, None)(iter(table.to_batches())) for row in batch.to_pylist()]
     (events,) = [row for row in rows if row["kind"] == EVENTS]
     assert decode_batch(events["payload"]).event_id.to_pylist() == ["t1"]
 

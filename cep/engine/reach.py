@@ -1,0 +1,43 @@
+"""How far back the windows of a rule reach from its matches, beside since when the job has seen events.
+
+A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
+third day is one of three days. The alert then tells from when on the events of its window are known.
+Tested by: tests/engine/test_reach.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MIN
+from cep.engine.calendar import unit_starts
+from cep.kernels.layout import Int64
+from cep.lang.ir import HistoryWindow
+
+
+def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
+    """For each time the earliest one that lies in a window of an event then. `windows` are one or more."""
+    found = time_ms.copy()
+    for window in windows:
+        if window.calendar is not None:
+            first = unit_starts(window.calendar, window.zone, time_ms)
+        else:
+            assert isinstance(window.ms, int), "parameters are bound before compilation"
+            first = time_ms - window.ms + 1
+        found = np.minimum(found, first)
+    return found
+
+
+def known_from(windows: Sequence[HistoryWindow], first_ms: Int64, since_ms: int) -> pa.Array:
+    """`since_ms` for the matches whose windows reach back before it, null for the others.
+
+    Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
+    know since when it has seen events has TIME_MS_MIN.
+    """
+    if not windows or since_ms == TIME_MS_MIN:
+        return pa.nulls(len(first_ms), pa.int64())
+    is_whole = reaches_ms(windows, first_ms) >= since_ms
+    return pa.array(np.full(len(first_ms), since_ms), pa.int64(), mask=is_whole)

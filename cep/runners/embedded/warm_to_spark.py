@@ -1,0 +1,48 @@
+"""The state that a replay has ended in → the checkpoint directory of a new `cep live`.
+
+    warm start (runners/warm_start.py)     checkpoint directory
+    keyed state                         ─▶ begins/ (runners/beginning.py), in the job's own key groups and pages
+    rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
+    how many runs                       ─▶ progress.json
+
+The embedded engine takes the state as its own and gives it as entries, the form that both runners begin with. All of it
+is in memory meanwhile.
+Tested by: tests/runners/spark/test_warm_start.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import save
+from cep.rulebook.store import RulebookStore
+from cep.runners.beginning import FOLDER, Beginning, write_beginning
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.job import Job
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
+from cep.runners.live_progress import write_progress
+from cep.runners.rule_output import begin_rule_output
+from cep.runners.rule_status import rule_status
+from cep.runners.warm_start import WarmStart
+from cep.state.memory import MemoryStore
+
+
+def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
+    """Put it into a checkpoint directory that no job has begun in. `rulebook` has the rules of the warm start.
+
+    Raises: UsageError if it does not fit the job; StateError, SinkError.
+    """
+    shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
+    about, saved = warm.about, save(rulebook)
+    with closing(MemoryStore()) as store:
+        engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
+        runs = engine.begin(warm)
+        begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
+        write_beginning(checkpoint, begins, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
+        engine.close()
+    RulebookStore(checkpoint / RULEBOOKS_FOLDER).put(saved)
+    begin_rule_output(checkpoint, rule_status(rulebook), [list(at) for at in about.memory])
+    write_progress(checkpoint, -1, {"runs": runs})
