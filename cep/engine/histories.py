@@ -36,6 +36,7 @@ from cep.nfa.histories import HistoryColumn, HistoryPlan
 # What one event decides alone needs no count of how many there are.
 _NO_LIMIT = 2**62
 _NO_TALLIES: Mapping[str, Int64] = {}
+_OF_ONE_EVENT = ("first", "last")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +181,10 @@ class Asked:
         return values, flags, history.expr.type.is_text
 
     def member(self, history: HistoryColumn) -> UInt8:
-        """1 for the rows that count; nulls of the argument do not, except that the last event is the last one."""
+        """1 for the rows that count; nulls of the argument do not, except that the last event is the last one,
+        and the first the first."""
         table = self.table
-        value = -1 if history.expr.fn == "last" else history.value
+        value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
         key = (history.member, value, history.by, history.identity if history.is_single else "")
         if key not in self._members:
             mask = table.member(history.member)
@@ -210,7 +212,7 @@ class Asked:
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         limit = _NO_LIMIT if history.is_single or self._is_tallied(history) else history.events_max
-        value = -1 if expr.fn == "last" else history.value
+        value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         key = (
             history.member,
@@ -289,8 +291,8 @@ class Asked:
                 return (counts > 0).astype(np.int64), never
             case "first_seen":
                 return self._since_first(windows), empty
-            case "last":
-                return self._last(history, windows)
+            case "first" | "last":
+                return self._of_one_event(history, windows)
         values = self.table.columns[history.value, windows.rows]
         assert expr.argument is not None, "the others have a field"
         type_ = expr.argument.type
@@ -313,9 +315,11 @@ class Asked:
                 sums = whole_sums(found) if found is not None else _integer_sums(values, windows)
                 return self._whole_sum(expr.fn, sums, type_, counts, nulls)
 
-    def _last(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
+    def _of_one_event(self, history: HistoryColumn, windows: _Members) -> tuple[Int64, UInt8]:
+        """The field of the first or the last event of each window."""
         some = windows.highs > windows.lows
-        rows = np.where(some, windows.rows[windows.highs - 1] if len(windows.rows) else 0, 0)
+        at = windows.lows if history.expr.fn == "first" else windows.highs - 1
+        rows = windows.rows[np.where(some, at, 0)] if len(windows.rows) else np.zeros(len(some), np.int64)
         nulls = np.where(some, self.table.nulls[history.value, rows], 1).astype(np.uint8)
         return self.table.columns[history.value, rows], nulls
 

@@ -33,7 +33,7 @@ FUNCTION_TEXTS: dict[str, str] = {
     "distinct": "distinct(x.field): different values",
     "ends_with": 'ends_with(text, "end")',
     "exists": "exists(transaction over previous 100 d): is there such a past event?",
-    "first": "first(x).field: of the first event bound to x",
+    "first": "first(x).field: of the first event bound to x; `first(transaction).field`: of the first past event",
     "first_seen": "first_seen(field): time since the key first had this value",
     "floor": "floor(x): the greatest whole number that is not above x",
     "greatest": "greatest(a, b, …)",

@@ -167,9 +167,9 @@ class ExpressionChecker:
 
     def _member(self, node: Member, scope: Scope) -> Expr | None:
         owner, which, inner = node.owner, "last", scope
-        if isinstance(owner, HistorySyntax) and owner.name == "last":
+        if isinstance(owner, HistorySyntax) and owner.name in ("first", "last"):
             return check_history.history(self, owner, scope, node)
-        is_call = isinstance(owner, CallSyntax) and owner.name == "last" and len(owner.arguments) == 1
+        is_call = isinstance(owner, CallSyntax) and owner.name in ("first", "last") and len(owner.arguments) == 1
         if isinstance(owner, CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
             return check_history.of_call(self, owner, scope, node)
         if isinstance(owner, CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:

@@ -33,7 +33,8 @@ from cep.lang.types import BOOL, DURATION, FLOAT, INT, is_ordered
 FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
 ONLY_HISTORY = ("exists", "first_seen", "median", "percentile")
 UNITS: dict[str, CalendarUnit] = {unit: unit for unit in get_args(CalendarUnit)}
-_WITHOUT_WINDOW = ("last", "exists", "first_seen")
+_OF_ONE_EVENT = ("first", "last")
+_WITHOUT_WINDOW = (*_OF_ONE_EVENT, "exists", "first_seen")
 _WITHOUT_FIELD = ("count", "exists")
 
 
@@ -45,7 +46,7 @@ def is_event_type(node: object, scope: Scope) -> bool:
 
 
 def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member | None = None) -> Expr | None:
-    """A history as written, None after a report. `field` is that of `last(…).field`."""
+    """A history as written, None after a report. `field` is that of `last(…).field` or `first(…).field`."""
     if not _stands_well(checker, node, scope):
         return None
     fn = FUNCTIONS.get(node.name)
@@ -150,16 +151,16 @@ def _argument(
         event_type = _event_type(checker, argument, scope)
         if event_type is None or not _has_key(checker, argument, event_type, scope):
             return None
-        if fn == "last" and field is not None:
-            return _last(checker, event_type, field, scope)
+        if fn in _OF_ONE_EVENT and field is not None:
+            return _field_of(checker, event_type, field, scope)
         if fn in _WITHOUT_FIELD:
             return event_type, None
         message, help_line = f"`{fn}` needs a field", f"write `{fn}({argument.name}.field over 1 h)`"
-        if fn == "last":
-            help_line = f"write `last({argument.name}).field`"
+        if fn in _OF_ONE_EVENT:
+            help_line = f"write `{fn}({argument.name}).field`"
         checker.collector.add("CEP317", message, argument.span, help_line, scope.labels())
         return None
-    if fn in ("last", "exists"):
+    if fn in (*_OF_ONE_EVENT, "exists"):
         message = f"`{fn}` takes an event type"
         checker.collector.add("CEP317", message, argument.span, f"write `{fn}(transaction …)`", scope.labels())
         return None
@@ -197,7 +198,9 @@ def _has_key(checker: Checker, node: object, event_type: EventType, scope: Scope
     return not missing
 
 
-def _last(checker: Checker, event_type: EventType, field: Member, scope: Scope) -> tuple[EventType, Expr | None] | None:
+def _field_of(
+    checker: Checker, event_type: EventType, field: Member, scope: Scope
+) -> tuple[EventType, Expr | None] | None:
     found = event_type.field(field.field)
     if found is None and event_type.name in scope.definitions.partial:
         return None
@@ -273,7 +276,7 @@ def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr
         return BOOL
     assert argument is not None, "the others have a field"
     kind = argument.type
-    if fn == "last":
+    if fn in _OF_ONE_EVENT:
         return kind.as_nullable()
     fits = is_ordered(kind) if fn in ("min", "max") else kind.is_number
     if not fits:

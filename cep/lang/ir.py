@@ -170,8 +170,9 @@ CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
     "year": (366 * 24 + 1) * _HOUR_MS,
 }
 HistoryFn = Literal[
-    "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "last", "exists", "first_seen"
-]
+    "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "first", "last", "exists",
+    "first_seen",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

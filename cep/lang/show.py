@@ -139,9 +139,9 @@ def _listed(named: Expr) -> str:
 def _history(expr: History) -> str:
     if expr.fn == "first_seen":
         return f"first_seen({expr.by[0]})"
-    is_last = expr.fn == "last"
+    is_one = expr.fn in ("first", "last")
     field = "" if expr.argument is None else _show(expr.argument, expr.event_type)[0]
-    parts = [expr.event_type if is_last or not field else field]
+    parts = [expr.event_type if is_one or not field else field]
     window = expr.window
     if window is not None:
         ms = window.ms.name if isinstance(window.ms, Param) else None if window.ms is None else show_duration(window.ms)
@@ -153,7 +153,7 @@ def _history(expr: History) -> str:
         parts.append(f"where {_show(expr.where, '')[0]}")
     percent = "" if expr.percent is None else f", {_show(expr.percent, '')[0]}"
     text = f"{expr.fn}({' '.join(parts)}{percent})"
-    return f"{text}.{field.removeprefix(f'{expr.event_type}.')}" if is_last else text
+    return f"{text}.{field.removeprefix(f'{expr.event_type}.')}" if is_one else text
 
 
 def _within(expr: Expr, owner: str, least: int) -> str:

@@ -51,7 +51,7 @@ class HistoryColumn:
     @property
     def is_single(self) -> bool:
         """Whether one event alone decides its value."""
-        return self.expr.fn in _SINGLE
+        return _is_single(self.expr)
 
     @property
     def span_ms(self) -> int:
@@ -67,7 +67,7 @@ class HistoryColumn:
     @property
     def is_first(self) -> bool:
         """Whether it is the oldest event that counts, not the newest ones."""
-        return self.expr.fn == "first_seen"
+        return self.expr.fn in ("first", "first_seen")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,9 @@ class HistoryPlan:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))
 
 
-_SINGLE = ("last", "exists", "first_seen")
+def _is_single(expr: History) -> bool:
+    """Whether one event alone decides the value. The first one of a window changes with the window."""
+    return expr.fn in ("last", "exists", "first_seen") or (expr.fn == "first" and expr.window is None)
 
 
 def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
@@ -186,7 +188,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 member,
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
-                1 if expr.fn in _SINGLE else events_max,
+                1 if _is_single(expr) else events_max,
                 _digest(expr),
                 _tally(expr),
             )

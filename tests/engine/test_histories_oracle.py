@@ -51,10 +51,10 @@ def _history(random: Random) -> History:
     where: Expr | None = letter if random.random() < 0.4 else None
     if random.random() < 0.5 and where is None:
         where = Binary(">", _V, Const(random.randint(0, 4), INT), MAYBE_BOOL)
-    fn: HistoryFn = random.choice(("count", "sum", "min", "max", "distinct", "last", "exists", "first_seen"))
+    fn: HistoryFn = random.choice(("count", "sum", "min", "max", "distinct", "first", "last", "exists", "first_seen"))
     if fn == "first_seen":
         return History(fn, "", None, None, ("k",), None, None, INT)
-    if fn in ("last", "exists"):
+    if fn in ("first", "last", "exists"):
         found = None if random.random() < 0.5 else window
         argument = None if fn == "exists" else random.choice((_K, _V))
         type_ = BOOL if argument is None else argument.type.as_nullable()

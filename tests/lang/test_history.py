@@ -49,6 +49,11 @@ def typed(text: str) -> History:
             "last(transaction over 1 h where online).amount > 1",
             "past last(transaction amount:decimal(2) over 3600000 ms where online:bool):decimal(2)?",
         ),
+        ("first(transaction).country == country", "past first(transaction country:string?):string?"),
+        (
+            "first(transaction over 1 h by country where online).amount > 1",
+            "past first(transaction amount:decimal(2) over 3600000 ms by country where online:bool):decimal(2)?",
+        ),
         (
             "not exists(transaction over previous 100 d)",
             "past exists(transaction over previous 8640000000 ms):bool",
@@ -95,6 +100,8 @@ def test_types(text: str, dump: str | None) -> None:
         ("percentile(transaction.amount over 1 h) > 1", "CEP307"),
         ("percentile(transaction.amount over 1 h, 101) > 1", "CEP317"),
         ("last(transaction over 1 h) == 1", "CEP317"),
+        ("first(transaction over 1 h) == 1", "CEP317"),
+        ("first(transaction).contry == country", "CEP203"),
         ("last(transaction).contry == country", "CEP203"),
         ("first_seen(amount + 1) < 1 d", "CEP317"),
         ("first_seen() < 1 d", "CEP307"),

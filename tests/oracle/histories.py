@@ -50,9 +50,10 @@ def value_at(history: History, past: Sequence[Event]) -> Value:
         chosen = [e for e in chosen if evaluate(history.where, e.fields, {}) is True]
     if history.fn == "exists":
         return bool(chosen)
-    if history.fn == "last":
+    if history.fn in ("first", "last"):
         assert history.argument is not None
-        return evaluate(history.argument, chosen[-1].fields, {}) if chosen else None
+        one = 0 if history.fn == "first" else -1
+        return evaluate(history.argument, chosen[one].fields, {}) if chosen else None
     if history.argument is None:
         return len(chosen)
     values = [evaluate(history.argument, e.fields, {}) for e in chosen]
