@@ -323,7 +323,8 @@ class Engine:
 
     def _save_rest(self, batch: WriteBatch) -> None:
         self._shapes.save(batch)
-        head = {"watermark_ms": self.watermark_ms, "times": {name: list(at) for name, at in self.times.items()}}
+        times = {name: list(at) for name, at in self.times.items()}
+        head = {"watermark_ms": self.watermark_ms, "since_ms": self.since_ms, "times": times}
         batch.put(_own_key(b"times"), orjson.dumps(head))
         if self._saved_rulebook is not self._rulebook:
             batch.put(_own_key(b"rulebook"), rulebook_bytes(self._rulebook.rulebook))
