@@ -144,8 +144,8 @@ class ExpressionChecker:
 
     def _unknown(self, node: NameRef, scope: Scope) -> None:
         name, labels = node.name, scope.labels()
-        if scope.fields is not None and scope.definitions.partial and name not in scope.variables:
-            return  # it may be one of the fields that could not be read
+        if scope.lacks_fields() and name not in scope.variables:
+            return
         if name in scope.variables:
             help_line = f"write `{name}.field` or `count({name})`"
             self.collector.add("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)

@@ -239,7 +239,7 @@ def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope
             ({f.name for f in event_type.fields}, f"`{event_type.name}`"),
             (scope.fields or (), scope.fields_of),
         ):
-            if name.name not in known and scope.definitions.partial:
+            if name.name not in known and (scope.lacks_fields() or event_type.name in scope.definitions.partial):
                 return False
             if name.name not in known:
                 message = f"`{name.name}` is no field of {of}"

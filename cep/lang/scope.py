@@ -79,6 +79,12 @@ class Scope:
         expansions = (*self.expansions, (define.name, used))
         return replace(self, arguments=bound, params={}, variables={}, untyped=frozenset(), expansions=expansions)
 
+    def lacks_fields(self) -> bool:
+        """Whether some fields of the event under test could not be read, so that a missing one is no news."""
+        partial = self.definitions.partial
+        several = not self.fields_of.startswith("`")
+        return self.fields is not None and bool(partial) and (several or self.fields_of.strip("`") in partial)
+
     def labels(self) -> tuple[Label, ...]:
         """Where the definitions were used that led to this place, the outermost first."""
         return tuple(Label(span, f"`{name}` is used here") for name, span in self.expansions[:2])
