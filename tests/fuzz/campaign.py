@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -156,4 +156,5 @@ def append(log: Path, seed: int, tally: Tally) -> None:
     with log.open("a") as file:
         if file.tell() == 0:
             file.write(json.dumps({"build": build()}) + "\n")
-        file.write(json.dumps({"seed": seed, **asdict(tally)}) + "\n")
+        counts = {part.name: getattr(tally, part.name) for part in fields(Tally)}
+        file.write(json.dumps({"seed": seed, **counts}) + "\n")
