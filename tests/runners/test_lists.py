@@ -1,5 +1,5 @@
-"""Lists from a file and from control records: replay, a job in one process and a job on Spark give the same alerts,
-over restarts and a savepoint, and those alerts are what a look-up by each event's time says."""
+"""Lists from a file and from control records: both replays and a job in one process give the same alerts, over restarts
+and a savepoint, and those alerts are what a look-up by each event's time says."""
 
 from __future__ import annotations
 
@@ -187,11 +187,6 @@ def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
-def test_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The replay, and the live job over restarts."""
+def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
     assert sorted(replayed(place, "spark")) == sorted(expected())
-    for number in range(3):
-        assert phase(place, number, "live") == 0
-    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
-    assert sorted(found) == sorted(expected())
