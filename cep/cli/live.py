@@ -28,9 +28,9 @@ from cep.cli.given_job import (
     tell_problems,
     webhook_of,
 )
+from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
-from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
 from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.job import Job
@@ -196,17 +196,8 @@ def _live(
 
     query = checkpoint / QUERY_FOLDER
     trigger_ms, cores = settings.job.trigger, settings.spark.cores
-    status = _status_topic(settings)
+    status = made_topics(settings)
     return LiveSettings(job, initial, events, control, query, trigger_ms, available_now, cores, status)
-
-
-def _status_topic(settings: Settings) -> StatusTopic | None:
-    servers, topic = settings.kafka.bootstrap_servers, settings.control.status_topic
-    if topic is None:
-        return None
-    if servers is None:
-        raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
-    return StatusTopic(servers, topic, tuple(settings.kafka.client_settings().items()))
 
 
 def _spark_settings(settings: SparkSettings) -> dict[str, str]:

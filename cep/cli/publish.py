@@ -80,6 +80,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     there = published(topics)
     known, source = running(topics, there)
+    if options.only:  # the others are not looked at, so it cannot be said that they have no file
+        known = {rule_id: found for rule_id, found in known.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
     steps = plan(records, known, starts, retire_missing=options.retire_missing and not options.only)
     held = running_lists(last_status(topics), there)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -33,6 +34,7 @@ examples:
   cep rules lock                     (after that, or for a new rule)
   cep rules schema > control.schema.json
 """
+_WIDTH = 200
 _SHORT = 12  # characters of a hash that a person can compare
 
 
@@ -57,7 +59,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     records, problems = read_rules(options.rules)
-    console = Console(highlight=False, soft_wrap=True)
+    # Into a file or another program nothing is cut off.
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _WIDTH)
     match options.what:
         case "list":
             return _list(options.rules, records, problems, console)

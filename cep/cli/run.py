@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 from rich.console import Console
 from rich.table import Table
@@ -33,6 +34,7 @@ from cep.cli.given_job import (
     tell_problems,
     webhook_of,
 )
+from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.model.rule import utc_text
 from cep.model.settings import Settings
@@ -43,6 +45,7 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
+from cep.runners.rule_status import rule_status
 from cep.runners.warm_start import WarmStart
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
@@ -87,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
     if checkpoint is not None:
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     check_ending(settings, available_now=options.available_now)
+    status = made_topics(settings)
     sources = _sources(settings, options.available_now)
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
@@ -104,8 +108,23 @@ def run(options: argparse.Namespace) -> int:
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
     outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
 
+    told = ""
+
+    def tell_rules() -> None:
+        """To the status topic, at the start and after every change: what `cep publish` waits for."""
+        nonlocal told
+        known = engine.rulebook
+        if status is not None and known.digest != told:
+            status.publish(orjson.dumps(rule_status(known.rulebook)))
+            told = known.digest
+
     def report(found: BatchReport) -> None:
         observed.finished(found.batch_id, found.totals)
+        tell_rules()
+
+    def idle() -> None:
+        observed.idle()
+        tell_rules()
 
     def answer(parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
         """`/key?key=c17`: every partial match of the key, as `cep state --key` shows them."""
@@ -114,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         return [asdict(run) for run in runs_of_key(pages, key, [programs])] or None
 
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, sources, outlets, commits, pace, report, idle=observed.idle)
+    runner = Runner(engine, sources, outlets, commits, pace, report, idle)
     try:
         with served(settings.observe.listen, observed, {"/key": answer}) as address:
             where = f"; /metrics, /health and /key?key=… at {address[0]}:{address[1]}" if address else ""

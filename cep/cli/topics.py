@@ -17,7 +17,7 @@ from cep.base.errors import SourceError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.model.rule import ControlRecord, topic_key, utc_ms, utc_text
 from cep.model.settings import Settings
-from cep.rulebook.kafka import Topic
+from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.publish import Running, running_of_records, running_of_status
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 
@@ -42,6 +42,24 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=60.0, metavar="SECONDS", help="for the job's acknowledgement (60); 0: do not wait"
     )
+
+
+def made_topics(settings: Settings) -> StatusTopic | None:
+    """Make the control topic and the status topic of a job where they are missing, so that neither who publishes nor
+    the job has to come first; returns the status topic, if there is one. Raises: UsageError, SinkError."""
+    servers, control, status = settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic
+    if servers is None:
+        if status is not None:
+            raise UsageError("--status-topic needs --bootstrap-servers HOST:PORT")
+        return None
+    client = tuple(settings.kafka.client_settings().items())
+    if control is not None:
+        Topic(servers, control, client).create()
+    if status is None:
+        return None
+    told = StatusTopic(servers, status, client)
+    told.create()
+    return told
 
 
 def topics_of(options: argparse.Namespace) -> Topics:

@@ -5,20 +5,25 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import orjson
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from cep.cli.main import main
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.control_topic import read_control_topic, read_status
+from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
 from cep.runners.rule_status import rule_status
 from tests.real_kafka import KafkaCluster
 
@@ -106,7 +111,9 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert main(publish) == 1
     assert "cep rules bump card_testing" in capsys.readouterr().out
     assert main(["rules", "bump", "card_testing", "--rules", str(folder)]) == 0
+    capsys.readouterr()
     assert main([*publish, "--only", "card_testing"]) == 0
+    assert "missing" not in capsys.readouterr().out, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
     assert main(["rollback", "card_testing", "--to", "1", "--rules", str(folder), *job.flags]) == 0
     assert "cep rules bump card_testing --above 3" in " ".join(capsys.readouterr().out.split())
@@ -174,6 +181,37 @@ def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.Cap
 
 @pytest.mark.slow
 @pytest.mark.random
+@pytest.mark.slow
+@pytest.mark.random
+def test_a_job_in_one_process_acknowledges(
+    kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job may come first: it makes the topics that are missing."""
+    name = f"publish-{next(NUMBERS)}"
+    kafka_broker.create(f"{name}-events", 1)
+    flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
+    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))", "run"]
+    given = ["--rules", str(folder), "--topic", f"{name}-events", "--alerts", str(tmp_path / "alerts")]
+    job = subprocess.Popen([*command, *given, *flags, "--checkpoint", str(tmp_path / "checkpoint")])
+    try:
+        status = StatusTopic(kafka_broker.address, f"{name}-status")
+        give_up_s = time.monotonic() + 120.0
+        while not _is_there(kafka_broker, status.name) and time.monotonic() < give_up_s:
+            time.sleep(0.2)
+        first = wait_for_status(status, lambda found: bool(found["rules"]), 60.0)
+        assert first is not None
+        assert first["epoch"] == len(first["rules"])
+        assert main(["pause", "card_testing", "--wait", "60", *flags]) == 0
+        assert f"is paused; the job is at epoch {first['epoch'] + 1}" in " ".join(capsys.readouterr().out.split())
+    finally:
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60.0) == 0
+
+
+def _is_there(kafka: KafkaCluster, topic: str) -> bool:
+    return topic in AdminClient({"bootstrap.servers": kafka.address}).list_topics(timeout=10.0).topics
+
+
 def test_a_job_that_does_not_answer(
     kafka_broker: KafkaCluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Work
 from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.event_time import PartitionTimes, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import entries_of, state_of
-from cep.runners.group_rules import JobRules, beyond_levels, changed, forgotten, known, restored
+from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, known, restored
 from cep.runners.intake import span_ms, take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.runners.letters import under_rules
@@ -126,6 +126,11 @@ class Engine:
     def shares(self) -> list[Share]:
         """Those of all levels."""
         return [share for shares in self._levels for share in shares]
+
+    @property
+    def rulebook(self) -> KnownRulebook:
+        """The rules in force, and what tells them from all others."""
+        return self._rulebook
 
     @property
     def epoch(self) -> int:
