@@ -40,6 +40,7 @@ from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
+from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
@@ -108,23 +109,15 @@ def run(options: argparse.Namespace) -> int:
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
     outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
 
-    told = ""
-
-    def tell_rules() -> None:
-        """To the status topic, at the start and after every change: what `cep publish` waits for."""
-        nonlocal told
-        known = engine.rulebook
-        if status is not None and known.digest != told:
-            status.publish(orjson.dumps(rule_status(known.rulebook)))
-            told = known.digest
+    rules = _Rules(engine, status)
 
     def report(found: BatchReport) -> None:
         observed.finished(found.batch_id, found.totals)
-        tell_rules()
+        rules.tell()
 
     def idle() -> None:
         observed.idle()
-        tell_rules()
+        rules.tell()
 
     def answer(parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
         """`/key?key=c17`: every partial match of the key, as `cep state --key` shows them."""
@@ -153,6 +146,20 @@ def run(options: argparse.Namespace) -> int:
         commits.close()
         _tell_end(commits, settings, log)
     return 1 if begins_with.problems or deployment.set_aside else 0
+
+
+class _Rules:
+    """Tells the status topic, at the start and after every change, what the rules are: `cep publish` waits for it."""
+
+    def __init__(self, engine: Engine, status: StatusTopic | None) -> None:
+        self._engine, self._status, self._told = engine, status, ""
+
+    def tell(self) -> None:
+        """Raises: SinkError."""
+        known = self._engine.rulebook
+        if self._status is not None and known.digest != self._told:
+            self._status.publish(orjson.dumps(rule_status(known.rulebook)))
+            self._told = known.digest
 
 
 def _begin(engine: Engine, warm: WarmStart | None) -> int:
