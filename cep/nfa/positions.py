@@ -142,7 +142,8 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out);
+    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out, a
+    forbidden event behind what was left out, with its time in `skip_absences_ms`);
     `loops` are those at its end: what must not come after the node must not come between their repetitions either.
     `opens_empty`: its first step may be left out."""
 
@@ -152,6 +153,7 @@ class _Fragment:
     skip_guards: tuple[Guard, ...] = ()
     loops: tuple[_Loop, ...] = ()
     opens_empty: bool = False
+    skip_absences_ms: tuple[int | None, ...] = ()
 
 
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
@@ -411,7 +413,7 @@ class _Builder:
                 open_exits = tuple(
                     replace(e, guards=(*e.guards, guard), absences_ms=(*e.absences_ms, gap_max)) for e in open_exits
                 )
-                start = replace(start, guards=(*start.guards, guard))
+                start = replace(start, guards=(*start.guards, guard), absences_ms=(*start.absences_ms, gap_max))
                 continue
             fragment = self.node(step.node)
             gap = () if gap_min == 0 and gap_max is None else (Bound(gap_min, gap_max),)
@@ -428,15 +430,22 @@ class _Builder:
             opens_empty = opens_empty or (index == 0 and (fragment.nullable or fragment.opens_empty))
             carried = () if gap_max is None else (Bound(0, gap_max),)
             passing = tuple(
-                replace(e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried) for e in open_exits
-            )
-            start = replace(start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried)
+                replace(
+                    e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried,
+                    absences_ms=e.absences_ms + fragment.skip_absences_ms,
+                )
+                for e in open_exits
+            )  # fmt: skip
+            start = replace(
+                start, guards=start.guards + fragment.skip_guards, bounds=start.bounds + carried,
+                absences_ms=start.absences_ms + fragment.skip_absences_ms,
+            )  # fmt: skip
             open_exits = fragment.exits + (passing if fragment.nullable else ())
             at_start = at_start and fragment.nullable
-        skip_guards = tuple(g for g in start.guards if g.moment not in ("after", "next"))
         return _Fragment(
-            tuple(entries), open_exits, at_start, skip_guards, () if steps[-1].negated else loops, opens_empty
-        )
+            tuple(entries), open_exits, at_start, start.guards, () if steps[-1].negated else loops, opens_empty,
+            start.absences_ms,
+        )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
         """What is forbidden right after a loop ends the loop too: so far its waits only go round again.
