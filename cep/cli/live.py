@@ -74,10 +74,10 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     console = Console(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
+    begins_with = beginning_of(settings.job, log)
     checkpoint = _needed(settings.job.checkpoint, "--checkpoint")
     check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
-    begins_with = beginning_of(settings.job, log)
     lists = RulebookStore((checkpoint / RULEBOOKS_FOLDER).resolve()).lists
     begins_with.lists.copy_into(lists)
     deployment = deploy(begins_with.records, lists)

@@ -47,7 +47,7 @@ def diff(folder: Path, *more: str) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_stricter_rule_loses_an_alert_and_is_more_precise(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diff(folder) == 0
     assert "kept 2, gained 0, lost 0" in capsys.readouterr().out

@@ -31,7 +31,7 @@ def modules() -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_session_of_the_clients_library(modules: Path, tmp_path: Path) -> None:
     (tmp_path / "events.cep").write_text(EVENTS, encoding="utf-8")
     (tmp_path / "p.cep").write_text(PATTERN + TEST, encoding="utf-8")

@@ -208,7 +208,7 @@ test "is wrong" of p { c: 0s transactio  expect none }
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_what_only_the_compiler_knows_is_told_while_typing(session: Session) -> None:
     session.open(PATTERN)
     found = session.change("probe{least,} -> hit", "(probe -> hit){9} -> ((x -> y){90} -> z){90}")

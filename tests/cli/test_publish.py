@@ -98,7 +98,7 @@ def versions(job: Answering) -> dict[str, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     publish = ["publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
@@ -137,7 +137,7 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.book.key_domains = (("account_id",),)
     assert main(["publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
@@ -160,7 +160,7 @@ def test_a_failing_test_and_a_finding_stop_a_publication(
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_two_people_where_it_is_configured(
     job: Answering, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,9 +180,9 @@ def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_job_in_one_process_acknowledges(
     kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

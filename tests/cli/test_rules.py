@@ -79,6 +79,6 @@ def test_the_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rules", "schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     kinds = set(schema["discriminator"]["mapping"])
-    assert kinds == {"upsert", "retire", "rollback", "pause", "resume", "snooze", "heartbeat"}
+    assert kinds == {"upsert", "retire", "rollback", "pause", "resume", "snooze", "list", "heartbeat"}
     assert main(["rules", "schema", "--files"]) == 0
     assert "approved_by" in json.loads(capsys.readouterr().out)["properties"]

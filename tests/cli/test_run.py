@@ -48,7 +48,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("store", ["memory", "rocksdb"])
 def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [*day(), b"{"]

@@ -51,7 +51,7 @@ def test_the_expected_alerts_are_what_is_planted() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None:
     done = run_demo("--size", "small", "--seconds", "1", JAVA_HOME=str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,7 +61,7 @@ def test_without_java_it_says_so_and_runs_in_one_process(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_spark_without_java_is_refused_in_one_line(tmp_path: Path) -> None:
     done = run_demo("--size", "small", "--engine", "spark", JAVA_HOME=str(tmp_path))
     assert done.returncode == 2

@@ -16,7 +16,7 @@ WRONG_ONCE = (100_882, 100_972, 101_382, 101_657, 101_738, 102_134, 102_951)  # 
 # The first block of each level belongs to the fast loop; the others take a minute together.
 FAST_BLOCKS = 1
 EVERY_BLOCK = [
-    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
+    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.always])
     for level, blocks in BLOCKS
     for block in range(blocks)
 ]
@@ -52,7 +52,7 @@ def test_the_engine_finds_what_the_oracle_finds(level: int, block: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
 def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> None:
     found = []
@@ -67,7 +67,7 @@ def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: int) -> None:
     found = []
@@ -101,7 +101,7 @@ def test_cases_that_were_answered_wrongly_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_the_random_cases_are_worth_it() -> None:
     expected = [_expected(case) for level, _ in BLOCKS for case in compiled_cases(level, 0)]
     assert sum(bool(answers.matches) for answers in expected) > len(expected) / 3

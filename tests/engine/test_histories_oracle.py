@@ -97,7 +97,7 @@ def _swapped(expr: Any, swaps: dict[History, CurrentField]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_a_history_is_like_a_field_of_the_event(level: int) -> None:
     found, matched = [], 0
@@ -128,7 +128,7 @@ def test_the_engine_finds_what_the_oracle_finds(level: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 3])
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int) -> None:
     found = []

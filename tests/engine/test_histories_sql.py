@@ -178,7 +178,7 @@ def check(table: pa.Table, windows: dict[str, int], parts: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("parts", [1, 7])
 def test_generated_payments(parts: int) -> None:
     check(generated(), {"1 h": DAY_MS // 24, "28 d": 28 * DAY_MS}, parts)

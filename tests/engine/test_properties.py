@@ -67,7 +67,7 @@ def _joined(parts: list[Answers]) -> Answers:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @LEVELS
 def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: int) -> None:
     found = []
@@ -82,7 +82,7 @@ def test_events_of_types_that_the_pattern_does_not_name_change_nothing(level: in
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @LEVELS
 def test_over_all_looks_at_every_type(level: int) -> None:
     found, changed = [], 0
@@ -99,7 +99,7 @@ def test_over_all_looks_at_every_type(level: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @LEVELS
 def test_no_grouping_of_keys_and_no_order_of_theirs_changes_the_answer(level: int) -> None:
     found = []

@@ -129,7 +129,7 @@ def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_small_pattern_on_every_short_stream(kind: str) -> None:
     streams = _streams()

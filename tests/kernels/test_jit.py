@@ -30,7 +30,7 @@ for level in (1, 2, 3):
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_without_jit_the_answers_are_the_same() -> None:
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", PLAIN], env=environment, capture_output=True, text=True, check=False)
@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_made_is_replaced(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_compiling_is_told_once_and_reading_from_the_cache_is_not(tmp_path: Path) -> None:
     words = """
 import numpy as np

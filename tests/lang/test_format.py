@@ -46,7 +46,7 @@ def random_files_keep_their_meaning(seeds: range) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_random_files_are_valid() -> None:
     for seed in range(60):
         checked = load_text(random_file(seed))
@@ -54,13 +54,13 @@ def test_random_files_are_valid() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_random_files() -> None:
     random_files_keep_their_meaning(range(120))
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_more_random_files() -> None:
     random_files_keep_their_meaning(range(120, 500))
 
@@ -71,10 +71,10 @@ def test_ten_thousand_random_files() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(
     "seeds",
-    [range(25), pytest.param(range(25, 100), marks=[pytest.mark.slow, pytest.mark.random])],
+    [range(25), pytest.param(range(25, 100), marks=[pytest.mark.slow, pytest.mark.always])],
     ids=["few", "more"],
 )
 def test_every_comment_stays(seeds: range) -> None:

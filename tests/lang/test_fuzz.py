@@ -36,7 +36,7 @@ def never_a_traceback(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(st.text(max_size=200))
 @example("\ufeff")
 @example("pattern p by by where by: where: seq:")
@@ -50,7 +50,7 @@ def test_any_text(text: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(st.lists(st.sampled_from(WORDS), max_size=60))
 @settings(deadline=None, max_examples=300)
 def test_any_words(words: list[str]) -> None:
@@ -58,7 +58,7 @@ def test_any_words(words: list[str]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(st.lists(st.sampled_from(WORDS), max_size=25), st.lists(st.sampled_from(WORDS), max_size=25))
 @settings(deadline=None, max_examples=300)
 def test_any_structure_and_condition(structure: list[str], condition: list[str]) -> None:
@@ -67,7 +67,7 @@ def test_any_structure_and_condition(structure: list[str], condition: list[str])
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(st.data())
 @settings(deadline=None, max_examples=200)
 def test_a_good_file_with_a_cut_or_a_swap(data: st.DataObject) -> None:
@@ -80,7 +80,7 @@ def test_a_good_file_with_a_cut_or_a_swap(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_nesting_is_bounded() -> None:
     for deep in ("(" * 5_000, "not " * 5_000, "-" * 5_000, "if " * 5_000, "abs(" * 5_000, "1 + (" * 5_000, "[" * 5_000):
         never_a_traceback(EVENT + "pattern p by k { seq v where v: t " + deep + " a > 1 }")
@@ -91,7 +91,7 @@ def test_nesting_is_bounded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_long_chains_are_bounded() -> None:
     for operator in ("and", "or", "+", "*", "==", ".", ","):
         chain = f" {operator} ".join(["a > 1" if operator in ("and", "or") else "a"] * 3_000)

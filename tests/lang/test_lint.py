@@ -99,7 +99,7 @@ def test_the_patterns_of_the_project_are_quiet() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_random_files_have_a_report() -> None:
     for seed in range(40):
         checked = load_text(random_file(seed))

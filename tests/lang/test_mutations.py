@@ -125,7 +125,7 @@ def mutate(seeds: range) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_some_mutations() -> None:
     mutate(range(25))
 
@@ -136,7 +136,7 @@ def test_many_mutations() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("word", [*ODD, *HUGE], ids=[ascii(w)[:16] for w in (*ODD, *HUGE)])
 def test_odd_characters_and_huge_numbers_everywhere(word: str) -> None:
     text = random_file(3)

@@ -47,7 +47,7 @@ def test_a_parameter_without_a_default_stands_for_its_least_value() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_random_patterns_are_refused_exactly_if_they_do_not_compile() -> None:
     patterns_count = 0
     for seed in range(40):

@@ -275,7 +275,7 @@ def test_distance() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_random_cases_run_and_repeat_themselves(level: int) -> None:
     found_any = 0

@@ -93,7 +93,7 @@ def in_force(book: Rulebook) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(st.data())
 def test_of_each_thing_the_highest_version_is_the_last_word(data: st.DataObject) -> None:
     """Where one number has one meaning, as it has when versions are published."""
@@ -130,7 +130,7 @@ def lined_up(events: list[Payment], given_records: list[ControlRecord], data: st
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(EVENTS, records(), st.data())
 @settings(max_examples=150)
 def test_records_in_any_order_and_at_any_time(
@@ -143,7 +143,7 @@ def test_records_in_any_order_and_at_any_time(
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @given(EVENTS, st.data())
 @settings(max_examples=100)
 def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:
@@ -165,7 +165,7 @@ def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], d
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("seed", range(4))
 def test_long_histories(seed: int) -> None:
     """Many versions over many events, which hypothesis keeps too small."""

@@ -39,7 +39,7 @@ def test_a_rulebook_is_compiled_once() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_programs_are_kept_within_a_bound() -> None:
     programs, book = Programs(), new_book()
     for version in range(1, 80):

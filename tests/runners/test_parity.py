@@ -116,12 +116,12 @@ def test_the_simulated_day(seed: int, spark: SparkSession, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "customers", [pytest.param(40, marks=[SLOW, pytest.mark.random]), pytest.param(None, marks=SLOW)]
+    "customers", [pytest.param(40, marks=[SLOW, pytest.mark.always]), pytest.param(None, marks=SLOW)]
 )
 def test_public_transactions(customers: int | None, spark: SparkSession, tmp_path: Path) -> None:
     check(ways(spark, tmp_path, public(customers), 4))
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=[SLOW, pytest.mark.random]) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=[SLOW, pytest.mark.always]) for seed in range(2, 8))])
 def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     check(ways(spark, tmp_path, drawn(seed), seed))

@@ -77,7 +77,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_redelivery_of_the_last_batch_changes_nothing(subject: Subject) -> None:
     batches = {
         number: alert_table(3 * number, 3).set_column(10, "message", [[f"alert a{3 * number + i}" for i in range(3)]])

@@ -46,7 +46,7 @@ def names(first: int, count: int) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     sink = KafkaTransactionSink(to)
@@ -61,7 +61,7 @@ def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
     """By the same process, and by the next one, which asks the topic what it holds."""
     if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
@@ -80,7 +80,7 @@ def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: Kafka
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     KafkaTransactionSink(to).write(alert_table(0, 3), 0)
@@ -89,7 +89,7 @@ def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_what_was_not_committed_is_aborted_by_the_next_process(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,7 +105,7 @@ def test_what_was_not_committed_is_aborted_by_the_next_process(
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock fences nobody
         return
@@ -158,7 +158,7 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_letters(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     letters = [b'{"code": "late", "event_id": "e1"}', b'{"code": "unreadable", "record": "{"}']
@@ -172,7 +172,7 @@ def test_letters(kafka_broker: KafkaCluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_more_alerts_than_the_queue_holds(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={"queue.buffering.max.messages": "10"})
     KafkaTransactionSink(to).write(alert_table(0, 200), 0)
@@ -187,7 +187,7 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_at_once_and_at_least_once(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={})
     for _ in range(2):

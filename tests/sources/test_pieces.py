@@ -40,7 +40,7 @@ def ids(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("block", [100, 1_000, 1 << 24])
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_every_record_once_in_order(kind: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ PUBLISHED_FROM = 5  # a crash before this step leaves the last checkpoint, one b
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("step", "unit"), [(1, 1), (2, 1), (3, 1), (3, 3), (4, 1), (5, 1), (6, 1), (6, 2), (7, 1)], ids=str
 )
@@ -138,7 +138,7 @@ SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.slow) for seed in ran
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_number_of_crashes_and_damages_lose_nothing_published(tmp_path: Path, seed: int) -> None:
     chance = Random(seed)

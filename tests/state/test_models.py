@@ -268,7 +268,7 @@ def variant(model: type[Model], cleanup: Cleanup | None, on_disk: bool) -> type[
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("cleanup", CLEANUPS)
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.kind.value)
 def test_in_memory(model: type[Model], cleanup: Cleanup | None) -> None:
@@ -277,7 +277,7 @@ def test_in_memory(model: type[Model], cleanup: Cleanup | None) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("cleanup", [Cleanup.ACCESS, Cleanup.COMPACTION])
 @pytest.mark.parametrize("model", [ValueModel, MapModel], ids=lambda model: model.kind.value)
 def test_on_disk(model: type[Model], cleanup: Cleanup) -> None:

@@ -61,7 +61,7 @@ def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_memory_is_bounded_by_bytes_however_much_is_stored(tmp_path: Path) -> None:
     memory = RocksMemory(cache_bytes=2 << 20, write_buffer_bytes=1 << 20)
     with RocksStore(tmp_path, RocksSettings(memory, wal=False)) as store:

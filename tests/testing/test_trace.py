@@ -18,7 +18,7 @@ BLOCK = 50
 # The first blocks of each level belong to the fast loop.
 FAST_BLOCKS = 1
 BLOCKS = [
-    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.random])
+    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.always])
     for level, blocks in ((1, 3), (2, 6), (3, 10))
     for block in range(blocks)
 ]

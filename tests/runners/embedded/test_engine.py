@@ -49,7 +49,7 @@ def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("workers", "pages", "lateness_ms", "order", "page_bytes"),
     [
@@ -78,7 +78,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path) -> None:
     """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""

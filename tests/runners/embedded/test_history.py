@@ -17,7 +17,7 @@ from tests.runners.spark.test_live_history import NAMES, history_lines, records
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize(("pages", "page_bytes"), [(1, None), (3, 20_000)])
 def test_the_alerts_of_the_replay(pages: int, page_bytes: int | None, tmp_path: Path) -> None:
     given = deployment(records())

@@ -27,7 +27,7 @@ from tests.runners.spark.live_kafka import mix
 
 LATENESS_MS = 90_000
 DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
-SLOW = [pytest.mark.slow, pytest.mark.random]
+SLOW = [pytest.mark.slow, pytest.mark.always]
 
 
 class Lanes:

@@ -44,7 +44,7 @@ def run(path: Path, given: list[Any], workers: int = 2) -> Replayed:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "_EVENTS_AT_ONCE", 1_000)
     replayed = run(history / "events.parquet", records("rising", "terminal_quiet"))
@@ -63,7 +63,7 @@ def test_it_finds_what_the_oracle_finds(history: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_files_threads_and_shares_do_not_matter(history: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = records(*BY_CUSTOMER, *BY_TERMINAL)
     expected = run(history / "events.parquet", given, workers=1)
@@ -108,7 +108,7 @@ def test_it_is_the_replay_on_spark_byte_for_byte(spark: SparkSession, history: P
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) -> None:
     """In a process of its own, with pyspark out of reach and no Java: Spark is not tried, and its absence is said."""
     rules = Path(__file__).parents[3] / "rules"

@@ -40,7 +40,7 @@ def written(folder: Path) -> list[bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_one_process_becomes_two_and_one_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = day()
     (tmp_path / "alerts").mkdir()
@@ -84,7 +84,7 @@ def test_what_cannot_be_saved_or_restored(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "alerts").mkdir()
     place(tmp_path / "events", 0, day()[:3_000])

@@ -49,7 +49,7 @@ def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, w
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock's topics have a fixed number of partitions
         return
@@ -65,7 +65,7 @@ def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaClust
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 @pytest.mark.parametrize("refilled", [0, 3, 50])
 def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broker: KafkaCluster, refilled: int) -> None:
     if not kafka_broker.is_real:  # the mock cannot delete topics
@@ -147,7 +147,7 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
     """Aborted ones never come, and the offsets of markers are no records."""
     if not kafka_broker.is_real:  # the mock's transactions are not seen by others

@@ -63,7 +63,7 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Path, kafka_broker: KafkaCluster) -> None:
     """And with what the rules were: an event or a record that was set aside is explained by epoch and hash too."""
     topic = f"letters-{uuid.uuid4().hex}"

@@ -180,7 +180,7 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.random
+@pytest.mark.always
 def test_a_topic_is_read_on_where_the_other_has_stopped(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
