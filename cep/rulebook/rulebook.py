@@ -82,6 +82,11 @@ class Known:
     shadow: tuple[Change, ...] = ()
     switch: Switch = field(default_factory=Switch)
 
+    @property
+    def last_shadow(self) -> int:
+        """The last version in shadow, 0 if a later live one has ended it: then it may be compacted away."""
+        return self.shadow_version if self.shadow_version > self.version else 0
+
     @cached_property
     def whole(self) -> tuple[DeployedRule, ...]:
         """Every version that matches, pauses not counted."""
@@ -119,11 +124,10 @@ class Known:
         """The same without what is over at the watermark."""
         spans = self.switch.spans
         over = tuple(span for span in spans if span[1] <= watermark_ms)
+        # A version in shadow is ended by a live one, also by one that goes now.
+        shadow = settled(self.shadow, self.live, over, watermark_ms)
         live = settled(self.live, (), over, watermark_ms)
-        return replace(
-            self, live=live, shadow=settled(self.shadow, live, over, watermark_ms),
-            switch=replace(self.switch, spans=spans[len(over) :]),
-        )  # fmt: skip
+        return replace(self, live=live, shadow=shadow, switch=replace(self.switch, spans=spans[len(over) :]))
 
 
 class Rulebook:
@@ -169,7 +173,7 @@ class Rulebook:
             for rule in self.deployed()
             if rule.starts_until_ms == TIME_MS_MAX
         ]
-        last = [[name, known.version, known.shadow_version, known.switch.version] for name, known in self.known.items()]
+        last = [[name, known.version, known.last_shadow, known.switch.version] for name, known in self.known.items()]
         text = json.dumps([sorted(rules), sorted(last), self.snoozes.versions(), self.lists.last()])
         return hashlib.sha256(text.encode()).hexdigest()
 
