@@ -122,6 +122,6 @@ def test_public_transactions(customers: int | None, spark: SparkSession, tmp_pat
     check(ways(spark, tmp_path, public(customers), 4))
 
 
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=[SLOW, pytest.mark.always]) for seed in range(2, 8))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=SLOW) for seed in range(2, 8))])
 def test_rules_drawn_by_a_seed(seed: int, spark: SparkSession, tmp_path: Path) -> None:
     check(ways(spark, tmp_path, drawn(seed), seed))
