@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from cep.cli.main import main
 from cep.model.rule import ListRecord, utc_text
 
+ROOT = Path(__file__).parents[2]
 PATTERN = """
 event payment { tx_id id  event_time time  card_id string  ip string  amount decimal(2) }
 list blocked: string from "lists/blocked.csv"
@@ -125,8 +128,9 @@ def replayed(place: Path, engine: str) -> list[tuple[str, str]]:
     return alerts(place / "alerts.jsonl")
 
 
-def phase(place: Path, number: int, verb: str, *more: str) -> int:
-    """One run of a live job, to the end of what is there: a third of the events, and the changes that start in it."""
+def words_of_phase(place: Path, number: int, verb: str) -> list[str]:
+    """The command of one run of a job, to the end of what is there: a third of the events, and the changes that start
+    in it."""
     third = range(number * COUNT // 3, (number + 1) * COUNT // 3)
     due = [(record, change[3]) for record, change in zip(records(), [*CHANGES, *NETWORKS], strict=True)]
     own = [record.to_json() for record, start in due if start in third]
@@ -134,7 +138,7 @@ def phase(place: Path, number: int, verb: str, *more: str) -> int:
     (place / "events" / f"{number}.jsonl").write_text("\n".join(json.dumps(events()[n]) for n in third) + "\n")
     paths = ["--rules", str(place / "rules"), "--events", str(place / "events"), "--control", str(place / "control")]
     out = ["--alerts", str(place / "alerts"), "--key-groups", "4", "--available-now"]
-    return main([verb, *paths, *out, "--checkpoint", str(place / "job"), *more])
+    return [verb, *paths, *out, "--checkpoint", str(place / "job")]
 
 
 def test_the_reference_sees_every_change() -> None:
@@ -152,14 +156,14 @@ def test_a_replay_applies_each_version_to_its_own_interval(place: Path) -> None:
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_job_in_one_process_over_restarts(place: Path, moves: bool) -> None:
     """With a savepoint between, in which the files of the lists come along; the patterns' own are gone by then."""
-    assert phase(place, 0, "run") == 0
+    assert main(words_of_phase(place, 0, "run")) == 0
     (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
-    assert phase(place, 1, "run") == 0
+    assert main(words_of_phase(place, 1, "run")) == 0
     if moves:
         assert main(["savepoint", "--checkpoint", str(place / "job"), "--to", str(place / "saved")]) == 0
         (place / "job").rename(place / "old")
         assert main(["restore", "--from", str(place / "saved"), "--checkpoint", str(place / "job")]) == 0
-    assert phase(place, 2, "run") == 0
+    assert main(words_of_phase(place, 2, "run")) == 0
     found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
     assert len(found) == len(set(found))
     assert set(found) == expected()
@@ -190,3 +194,19 @@ def test_why_asks_the_list_of_that_time(place: Path, capsys: pytest.CaptureFixtu
 def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
     assert sorted(replayed(place, "spark")) == sorted(expected())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_live_job_over_restarts(place: Path) -> None:
+    """Each phase is a process of its own; what the first one has read of the lists' file stays."""
+    for number in range(3):
+        command = "import sys; from cep.cli.main import main; sys.exit(main())"
+        words = [sys.executable, "-c", command, *words_of_phase(place, number, "live")]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
+    found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
+    assert len(found) == len(set(found))
+    assert set(found) == expected()
