@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 from cep.base.limits import LIST_ENTRY_BYTES_MAX, LIST_VERSIONS_MAX, TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
-from cep.engine.keyed_state import KeyedState, fit
+from cep.engine.keyed_state import KeyedState
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ListRecord, UpsertRecord, parse_control, topic_key, utc_text
 from cep.rulebook import lists as module
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.job import Programs, StepOutput, match_step
+from cep.runners.job import Programs, StepOutput
+from tests.rulebook.timeline import step
 
 DOMAIN = ("card_id",)
 SOURCE = """
@@ -137,17 +138,6 @@ def engine(
                 book.apply(arrival.record, watermark_ms if end else None)
     step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
     return set(output.alert_table()["match_start"].cast(pa.int64()).to_pylist()), book
-
-
-def step(
-    programs: Programs, book: Rulebook, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int,
-    output: StepOutput,
-) -> KeyedState | None:  # fmt: skip
-    program = programs.of(book, SCHEMA).get(DOMAIN)
-    if program is None:
-        return None
-    fitted = None if keyed_state is None else fit(keyed_state, program)[0]
-    return match_step(program, fitted, batch, watermark_ms, output)
 
 
 def as_batch(events: Sequence[Payment]) -> EventBatch:

@@ -202,7 +202,7 @@ def engine(
     for first, end in zip([0, *bounds], bounds, strict=False):
         batch = as_batch(events[first:end])
         watermark_ms = events[end - 1].time_ms if end else TIME_MS_MIN
-        keyed_state = _step(programs, book, keyed_state, batch, watermark_ms, output)
+        keyed_state = step(programs, book, keyed_state, batch, watermark_ms, output)
         seen_ms = watermark_ms if end else None
         if end in restarts:
             book = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,))
@@ -210,7 +210,7 @@ def engine(
         for arrival in arrivals:
             if arrival.after == end:
                 book.apply(arrival.record, seen_ms)
-    _step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
+    step(programs, book, keyed_state, as_batch([]), TIME_MS_MAX, output)
     table = output.alert_table()
     starts, ends = (table[name].cast(pa.int64()).to_pylist() for name in ("match_start", "match_end"))
     rules = zip(table["rule_id"].to_pylist(), table["version"].to_pylist(), strict=True)
@@ -222,15 +222,16 @@ def engine(
 def alerts_of(book: Rulebook, events: Sequence[Payment]) -> pa.Table:
     """All that the alerts of a rulebook carry, on events alone."""
     output = StepOutput()
-    _step(Programs(), book, None, as_batch(events), TIME_MS_MAX, output)
+    step(Programs(), book, None, as_batch(events), TIME_MS_MAX, output)
     return sort_alerts(output.alert_table())
 
 
-def _step(
+def step(
     programs: Programs, book: Rulebook, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int,
     output: StepOutput,
 ) -> KeyedState | None:  # fmt: skip
-    program = programs.of(book, SCHEMA).get(DOMAIN)
+    """One micro-batch of a job; returns what is kept of it."""
+    program = programs.of(book, book.schema).get(DOMAIN)
     if program is None:
         return None
     fitted = None if keyed_state is None else fit(keyed_state, program)[0]
