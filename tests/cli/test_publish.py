@@ -212,6 +212,8 @@ def _is_there(kafka: KafkaCluster, topic: str) -> bool:
     return topic in AdminClient({"bootstrap.servers": kafka.address}).list_topics(timeout=10.0).topics
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_a_job_that_does_not_answer(
     kafka_broker: KafkaCluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from cep.runners.kept_rulebooks import KeptRulebooks
 from tests.rulebook.records import SCHEMA, new_book, upsert
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_what_the_job_cannot_go_back_to_is_removed(tmp_path: Path) -> None:
     store, book = RulebookStore(tmp_path), new_book()
     book.apply(upsert(1, "stays"), None)

@@ -8,6 +8,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from cep.runners.warm import Warming
 from demo.stream import StreamSize, build, json_lines
 
@@ -39,6 +41,8 @@ assert after == compiled, [(name, compiled[name], count) for name, count in afte
 """
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_nothing_is_left_to_compile(tmp_path: Path) -> None:
     events = tmp_path / "events.jsonl"
     events.write_bytes(b"".join(line + b"\n" for line in json_lines(build(3, StreamSize(cards_count=50)).payments)))

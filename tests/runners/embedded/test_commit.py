@@ -163,6 +163,8 @@ def test_a_crash_in_each_step(step: str, backend: str, tmp_path: Path) -> None:
     assert sorted(broker.all()) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(("seed", "backend"), [(1, "memory"), (2, "rocksdb"), (3, "rocksdb")])
 def test_crashes_redelivery_and_a_sink_that_refuses(seed: int, backend: str, tmp_path: Path) -> None:
     """Random lives; a failure names its seed by its parameter."""
@@ -193,6 +195,8 @@ def test_files_hold_each_alert_once(tmp_path: Path) -> None:
     assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path))
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize("harm", ["lost", "damaged"])
 def test_without_its_store_a_job_goes_on_from_the_checkpoint_and_sends_nothing_again(harm: str, tmp_path: Path) -> None:
     """Commits behind the checkpoint have delivered alerts of which it knows nothing: the sink does."""

@@ -65,6 +65,8 @@ class Lanes:
         """Nothing is open."""
 
 
+@pytest.mark.slow
+@pytest.mark.always
 @pytest.mark.parametrize(
     ("seed", "partitions", "lateness_ms"),
     [
