@@ -10,26 +10,39 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import layout as y
-from cep.kernels.jit import kernel
+from cep.kernels.jit import inlined, kernel
+
+# FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
+# It never changes: key groups of stored state and sets on disk depend on it.
+HASH_SEED = np.uint64(0xCBF29CE484222325)
+HASH_PRIME = np.uint64(0x100000001B3)
+
+
+@inlined
+def finished(h: Any) -> Any:
+    """The hash, from the bytes' FNV-1a."""
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(0xFF51AFD7ED558CCD)
+    h ^= h >> np.uint64(33)
+    h *= np.uint64(0xC4CEB9FE1A85EC53)
+    h ^= h >> np.uint64(33)
+    return h
+
+
+@inlined
+def hash_bytes(data: Any, lo: Any, hi: Any, seed: Any) -> Any:
+    """The hash of data[lo:hi]."""
+    h = HASH_SEED ^ np.uint64(seed)
+    for k in range(lo, hi):
+        h = (h ^ np.uint64(data[k])) * HASH_PRIME
+    return finished(h)
 
 
 @kernel
 def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
-    """Fill out uint64[N] with a stable hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes).
-
-    FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
-    It never changes: key groups of stored state depend on it.
-    """
+    """Fill out uint64[N] with the hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes)."""
     for i in range(out.shape[0]):
-        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(seed)
-        for k in range(offsets[i], offsets[i + 1]):
-            h = (h ^ np.uint64(data[k])) * np.uint64(0x100000001B3)
-        h ^= h >> np.uint64(33)
-        h *= np.uint64(0xFF51AFD7ED558CCD)
-        h ^= h >> np.uint64(33)
-        h *= np.uint64(0xC4CEB9FE1A85EC53)
-        h ^= h >> np.uint64(33)
-        out[i] = h
+        out[i] = hash_bytes(data, offsets[i], offsets[i + 1], seed)
 
 
 @kernel

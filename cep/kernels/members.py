@@ -19,23 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from cep.kernels.arrange import HASH_PRIME, HASH_SEED, finished, hash_bytes
 from cep.kernels.jit import kernel
 
-_SEED = np.uint64(0xCBF29CE484222325)
-_PRIME = np.uint64(0x100000001B3)
 NETWORK_BYTES = 18
 _SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
-
-
-@kernel
-def _finished(h: Any) -> Any:
-    """The finaliser of MurmurHash3, as in arrange.hash_texts."""
-    h ^= h >> np.uint64(33)
-    h *= np.uint64(0xFF51AFD7ED558CCD)
-    h ^= h >> np.uint64(33)
-    h *= np.uint64(0xC4CEB9FE1A85EC53)
-    h ^= h >> np.uint64(33)
-    return h
 
 
 @kernel
@@ -74,10 +62,8 @@ def _listed(layers: Any, h: Any, data: Any, lo: Any, hi: Any) -> Any:
 def texts_within(layers: Any, offsets: Any, data: Any, out: Any) -> None:
     """Out uint8[N] is 1 where text i (offsets int64[N + 1] into UTF-8 bytes) is listed. Cost: O(its length)."""
     for i in range(out.shape[0]):
-        h = _SEED
-        for k in range(offsets[i], offsets[i + 1]):
-            h = (h ^ np.uint64(data[k])) * _PRIME
-        out[i] = _listed(layers, _finished(h), data, offsets[i], offsets[i + 1])
+        h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
+        out[i] = _listed(layers, h, data, offsets[i], offsets[i + 1])
 
 
 @kernel
@@ -85,10 +71,10 @@ def prefixes_within(layers: Any, lengths: Any, offsets: Any, data: Any, out: Any
     """Out uint8[N] is 1 where a prefix of text i is listed. lengths uint8[L + 1]: which lengths in bytes occur."""
     longest = lengths.shape[0] - 1
     for i in range(out.shape[0]):
-        h, lo, found = _SEED, offsets[i], False
+        h, lo, found = HASH_SEED, offsets[i], False
         for length in range(1, min(longest, offsets[i + 1] - lo) + 1):
-            h = (h ^ np.uint64(data[lo + length - 1])) * _PRIME
-            if lengths[length] != 0 and _listed(layers, _finished(h), data, lo, lo + length):
+            h = (h ^ np.uint64(data[lo + length - 1])) * HASH_PRIME
+            if lengths[length] != 0 and _listed(layers, finished(h), data, lo, lo + length):
                 found = True
                 break
         out[i] = found
@@ -99,12 +85,11 @@ def numbers_within(layers: Any, values: Any, out: Any) -> None:
     """Out uint8[N] is 1 where values int64[N] are listed."""
     key = np.empty(8, np.uint8)
     for i in range(out.shape[0]):
-        h, rest = _SEED, np.uint64(values[i])
+        rest = np.uint64(values[i])
         for k in range(8):
             key[k] = np.uint8(rest & np.uint64(255))
             rest >>= np.uint64(8)
-            h = (h ^ np.uint64(key[k])) * _PRIME
-        out[i] = _listed(layers, _finished(h), key, 0, 8)
+        out[i] = _listed(layers, hash_bytes(key, 0, 8, 0), key, 0, 8)
 
 
 # --------------------------------------------------------------------------------------------------- addresses
@@ -251,10 +236,8 @@ def networks_within(layers: Any, lengths: Any, offsets: Any, data: Any, out: Any
         for length in range(33 if family == 4 else 129):
             if lengths[row + length] == 0:
                 continue
-            end, h = _write_network(key, 0, family, length, scratch), _SEED
-            for k in range(end):
-                h = (h ^ np.uint64(key[k])) * _PRIME
-            if _listed(layers, _finished(h), key, 0, end):
+            end = _write_network(key, 0, family, length, scratch)
+            if _listed(layers, hash_bytes(key, 0, end, 0), key, 0, end):
                 found = True
                 break
         out[i] = found
@@ -345,7 +328,5 @@ def copy_keys(order: Any, offsets: Any, data: Any, into_offsets: Any, into: Any)
 def keys_within(members: Any, offsets: Any, data: Any, out: Any) -> None:
     """Out uint8[N] is 1 where key i is in this one set."""
     for i in range(out.shape[0]):
-        h = _SEED
-        for k in range(offsets[i], offsets[i + 1]):
-            h = (h ^ np.uint64(data[k])) * _PRIME
-        out[i] = _has(members, _finished(h), data, offsets[i], offsets[i + 1])
+        h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
+        out[i] = _has(members, h, data, offsets[i], offsets[i + 1])
