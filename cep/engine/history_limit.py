@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import TEXT, EventBatch, arrow_type
-from cep.engine.histories import Asked
+from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
-from cep.engine.histories import over_ms
+from cep.engine.history_kept import over_ms
 from cep.engine.history_limit import tended
 from cep.engine.history_state import Histories, concat_histories, keys_of, partition_histories
 from cep.engine.keyed_state import KeyedState, concat_states, empty_state, fit

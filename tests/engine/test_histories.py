@@ -13,7 +13,7 @@ from cep.base.schema import Schema, Type
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
-from cep.engine.histories import over_ms
+from cep.engine.history_kept import over_ms
 from cep.engine.keyed_state import KeyedState, empty_state
 from cep.engine.table import prepare
 from cep.lang.bind import bind
@@ -260,7 +260,7 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
 def test_single_events_have_a_limit_and_are_counted(
     text: str, expected: list[Value], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cep.engine.histories.HISTORY_VALUES_MAX", 3)
+    monkeypatch.setattr("cep.engine.history_kept.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()
     pattern = every[WRITTEN.index(text)]
     program, wanted = program_of(schema, pattern), [next(histories_in(pattern))]

@@ -1,0 +1,85 @@
+"""The events of windows → sums, extremes and spreads: the arithmetic of histories that looks at whole windows.
+
+Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.base.schema import Type
+from cep.kernels import histories as kernels
+from cep.kernels.layout import Int64, UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The rows that count for some histories, by (sub-)key, and the window of each new event (kernels/histories.py)."""
+
+    rows: Int64
+    segment: Int64
+    lows: Int64
+    highs: Int64
+    at: Int64
+    folded: UInt8
+
+
+def sortable(values: Int64, type_: Type) -> Int64:
+    """Integers in the order of the values, whose slots these are; applied twice it is the slots again."""
+    if not type_.is_float:
+        return values
+    flipped: Int64 = values ^ ((values >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return flipped
+
+
+def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> Int64:
+    """The least or the greatest value of each window; any where it is empty."""
+    ordered = sortable(values, type_)
+    out = np.empty(len(windows.lows), np.int64)
+    kernels.least(ordered if is_least else ~ordered, windows.lows, windows.highs, out)
+    return values[np.maximum(out, 0)] if len(values) else np.zeros(len(out), np.int64)
+
+
+def integer_sums(values: Int64, windows: Members) -> tuple[Int64, np.ndarray]:
+    """Exact sums and whether they fit 64 bits. The halves of a value are added apart, so nothing wraps on the way."""
+    upper = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >> 32)])
+    lower = np.concatenate([np.zeros(1, np.int64), np.cumsum(values & 0xFFFFFFFF)])
+    low = lower[windows.highs] - lower[windows.lows]
+    high = upper[windows.highs] - upper[windows.lows] + (low >> 32)
+    fits = (high >= -(2**31)) & (high < 2**31)
+    return (np.where(fits, high, 0) << 32) | (low & 0xFFFFFFFF), fits
+
+
+def as_floats(values: Int64, type_: Type) -> np.ndarray:
+    """Slots as the numbers that they mean."""
+    return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
+
+
+def float_sums(values: Int64, windows: Members) -> np.ndarray:
+    """The sum of each window, rounded once."""
+    floats = values.view(np.float64)
+    finite = np.isfinite(floats)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.sum_floats(np.where(finite, values, 0), windows.lows, windows.highs, out)
+    if not finite.all():
+        for special in (np.inf, -np.inf, np.nan):
+            has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
+            out = np.where(_any_in(has, windows), out + special, out)
+    return out
+
+
+def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
+    found: np.ndarray = running[windows.highs] > running[windows.lows]
+    return found
+
+
+def stddev(values: Int64, type_: Type, windows: Members) -> Int64:
+    """The population standard deviation of each window, as slots."""
+    floats = np.ascontiguousarray(as_floats(values, type_))
+    finite = np.isfinite(floats)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.spread_floats(np.where(finite, floats, 0.0).view(np.int64), windows.lows, windows.highs, out)
+    return np.where(_any_in(~finite, windows), np.nan, out).view(np.int64)
