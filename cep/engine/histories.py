@@ -87,8 +87,9 @@ def look_back(
     after, dropped = Histories(), 0
     if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
         rest = unexpired(plan, pinned.take(np.flatnonzero(~own)), watermark_ms)
-        pins, dropped = pinned_after(plan, table, asked, watermark_ms)
-        rows = concat_rows([rest, pins])
+        per_key = len(histories) / max(len(histories.keys), 1)
+        pinned_now = pinned_after(plan, table, asked, watermark_ms, per_key)
+        rows, dropped = concat_rows([rest, pinned_now.rows]), pinned_now.dropped
         if reached.is_strange.any():  # some of what is pinned now is older than what was
             rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
         tallies = {h.tally: asked.tally_after(h, clock_ms) for h in plan.histories if h.tally and reached.is_tallied}
@@ -96,7 +97,10 @@ def look_back(
         longer = _kept_longer(reached, table, span_ms)
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
         segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms))
-        facts = PageFacts(clock_ms, plan.identities, frozenset(tallies)) if reached.is_tallied else PageFacts()
+        facts = PageFacts()
+        if reached.is_tallied:
+            sparse = reached.sparse - pinned_now.crowded
+            facts = PageFacts(clock_ms, plan.identities, frozenset(tallies), sparse, plan.sparse - sparse)
         after = _with_keys(reached.keys, Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallies))
     return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped)
 

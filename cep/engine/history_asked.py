@@ -60,7 +60,7 @@ class Asked:
         and the first the first."""
         table = self.table
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
-        key = (history.member, value, history.by, history.identity if history.is_single else "")
+        key = (history.member, value, history.by, history.identity if self._is_pinned(history) else "")
         if key not in self._members:
             mask = table.member(history.member)
             mask &= self._is_looked_at(history)
@@ -70,23 +70,33 @@ class Asked:
         return self._members[key]
 
     def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
-        """What one event decides looks at pinned events, everything else at those of segments.
+        """What few events decide looks at pinned events, everything else at those of segments.
 
         Of pages that did not know such a history it looks at both: there is no pinned event for it yet.
         """
         table, reached = self.table, self._reached
-        found: np.ndarray = (table.is_pinned == history.is_single) | (table.new_at >= 0)
-        if history.is_single and reached is not None and reached.is_strange.any():
+        is_pinned = self._is_pinned(history)
+        found: np.ndarray = (table.is_pinned == is_pinned) | (table.new_at >= 0)
+        if is_pinned and reached is not None and reached.is_strange.any():
             old = table.old_rows
             page = reached.page[table.source[old] - table.pinned_count]
-            found[old] = np.array([history.identity not in fact.identities for fact in reached.facts])[page]
+            known = [fact.identities if history.is_single else fact.sparse for fact in reached.facts]
+            found[old] = np.array([history.identity not in names for names in known])[page]
         return found
+
+    def is_sparse(self, history: HistoryColumn) -> bool:
+        """Whether the events that can still decide it are pinned."""
+        return self._reached is not None and history.identity in self._reached.sparse
+
+    def _is_pinned(self, history: HistoryColumn) -> bool:
+        return history.is_single or self.is_sparse(history)
 
     def windows(self, history: HistoryColumn) -> Members:
         expr, table = history.expr, self.table
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
-        limit = _NO_LIMIT if history.is_single or self._is_tallied(history) else history.events_max
+        is_pinned = self._is_pinned(history)
+        limit = _NO_LIMIT if is_pinned or self._is_tallied(history) else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         key = (
@@ -96,7 +106,7 @@ class Asked:
             window,
             previous,
             limit,
-            history.identity if history.is_single else "",
+            history.identity if is_pinned else "",
         )
         if key not in self._windows:
             segment, order = table.segments(history.by)

@@ -1,4 +1,4 @@
-"""The table of a call → what later events may still ask for: single events, and the new ones with their time to live.
+"""The table of a call → what later events may ask for: those that decide alone, and new ones with their span.
 
 Tested by: tests/engine/test_histories.py, tests/engine/test_history_reach.py
 """
@@ -6,6 +6,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_history_reach.py
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -16,26 +17,62 @@ from cep.engine.history_asked import Asked
 from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_codes
 from cep.engine.history_table import HistoryTable
+from cep.engine.history_values import sortable
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
-from cep.nfa.histories import HistoryPlan
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+
+# Pinned events are written anew with every micro-batch that their page is reached by. Where a key has more of one
+# sparse history than both of these, on average, looking at its windows costs less.
+_DECIDERS_MIN = 16
+_DECIDERS_SHARE = 0.25  # of the events that are kept of a key
 
 
-def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: int) -> tuple[HistoryRows, int]:
-    """The events of the table that alone decide what later events ask for; and how many are dropped by the limit."""
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The events that are pinned after a call; how many are dropped by a limit; and the sparse histories of which too
+    many would be (`crowded`)."""
+
+    rows: HistoryRows
+    dropped: int
+    crowded: frozenset[str]
+
+
+def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark_ms: int, per_key: float) -> Pinned:
+    """The events of the table of which few decide what later events ask for; a key has `per_key` events on average."""
     kept = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
-    dropped = 0
+    keys_count = int((np.bincount(table.key) > 0).sum())
+    most = keys_count * max(_DECIDERS_MIN, _DECIDERS_SHARE * per_key)
+    dropped, crowded = 0, set()
     for history in plan.histories:
-        if history.is_single:
-            windows = asked.windows(history)
-            opens = opens_ms(history.expr.window, latest_ms)[table.key]
-            own = np.zeros(len(table.time), np.uint8)
-            kernels.mark_kept(windows.rows, windows.segment, table.time, opens, 1, history.is_first, own)
-            dropped += _limit(own, table.key, is_first=history.is_first) if history.by else 0
-            kept |= own
+        if not (history.is_single or asked.is_sparse(history)):
+            continue
+        own = _deciding(history, table, asked, opens_ms(history.expr.window, latest_ms)[table.key])
+        if history.is_sparse and own.sum() > most:
+            crowded.add(history.identity)
+            continue
+        dropped += _limit(own, table.key, is_first=history.is_first) if history.is_single and history.by else 0
+        kept |= own
     rows = np.flatnonzero(kept)
-    return table.take(rows, np.zeros(len(rows), np.int8)), dropped
+    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), dropped, frozenset(crowded))
+
+
+def _deciding(history: HistoryColumn, table: HistoryTable, asked: Asked, opens: Int64) -> UInt8:
+    """1 for the rows that can decide the value at a later event, whose window reaches back to opens at most."""
+    windows, fn = asked.windows(history), history.expr.fn
+    own = np.zeros(len(table.time), np.uint8)
+    if fn in ("min", "max"):
+        assert history.expr.argument is not None, "they have a field"
+        values = sortable(table.columns[history.value, windows.rows], history.expr.argument.type)
+        kernels.mark_least(windows.rows, windows.segment, table.time, opens, values if fn == "min" else ~values, own)
+        return own
+    rows, segment = windows.rows, windows.segment
+    if fn == "distinct":
+        segment, order = table.segments((*history.by, history.value))
+        rows = order[asked.member(history)[order] != 0]
+    kernels.mark_kept(rows, segment, table.time, opens, 1, history.is_first, own)
+    return own
 
 
 def _limit(own: UInt8, key: Int64, *, is_first: bool) -> int:
@@ -81,7 +118,7 @@ def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
     """For each event the time of the first event that can no longer ask for it."""
     spans = np.zeros(plan.types_count, np.int64)
     for history in plan.histories:
-        if history.is_single:
+        if history.is_single or history.is_sparse:
             own = slice(None) if history.event_type < 0 else slice(history.event_type, history.event_type + 1)
             spans[own] = np.maximum(spans[own], history.span_ms)
     found: Int64 = np.minimum(pinned.time_ms + spans[pinned.event_type], TIME_MS_MAX)

@@ -2,7 +2,8 @@
 
 A count or a sum is carried from call to call as a *tally*: what is in its window at the page's clock. So of old events
 only those are looked at that leave the window until the last new event; windows over minutes and over months cost the
-same. The other functions look at their whole windows, of the keys that have new events.
+same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone decide. The
+other functions look at their whole windows, of the keys that have new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -37,6 +38,7 @@ class Reached:
 
     Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
     it is. `is_tallied`: whether tallies are carried: not while a key may have more events than a history counts.
+    `sparse` are the histories of which only pinned events are looked at, and in strange pages those they come from.
     """
 
     keys: pa.Array
@@ -48,6 +50,7 @@ class Reached:
     facts: tuple[PageFacts, ...]
     is_strange: np.ndarray
     is_tallied: bool
+    sparse: frozenset[str]
 
     def left(self, window: HistoryWindow) -> Int64:
         """For each page the time up to which events have left a window at its clock."""
@@ -62,10 +65,13 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
     for segment in histories.segments:
         most[segment.page] += segment.most
     is_tallied = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
-    is_strange = np.array([is_tallied and not plan.identities <= fact.identities for fact in facts], bool)
+    crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
+    sparse = plan.sparse - crowded if is_tallied else frozenset()
+    is_known = (plan.identities <= fact.identities and sparse <= fact.sparse for fact in facts)
+    is_strange = np.array([is_tallied and not known for known in is_known], bool)
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
-    whole = [h for h in plan.histories if not h.is_single and not (is_tallied and h.tally)]
+    whole = [h for h in plan.histories if not (h.is_single or h.identity in sparse or (is_tallied and h.tally))]
     back_ms = min((int(opens_ms(h.expr.window, ends)[0]) for h in whole), default=first_ms)
     edges = list(_edges(plan, facts, ends)) if is_tallied else []
     opened: list[tuple[Segment, int]] = []
@@ -100,6 +106,7 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
         facts,
         is_strange,
         is_tallied,
+        sparse,
     )
 
 

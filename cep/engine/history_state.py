@@ -1,6 +1,7 @@
 """Histories: what is kept of the past of many keys, most of it in segments that are only appended and dropped.
 
-    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`)
+    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and those
+               │                       of a window that still can (`min`, `max`, `distinct`)
                ├─ tallies              counts and sums of windows as they stand at the page's clock (tallies.py)
                └─ segments             events in the order in which they came; each is loaded when a window needs it
 
@@ -73,11 +74,17 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Of a page: the time at which its tallies stand, for which histories its events are kept, and its tallies."""
+    """Of a page: the time at which its tallies stand, for which histories its events are kept, and its tallies.
+
+    `sparse` are the histories of which all events that can still decide are pinned; `crowded` those of which too many
+    can, so that their windows are looked at instead.
+    """
 
     clock_ms: int = TIME_MS_MIN
     identities: frozenset[str] = frozenset()
     tallies: frozenset[str] = frozenset()
+    sparse: frozenset[str] = frozenset()
+    crowded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

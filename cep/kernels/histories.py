@@ -87,6 +87,24 @@ def mark_kept(members: Any, segment: Any, time: Any, opens: Any, events_max: Any
         seen += 1
 
 
+@bare
+def mark_least(members: Any, segment: Any, time: Any, opens: Any, values: Any, kept: Any) -> None:
+    """Set kept uint8[N] for the members that can be the least of a later event's window: less than all later ones.
+
+    Shapes: as in mark_kept; values int64[M] are those of the members.
+    """
+    count = members.shape[0]
+    best = np.int64(0)
+    for j in range(count):
+        i = count - 1 - j
+        row = members[i]
+        is_last = i == count - 1 or segment[row] != segment[members[i + 1]]
+        if is_last or values[i] < best:
+            best = values[i]
+            if time[row] > opens[row]:
+                kept[row] = 1
+
+
 @kernel
 def sum_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
     """Fill out float64[Q] with the sum of each window, rounded once. values int64[M] are the bits of finite float64."""

@@ -54,6 +54,12 @@ class HistoryColumn:
         return _is_single(self.expr)
 
     @property
+    def is_sparse(self) -> bool:
+        """Whether of the events of its window only some can still decide its value: the least ones of those that came
+        after them, or the latest with each value."""
+        return self.expr.fn in ("min", "max", "distinct")
+
+    @property
     def span_ms(self) -> int:
         """How long after an event it may be asked for at most."""
         window = self.expr.window
@@ -109,6 +115,11 @@ class HistoryPlan:
     def identities(self) -> frozenset[str]:
         """Of its histories."""
         return frozenset(history.identity for history in self.histories)
+
+    @property
+    def sparse(self) -> frozenset[str]:
+        """The identities of its sparse histories."""
+        return frozenset(history.identity for history in self.histories if history.is_sparse)
 
     @property
     def tally_windows(self) -> tuple[HistoryWindow, ...]:

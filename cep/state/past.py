@@ -27,6 +27,7 @@ from cep.state.sheets import decode_sheet, encode_sheet
 
 PAST_FORMAT = 2
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
+_IDENTITIES = ("identities", "sparse", "crowded")
 _PINNED, _TALLY, _FIELD = "pinned:", "tally:", "field:"
 
 Load = Callable[[Kept], Block]
@@ -67,7 +68,8 @@ def encode_head(histories: Histories) -> bytes:
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
     facts = histories.facts
-    about = {"clock": facts.clock_ms, "identities": sorted(facts.identities), "loose": histories.loose}
+    about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
+    about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
     return encode_sheet(_HEAD, {"format": PAST_FORMAT, **about}, columns)
 
 
@@ -91,7 +93,8 @@ def decode_head(data: bytes, load: Load) -> Histories:
         _fields(columns, _PINNED),
     )
     tallies = {name: _numbers(flat).reshape(-1, TALLY_WIDTH) for name, flat in _fields(columns, _TALLY).items()}
-    facts = PageFacts(about["clock"], frozenset(about["identities"]), frozenset(tallies))
+    identities = {name: frozenset(about.get(name, ())) for name in _IDENTITIES}  # an earlier build kept but the first
+    facts = PageFacts(about["clock"], tallies=frozenset(tallies), **identities)
     return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies)
 
 

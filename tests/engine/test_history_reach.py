@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -18,7 +18,7 @@ from cep.lang.bind import bind
 from cep.lang.load import load_text
 from cep.lang.walk import histories as histories_in
 from cep.nfa.program import Program
-from tests.engine.bridge import batch_of, event_id, program_of, through_bytes
+from tests.engine.bridge import batch_of, event_id, program_of, split, through_bytes
 from tests.engine.test_histories import (
     EVENTS,
     WRITTEN,
@@ -71,9 +71,17 @@ class Counting:
         return replace(segment, load=load)
 
 
-def events_read(window: str, batches: int = 150, of_batch: int = 64) -> tuple[int, int]:
+SUMS = ("count(pay over {}) > 1", "sum(pay.amount over previous {}) > 1.00")
+SPARSE = (
+    "max(pay.amount over {} by way) > 1",
+    "min(pay.size over previous {}) > 1",
+    "distinct(pay.amount over {}) > 1",
+)
+
+
+def events_read(window: str, written: Sequence[str], batches: int = 150, of_batch: int = 64) -> tuple[int, int]:
     """(events read of segments, events kept at the end) where an hour lies between two micro-batches."""
-    program = program_over(f"count(pay over {window}) > 1", f"sum(pay.amount over previous {window}) > 1.00")
+    program = program_over(*(text.format(window) for text in written))
     assert program.histories is not None
     keyed_state: KeyedState | None = None
     counting, order = Counting(), 0
@@ -98,20 +106,42 @@ def events_read(window: str, batches: int = 150, of_batch: int = 64) -> tuple[in
         keyed_state = advance(program, keyed_state, batch, watermark_ms).keyed_state
         keyed_state = replace(keyed_state, histories=tended(program.histories, keyed_state.histories, watermark_ms))
     assert keyed_state is not None
-    return counting.read, len(keyed_state.histories)
+    return counting.read, sum(map(len, keyed_state.histories.segments))
 
 
-def test_a_window_of_months_reads_no_more_than_one_of_minutes() -> None:
+@pytest.mark.parametrize("written", [SUMS, SPARSE])
+def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[str]) -> None:
     batches, of_batch = 150, 64
-    short, _ = events_read("1 min")
-    long, kept = events_read("90 d")
+    short, _ = events_read("1 min", written)
+    long, kept = events_read("90 d", written)
     assert kept == batches * of_batch, "nothing has left the window"
     # An event is read when small segments are joined, and when it leaves the minute; of the 90 days none leaves.
     assert short <= kept
     assert long <= 5 * kept
-    leaving, left = events_read("2 d")
+    leaving, left = events_read("2 d", written)
     assert left < kept
     assert leaving <= batches * (4_096 + 8 * 64), "of the segments that a window begins in one is read, of the largest"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_too_many_events_can_decide_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values are the same, and the pages say so."""
+    random = Random(f"crowded {seed}")
+    written = [text.format("9 ms") for text in SPARSE]
+    program = program_over(*written)
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    events = random_events(random)
+    batch = batch_of(program.schema, events)
+    expected = oracle_values(events, wanted)
+    monkeypatch.setattr("cep.engine.history_kept._DECIDERS_MIN", 0)
+    monkeypatch.setattr("cep.engine.history_kept._DECIDERS_SHARE", random.choice((0.0, 0.3, 0.6)))
+    found = engine_values(program, split(batch, random), wanted)
+    assert found == expected
+    keyed_state = advance(program, None, batch, int(batch.time_ms[-1])).keyed_state
+    facts = through_bytes(program, keyed_state, int(batch.time_ms[-1])).histories.facts
+    assert facts.sparse | facts.crowded == program.histories.sparse
+    assert facts.crowded
 
 
 @pytest.mark.parametrize("seed", range(6))
