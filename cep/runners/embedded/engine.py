@@ -16,8 +16,8 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ from cep.rulebook.held import forgotten as forgotten_memory
 from cep.rulebook.saved import rulebook_bytes
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
-from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Work
+from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Together, Work
 from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.event_time import PartitionTimes, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import entries_of, state_of
@@ -53,12 +53,14 @@ from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
 
-PAGES_A_PART = 256  # pages of the store for each part of a key group's state that the job asks for
+# Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
+# many it has; and as earlier builds had them, which did not say.
+PAGES_A_PART, _PAGES_A_PART_BEFORE = 2_048, 256
 _ITEM = struct.Struct(">QH")  # of what a commit adds: its number, and that of the share
 _ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
 # What commits have added is gathered by key group when it has grown to this much, and to several times the whole.
 _ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
-_EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread: handing them over would take as long
+EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, those of all shares as one
 # Counters that only the first level adds to: every level is handed the source's events.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
@@ -99,17 +101,14 @@ class Engine:
         bounds = [self.groups.start + len(self.groups) * at // count for at in range(count + 1)]
         bytes_max = workers.page_bytes_max
         each_max = None if bytes_max is None else bytes_max // (count * len(job.domains))
-        cache = Cache(min(PAGES_MAX, job.pages_count * PAGES_A_PART), each_max)
+        self._cache = Cache(min(PAGES_MAX, job.pages_count * PAGES_A_PART), each_max)
         self._shapes = Shapes(store)
         if job.levels_count > 1 and len(self.groups) < job.groups_count:
             raise UsageError(
                 "patterns read what other patterns produce, and that may belong to any key: run the job in one process"
             )
-        self._levels = [
-            [Share(job, range(bounds[at], bounds[at + 1]), store, self._shapes, cache, level) for at in range(count)]
-            for level in range(job.levels_count)
-        ]
-        self._bounds = np.array(bounds[1:], np.int32)
+        self._bounds = np.array(bounds, np.int32)
+        self._make_shares()
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._programs = Programs()
         self._memory: Memory = {}
@@ -121,6 +120,15 @@ class Engine:
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
         self.since_ms = TIME_MS_MAX  # the time of the first event
+
+    def _make_shares(self) -> None:
+        """Those of each level, which hold nothing yet."""
+        groups = [range(first, end) for first, end in pairwise(self._bounds.tolist())]
+        self._levels = [
+            [Share(self.job, own, self.store, self._shapes, self._cache, level) for own in groups]
+            for level in range(self.job.levels_count)
+        ]
+        self._together = [Together(self.job, shares) for shares in self._levels]
 
     @property
     def shares(self) -> list[Share]:
@@ -215,8 +223,8 @@ class Engine:
         known = rulebook.domains() if self.job.levels_count > 1 else ()
         works = [Work(programs, own, *times_of_work, known, self.since_ms) for own in batches]
         shares = self._levels[level]
-        if self._pool is None or sum(map(len, chain.from_iterable(own.values() for own in batches))) < _EVENTS_ALONE:
-            return [share.step(work) for share, work in zip(shares, works, strict=True)]
+        if self._pool is None or sum(map(len, chain.from_iterable(own.values() for own in batches))) < EVENTS_ALONE:
+            return [self._together[level].step(works)]
         return list(self._pool.map(lambda share, work: share.step(work), shares, works))
 
     def _change_rules(self, controls: tuple[bytes, ...], before_ms: int) -> tuple[list[bytes], Counter[str]]:
@@ -273,7 +281,7 @@ class Engine:
         """The number of each key's share; -1 for keys of other processes."""
         groups = key_groups(keys, self.job.groups_count)
         is_ours = (groups >= self.groups.start) & (groups < self.groups.stop)
-        return np.where(is_ours, np.searchsorted(self._bounds, groups, side="right"), -1)
+        return np.where(is_ours, np.searchsorted(self._bounds[1:], groups, side="right"), -1)
 
     # --------------------------------------------------------------------------------------------- save, restore
 
@@ -329,7 +337,12 @@ class Engine:
     def _save_rest(self, batch: WriteBatch) -> None:
         self._shapes.save(batch)
         times = {name: list(at) for name, at in self.times.items()}
-        head = {"watermark_ms": self.watermark_ms, "since_ms": self.since_ms, "times": times}
+        head = {
+            "watermark_ms": self.watermark_ms,
+            "since_ms": self.since_ms,
+            "times": times,
+            "pages": self._cache.pages_count,
+        }
         batch.put(_own_key(b"times"), orjson.dumps(head))
         if self._saved_rulebook is not self._rulebook:
             batch.put(_own_key(b"rulebook"), rulebook_bytes(self._rulebook.rulebook))
@@ -345,6 +358,10 @@ class Engine:
             head, memory = orjson.loads(found[b"times"]), orjson.loads(found[b"held_memory"])
         except ValueError as error:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
+        pages_count = head.get("pages", min(PAGES_MAX, self.job.pages_count * _PAGES_A_PART_BEFORE))
+        if pages_count != self._cache.pages_count:
+            self._cache = replace(self._cache, pages_count=pages_count)
+            self._make_shares()
         self._know({**head, "rulebook": found[b"rulebook"].decode(), "held_memory": memory})
         self._saved_rulebook, self._saved_memory = self._rulebook, self._memory
         lists = self._rulebook.rulebook.lists

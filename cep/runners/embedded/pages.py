@@ -27,6 +27,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.runners.group_entries import NEVER, PAGE, PAGES, domain_name
+from cep.runners.paged import DomainPasts
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.packed import Shape, pack, runs_count, shape_number, unpack
 from cep.state.store import KeyedStore, WriteBatch
@@ -34,6 +35,7 @@ from cep.state.store import KeyedStore, WriteBatch
 SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
+_STRETCH = 512  # pages of which the earliest deadline is known
 
 
 class Shapes:
@@ -72,7 +74,8 @@ class Shapes:
 class Pages:
     """`count` pages of each key group of `groups`. `bytes_max` bounds what is kept beside the store; None keeps all.
 
-    `deadlines` int64[slots]: when to look at a page again though its keys have no events; NEVER: there is no page.
+    A slot is the number of a page among them. `deadlines` int64[slots]: when to look at a page again though its keys
+    have no events; NEVER: there is no page.
     One thread uses it at a time; the store may be shared if it takes several threads, which RocksDB does.
     """
 
@@ -81,7 +84,7 @@ class Pages:
     ) -> None:
         """`layout`: the key groups, how many the job has, and the pages of each."""
         self._store = store
-        self._shapes = shapes
+        self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
         self._prefixes = [store_key(group, b"", PAGES, name) for group in self._groups]
@@ -91,59 +94,64 @@ class Pages:
         self._young: dict[int, bytes] = {}
         self._old: dict[int, bytes] = {}
         self._young_bytes = 0
-        self.deadlines = np.full(len(self._groups) * self._count, NEVER, np.int64)
-        self._earliest_ms = NEVER  # or earlier than that
+        slots_count = len(self._groups) * self._count
+        stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
+        self._stretches = stretches
+        self.deadlines = stretches.reshape(-1)[:slots_count]
+        self._earliest_ms = np.full(len(stretches), NEVER, np.int64)  # of each stretch, or earlier than that
         self.changed_bytes = 0
         self.loads = 0
 
-    # ------------------------------------------------------------------------------------- as paged.DomainPages
-
     def slots(self, keys: pa.Array) -> Int64:
+        """The slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
         hashes = key_hashes(keys)
         groups, pages = np.uint64(self._groups_count), np.uint64(self._count)
         group = (hashes % groups).astype(np.int64) - self._groups.start
         found: Int64 = group * self._count + ((hashes // groups) % pages).astype(np.int64)
         return found
 
-    def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        own = np.unique(self.slots(keys))
-        if self._earliest_ms > watermark_ms:
-            return own
-        due = np.flatnonzero(self.deadlines <= watermark_ms)
-        if not len(due):  # those that were earlier have been put since
-            self._earliest_ms = int(self.deadlines.min(initial=NEVER))
-            return own
-        return np.union1d(own, due)
+    def slots_of(self, group: int) -> Int64:
+        """The slots of a key group's pages."""
+        first = (group - self._groups.start) * self._count
+        return np.arange(first, first + self._count)
 
-    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
-        pages = self._read(slots[self.deadlines[slots] != NEVER].tolist())
-        return joined_pages(pages, self._shapes, program)
+    def due(self, watermark_ms: int) -> Int64:
+        """The slots whose deadline the watermark has reached, ascending.
 
-    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
-        part = np.searchsorted(slots, self.slots(after.keys))
-        arranged = arrange_keys(after, part, len(slots), program.row_registers)
-        deadlines = deadlines_of(arranged)
+        Cost: those of the stretches that had one that was due when they were last looked at.
+        """
+        watermark_ms = min(watermark_ms, NEVER - 1)
+        stretches = np.flatnonzero(self._earliest_ms <= watermark_ms)
+        if not len(stretches):
+            return stretches
+        deadlines = self._stretches[stretches]
+        self._earliest_ms[stretches] = deadlines.min(axis=1)
+        at, slot = np.nonzero(deadlines <= watermark_ms)
+        found: Int64 = stretches[at] * _STRETCH + slot
+        return found
+
+    def read(self, slots: Int64) -> list[bytes]:
+        """The pages of these slots, of those that have one. Raises: StateError."""
+        return self._read(slots[self.deadlines[slots] != NEVER].tolist())
+
+    def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
+        """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
         filled = deadlines != NEVER
-        pages = pack(arranged, self._shapes.learn(Shape.of(after)))
         written = dict(compress(zip(slots.tolist(), pages, strict=True), filled.tolist()))
         self._changed.update(written)
         self.changed_bytes += sum(map(len, written.values()))
         gone = slots[~filled & (self.deadlines[slots] != NEVER)]
         self._changed.update(dict.fromkeys(gone.tolist()))
         self.deadlines[slots] = deadlines
-        self._earliest_ms = min(self._earliest_ms, int(deadlines.min(initial=NEVER)))
+        np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
 
     def drop(self) -> int:
+        """Forget all pages; returns how many runs were in them. Raises: StateError."""
         stored = np.flatnonzero(self.deadlines != NEVER)
         dropped = runs_count(self._read(stored.tolist()))
         self._changed.update(dict.fromkeys(stored.tolist()))
         self.deadlines[stored] = NEVER
         return dropped
-
-    def slots_of(self, group: int) -> Int64:
-        """The slots of a key group's pages."""
-        first = (group - self._groups.start) * self._count
-        return np.arange(first, first + self._count)
 
     # ----------------------------------------------------------------------------------------------- save, restore
 
@@ -165,7 +173,7 @@ class Pages:
 
     def restored(self) -> None:
         """The deadlines are those of the store now."""
-        self._earliest_ms = int(self.deadlines.min(initial=NEVER))
+        self._earliest_ms = self._stretches.min(axis=1)
 
     def _read(self, slots: Sequence[int]) -> list[bytes]:
         found: list[bytes | None] = []
@@ -198,6 +206,50 @@ class Pages:
         self._young_bytes += len(page) - (0 if before is None else len(before))
         if self._half_max is not None and self._young_bytes > self._half_max:
             self._old, self._young, self._young_bytes = self._young, {}, 0
+
+
+class MatchedPages:
+    """As paged.DomainPages: the pages of consecutive key groups, of one worker or of several that work as one.
+
+    Slots are those of the parts one after the other.
+    """
+
+    def __init__(self, parts: Sequence[Pages], pasts: DomainPasts) -> None:
+        self._parts = parts
+        self._bounds = np.cumsum([0, *(len(part.deadlines) for part in parts)])
+        self.pasts = pasts
+
+    def slots(self, keys: pa.Array) -> Int64:
+        return self._parts[0].slots(keys)
+
+    def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
+        own = np.unique(self.slots(keys))
+        due = [first + part.due(watermark_ms) for first, part in zip(self._bounds.tolist(), self._parts, strict=False)]
+        return np.union1d(own, np.concatenate(due)) if any(map(len, due)) else own
+
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        pages: list[bytes] = []
+        for part, own, first in self._divided(slots):
+            pages += part.read(slots[own] - first)
+        return joined_pages(pages, self._parts[0].shapes, program)
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        of_key = np.searchsorted(slots, self.slots(after.keys))
+        arranged = arrange_keys(after, of_key, len(slots), program.row_registers)
+        deadlines = deadlines_of(arranged)
+        pages = pack(arranged, self._parts[0].shapes.learn(Shape.of(after)))
+        for part, own, first in self._divided(slots):
+            part.hold(slots[own] - first, pages[own], deadlines[own])
+
+    def drop(self) -> int:
+        return sum(part.drop() for part in self._parts)
+
+    def _divided(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
+        """Each part with which of these slots, ascending, are its own, and where its own begin."""
+        cuts = np.searchsorted(slots, self._bounds).tolist()
+        for number, part in enumerate(self._parts):
+            if cuts[number] < cuts[number + 1]:
+                yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
 
 
 def stored_states(

@@ -13,7 +13,8 @@ Tested by: tests/runners/embedded/test_engine.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from bisect import bisect_right
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import EventBatch, empty_batch
+from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_hashes, key_pages
 from cep.engine.history_state import Histories
@@ -30,7 +31,7 @@ from cep.engine.partition import partition_keys
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.runners.duplicates import without_seen
-from cep.runners.embedded.pages import Pages, Shapes
+from cep.runners.embedded.pages import MatchedPages, Pages, Shapes
 from cep.runners.embedded.pasts import Pasts, Place
 from cep.runners.embedded.seen import SeenOfShare
 from cep.runners.embedded.waiting import WaitingOfShare
@@ -94,7 +95,10 @@ class Done:
 
 
 class Share:
-    """The key groups first <= g < end. One thread uses it at a time. `pages`: those of each key domain."""
+    """The key groups first <= g < end. One thread uses it at a time.
+
+    By the number of the key domain: `kept` are the bytes of pages, `pasts` the histories, `pages` what is matched with.
+    """
 
     def __init__(
         self, job: Job, groups: range, store: KeyedStore, shapes: Shapes, cache: Cache, level: int = 0
@@ -109,35 +113,37 @@ class Share:
         layout = (groups, job.groups_count, self._count)
         # Histories have as many pages as the job says: there a page is little more than a list of segments.
         half = None if cache.bytes_max is None else cache.bytes_max // 2
-        self.pages = [_DomainPages(store, name, layout, shapes, half) for name in self._names]
+        self.kept = [Pages(store, name, layout, shapes, half) for name in self._names]
         self._pasts = Pasts(store, self._names, half)
         shape = (len(self._names), len(groups), job.pages_count)
         self._over = np.full(shape, NEVER, np.int64)  # when all of its histories is over; NEVER: it has none
         self._saved_over = self._over.copy()
-        for number, pages in enumerate(self.pages):
-            pages.pasts = _DomainPasts(job, number, groups.start, self._pasts, self._over[number].reshape(-1))
-        self._no_events = empty_batch(job.schema)
+        self.pasts = [
+            _DomainPasts(job, number, groups.start, self._pasts, over.reshape(-1))
+            for number, over in enumerate(self._over)
+        ]
+        self.pages = [MatchedPages((own,), pasts) for own, pasts in zip(self.kept, self.pasts, strict=True)]
         self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
         self.seen = SeenOfShare(self._names, job.groups_count)
 
     def step(self, work: Work) -> Done:
         """Match what is due. Raises: StateError, StoreError."""
-        job, output = self._job, StepOutput(since_ms=work.since_ms)
+        output = StepOutput(since_ms=work.since_ms)
+        batches, late = self.due(work, output)
+        match_all(self._job, self.pages, work, batches, output)
+        return Done(output, late)
+
+    def due(self, work: Work, output: StepOutput) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
+        """The events that are to be matched now, by the number of their domain, and what to tell of late ones."""
+        job = self._job
         new = without_seen(
             job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self.seen, output
         )
         fresh, late = on_time(job, new, work.before_ms, output)
-        for number, domain in enumerate(job.domains):
-            batch = fresh.get(number)
-            if job.order != ARRIVAL:
-                batch = self.waiting.part(number, batch, work.due_ms)
-            if domain in work.programs:
-                events = self._no_events if batch is None else batch
-                match_pages(self.pages[number], work.programs[domain], events, work.watermark_ms, output)
-            else:
-                output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
-                drop_pages(self.pages[number], output)
-        return Done(output, late)
+        if job.order == ARRIVAL:
+            return fresh, late
+        due = {number: self.waiting.part(number, fresh.get(number), work.due_ms) for number in range(len(job.domains))}
+        return {number: batch for number, batch in due.items() if batch is not None}, late
 
     def begin(self, number: int, keyed_state: KeyedState, program: Program) -> int:
         """Begin with this state of a key domain, whose keys belong to this share; returns how many runs it has."""
@@ -148,12 +154,12 @@ class Share:
     @property
     def loads_count(self) -> int:
         """How many pages and segments were read from the store."""
-        return self._pasts.loads + sum(pages.loads for pages in self.pages)
+        return self._pasts.loads + sum(pages.loads for pages in self.kept)
 
     @property
     def changed_bytes(self) -> int:
         """Of the pages that `save_changes` is going to write."""
-        return sum(pages.changed_bytes for pages in self.pages)
+        return sum(pages.changed_bytes for pages in self.kept)
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
@@ -162,7 +168,7 @@ class Share:
         """
         bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
         self._save_pasts(batch)
-        for number, pages in enumerate(self.pages):
+        for number, pages in enumerate(self.kept):
             slots = pages.save(batch)
             if len(slots):
                 changed = np.empty(len(slots), _ADDED)
@@ -176,9 +182,9 @@ class Share:
     def save_whole(self, batch: WriteBatch) -> None:
         """Add changed pages, and all the rest by key group; what commits have added before is then of no use."""
         self._save_pasts(batch)
-        for pages in self.pages:
+        for pages in self.kept:
             pages.save(batch)
-        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.pages])
+        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.kept])
         for at, group in enumerate(self.groups):
             value = deadlines[:, at, :].astype("<i8").tobytes()
             batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
@@ -199,14 +205,14 @@ class Share:
             if data is not None:
                 self._over[:, at, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
         self._saved_over[:] = self._over
-        shape = (len(self.pages), self._count)
+        shape = (len(self.kept), self._count)
         for at, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
             if data is not None:
                 for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
-                    self.pages[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
+                    self.kept[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
         first, end = self.groups.start * self._count, self.groups.stop * self._count
-        for number, pages in enumerate(self.pages):
+        for number, pages in enumerate(self.kept):
             for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):
                 changed = np.frombuffer(data, _ADDED)
                 own = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
@@ -223,8 +229,8 @@ class Share:
         for number, domain in enumerate(job.domains):
             if domain not in programs:
                 continue  # its runs belong to no rule
-            pages, program = self.pages[number], programs[domain]
-            whole, _ = pages.take(pages.slots_of(group), program)
+            program = programs[domain]
+            whole, _ = self.pages[number].take(self.kept[number].slots_of(group), program)
             if whole is None:
                 continue
             part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
@@ -276,14 +282,52 @@ class Share:
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
-        for pages in self.pages:
+        for pages in self.kept:
             pages.save(batch)
 
 
-class _DomainPages(Pages):
-    """As paged.DomainPages: the pages of runs, and where the histories of the same keys are."""
+class Together:
+    """Several shares whose key groups follow each other, for a micro-batch that is too small to be divided.
 
-    pasts: _DomainPasts
+    What it costs to match anything at all is then paid once.
+    """
+
+    def __init__(self, job: Job, shares: Sequence[Share]) -> None:
+        self._job = job
+        self._shares = shares
+        self._pages = [
+            MatchedPages(
+                [share.kept[number] for share in shares], _JoinedPasts([share.pasts[number] for share in shares])
+            )
+            for number in range(len(job.domains))
+        ]
+
+    def step(self, works: Sequence[Work]) -> Done:
+        """As Share.step of each. Raises: StateError, StoreError."""
+        output, late = StepOutput(since_ms=works[0].since_ms), []
+        due: dict[int, list[EventBatch]] = {}
+        for share, work in zip(self._shares, works, strict=True):
+            batches, own_late = share.due(work, output)
+            late += own_late
+            for number, batch in batches.items():
+                due.setdefault(number, []).append(batch)
+        joined = {number: concat_batches(batches) for number, batches in due.items()}
+        match_all(self._job, self._pages, works[0], joined, output)
+        return Done(output, late)
+
+
+def match_all(
+    job: Job, pages: Sequence[MatchedPages], work: Work, batches: Mapping[int, EventBatch], output: StepOutput
+) -> None:
+    """Match the events of each key domain, and what is due without any. Raises: StateError, StoreError."""
+    for number, domain in enumerate(job.domains):
+        batch = batches.get(number)
+        if domain in work.programs:
+            events = empty_batch(job.schema) if batch is None else batch
+            match_pages(pages[number], work.programs[domain], events, work.watermark_ms, output)
+        else:
+            output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
+            drop_pages(pages[number], output)
 
 
 class _DomainPasts:
@@ -295,6 +339,10 @@ class _DomainPasts:
         self._first_group = first_group
         self._pasts = pasts
         self._over = over
+
+    @property
+    def slots_count(self) -> int:
+        return len(self._over)
 
     def slots(self, keys: pa.Array) -> Int64:
         job, hashes = self._job, key_hashes(keys)
@@ -322,3 +370,34 @@ class _DomainPasts:
     def _place(self, slot: int) -> Place:
         group, page = divmod(slot, self._job.pages_count)
         return Place(self._number, self._first_group + group, page)
+
+
+class _JoinedPasts:
+    """As paged.DomainPasts, of several whose key groups follow each other: slots are those of one after the other."""
+
+    def __init__(self, parts: Sequence[_DomainPasts]) -> None:
+        self._parts = parts
+        self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
+
+    def slots(self, keys: pa.Array) -> Int64:
+        return self._parts[0].slots(keys)
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        owned = zip(self._parts, self._firsts, strict=True)
+        return [first + slot for part, first in owned for slot in part.stored(watermark_ms)]
+
+    def read(self, slot: int) -> Histories:
+        part, own = self._at(slot)
+        return part.read(own)
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        part, own = self._at(slot)
+        part.write(own, histories, over_ms)
+
+    def remove(self, slot: int) -> None:
+        part, own = self._at(slot)
+        part.remove(own)
+
+    def _at(self, slot: int) -> tuple[_DomainPasts, int]:
+        number = bisect_right(self._firsts, slot) - 1
+        return self._parts[number], slot - self._firsts[number]

@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import orjson
 import pytest
 
+from cep.runners.embedded import engine as engine_module
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.job import ARRIVAL, Job
 from cep.sinks.json_form import json_lines
+from cep.state.keys import STORE_GROUP, prefix_range
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
@@ -60,8 +63,10 @@ def finish(engine: Engine, counters: Counter[str]) -> list[bytes]:
     ],
 )
 def test_the_alerts_of_the_replay_whatever_the_pieces(
-    workers: int, pages: int, lateness_ms: int, order: str, page_bytes: int | None, tmp_path: Path
-) -> None:
+    workers: int, pages: int, lateness_ms: int, order: str, page_bytes: int | None, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 100)  # so that some micro-batches are divided and some are not
     lines = list(day())
     arriving = disordered(lines, lateness_ms, seed=workers) if lateness_ms else lines
     with RocksStore(tmp_path / "rocks") as store:
@@ -105,6 +110,27 @@ def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path) -
     store.close()
     assert sorted(found) == sorted(expected(list(day()), GIVEN, tmp_path))
     assert counters["duplicates"] == 5 * 50 - counters["late_events"]
+
+
+def test_a_store_of_an_earlier_build_keeps_its_number_of_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did not say how many there were."""
+    lines, counters = list(day()), Counter[str]()
+    store = MemoryStore()
+    monkeypatch.setattr(engine_module, "PAGES_A_PART", 256)
+    engine = Engine(make_job(pages=2), INITIAL, store, Workers(2))
+    found = feed(engine, cut(lines[:1_000], 4, seed=1), counters, 1)
+    engine.close()
+    monkeypatch.undo()
+    for key, value in list(store.scan(prefix_range(STORE_GROUP, b"", b"engine", b"times"))):
+        head = orjson.loads(value)
+        assert head.pop("pages") == 512
+        store.put(key, orjson.dumps(head))
+    for part in (lines[1_000:2_000], lines[2_000:]):
+        engine = Engine(make_job(pages=2), INITIAL, store, Workers(3))
+        engine.restore()
+        found += feed(engine, cut(part, 4, seed=2), counters, 10 if part[0] == lines[1_000] else 20)
+    found += finish(engine, counters)
+    assert sorted(found) == sorted(expected(lines, GIVEN, tmp_path))
 
 
 def test_processes_with_a_range_each_find_it_all_together(tmp_path: Path) -> None:

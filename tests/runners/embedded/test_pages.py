@@ -12,8 +12,9 @@ from cep.columnar.batch import TEXT
 from cep.engine.keyed_state import KeyedState, select_keys
 from cep.engine.partition import arrange_keys, partition_keys
 from cep.nfa.program import Program
-from cep.runners.embedded.pages import Pages, Shapes, deadlines_of, stored_states
-from cep.runners.group_entries import NEVER, domain_name
+from cep.runners.embedded.pages import Shapes, deadlines_of, stored_states
+from cep.runners.embedded.share import Cache, Share
+from cep.runners.group_entries import NEVER
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.state.keys import group_range
@@ -35,10 +36,8 @@ def whole() -> tuple[Program, KeyedState]:
     return program, match_step(program, None, batch, TIME_MS_MIN, StepOutput())
 
 
-def open_pages(store: MemoryStore, bytes_max: int | None) -> Pages:
-    return Pages(
-        store, domain_name(JOB.domains[0]), (range(JOB.groups_count), JOB.groups_count, 16), Shapes(store), bytes_max
-    )
+def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
+    return Share(JOB, range(JOB.groups_count), store, Shapes(store), Cache(16, bytes_max))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -46,7 +45,8 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, Ke
     program, keyed_state = whole
     random = np.random.default_rng(seed)
     store = MemoryStore()
-    pages = open_pages(store, (None, 1, 20_000, 10**9)[seed])
+    share = open_share(store, (None, 2, 40_000, 10**9)[seed])
+    kept, pages = share.kept[0], share.pages[0]
     slots = pages.slots(keyed_state.keys)
     known: dict[int, KeyedState] = {}
     for number in range(60):
@@ -70,16 +70,16 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, Ke
             chosen.tolist(), partition_keys(after, part, len(chosen), program.row_registers), strict=True
         ):
             deadline_ms = state.expiry_min
-            assert pages.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
+            assert kept.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
             known.pop(slot, None)
             if deadline_ms is not None:
                 known[slot] = state
         if number % 5 == 0:
             batch = WriteBatch()
-            pages.save(batch)
-            pages._shapes.save(batch)
+            kept.save(batch)
+            kept.shapes.save(batch)
             store.write(batch)
-    assert (pages.loads > 0) == (seed in (1, 2))
+    assert (kept.loads > 0) == (seed in (1, 2))
 
 
 def test_an_arranged_state_has_the_deadline_of_each_part(whole: tuple[Program, KeyedState]) -> None:
@@ -92,27 +92,29 @@ def test_an_arranged_state_has_the_deadline_of_each_part(whole: tuple[Program, K
 
 def test_what_is_due_is_touched_once_its_time_has_come(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
-    pages = open_pages(MemoryStore(), None)
+    share = open_share(MemoryStore(), None)
+    kept, pages = share.kept[0], share.pages[0]
     slots = np.unique(pages.slots(keyed_state.keys))
     pages.put(slots, keyed_state, program)
     nobody = pa.array([], TEXT)
-    for watermark_ms in np.sort(pages.deadlines[slots]).tolist()[:5]:
+    for watermark_ms in np.sort(kept.deadlines[slots]).tolist()[:5]:
         assert set(pages.touched(nobody, watermark_ms - 1).tolist()) < set(pages.touched(nobody, watermark_ms).tolist())
-        assert pages.touched(nobody, watermark_ms).tolist() == np.flatnonzero(pages.deadlines <= watermark_ms).tolist()
+        assert pages.touched(nobody, watermark_ms).tolist() == np.flatnonzero(kept.deadlines <= watermark_ms).tolist()
 
 
 def test_dropped_pages_are_counted_and_gone(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
     store = MemoryStore()
-    pages = open_pages(store, None)
+    share = open_share(store, None)
+    kept, pages = share.kept[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
-    pages.save(batch)
+    kept.save(batch)
     store.write(batch)
     assert store.sizes().entries_count > 0
     assert pages.drop() == len(keyed_state)
     batch = WriteBatch()
-    pages.save(batch)
+    kept.save(batch)
     store.write(batch)
     assert store.sizes().entries_count == 0
 
@@ -120,16 +122,17 @@ def test_dropped_pages_are_counted_and_gone(whole: tuple[Program, KeyedState]) -
 def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
     store = MemoryStore()
-    pages = open_pages(store, 1)
+    share = open_share(store, 2)
+    kept, pages = share.kept[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
-    pages.save(batch)
+    kept.save(batch)
     store.write(batch)
     programs = {JOB.domains[0]: program}
     with pytest.raises(StateCorruptError, match="which the store lacks"):
         list(stored_states(store, 1, JOB.domains, programs))
     batch = WriteBatch()
-    pages._shapes.save(batch)
+    kept.shapes.save(batch)
     store.write(batch)
     found = [
         key
@@ -140,4 +143,4 @@ def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState])
     assert sorted(found) == sorted(keyed_state.keys.to_pylist())
     store.delete_range(group_range(0, 4))
     with pytest.raises(StateCorruptError, match="the store lacks it"):
-        pages.take(np.flatnonzero(pages.deadlines != NEVER), program)
+        pages.take(np.flatnonzero(kept.deadlines != NEVER), program)
