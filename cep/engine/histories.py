@@ -18,11 +18,11 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
-from cep.engine.history_asked import Asked
-from cep.engine.history_kept import appended, pinned_after, spans_after, unexpired
+from cep.engine.history_asked import Asked, Tallied
+from cep.engine.history_kept import appended, pinned_after, spans_after, tallies_after, unexpired
 from cep.engine.history_reach import Reached, kept_for, reach
 from cep.engine.history_rows import concat_rows, sort_rows
-from cep.engine.history_state import TALLY_WIDTH, Histories, PageFacts, Segment, span_codes, without_over
+from cep.engine.history_state import Histories, PageFacts, Segment, span_codes, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lists.timeline import Lists
@@ -75,7 +75,7 @@ def look_back(
     asked_pinned = pinned.take(np.flatnonzero(own))
     stored = concat_rows([asked_pinned, reached.rows])
     table = build_table(plan, lists, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
-    asked = Asked(table, reached, {name: _of_call(t, known, new.keys_count) for name, t in histories.tallies.items()})
+    asked = Asked(table, reached, _of_call(histories, known, new.keys_count))
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
@@ -92,24 +92,28 @@ def look_back(
         rows, dropped = concat_rows([rest, pinned_now.rows]), pinned_now.dropped
         if reached.is_strange.any():  # some of what is pinned now is older than what was
             rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
-        tallies = {h.tally: asked.tally_after(h, clock_ms) for h in plan.histories if h.tally and reached.is_tallied}
+        tallied = tallies_after(plan, asked, clock_ms, per_key)
         span_ms = spans_after(plan, table, asked)
         longer = _kept_longer(reached, table, span_ms)
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
         segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms))
         facts = PageFacts()
-        if reached.is_tallied:
-            sparse = reached.sparse - pinned_now.crowded
-            facts = PageFacts(clock_ms, plan.identities, frozenset(tallies), sparse, plan.sparse - sparse)
-        after = _with_keys(reached.keys, Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallies))
+        if reached.is_carried:
+            carried = reached.carried - pinned_now.crowded - tallied.crowded
+            facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried)
+        found = Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallied.by_key, tallied.by_sub_key)
+        after = _with_keys(reached.keys, found)
     return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped)
 
 
-def _of_call(tally: Int64, known: KnownKeys, keys_count: int) -> Int64:
-    """A tally by the numbers that keys have in a call."""
-    found = np.zeros((keys_count, TALLY_WIDTH), np.int64)
-    found[known.of_histories] = tally
-    return found
+def _of_call(histories: Histories, known: KnownKeys, keys_count: int) -> Tallied:
+    """The tallies by the numbers that keys have in a call."""
+    by_key = {}
+    for name, tally in histories.tallies.items():
+        by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
+        by_key[name][known.of_histories] = tally
+    subs = histories.sub_tallies.items()
+    return Tallied(by_key, {name: entries.of_keys(known.of_histories[entries.key]) for name, entries in subs})
 
 
 def _with_keys(keys: pa.Array, found: Histories) -> Histories:
@@ -118,10 +122,13 @@ def _with_keys(keys: pa.Array, found: Histories) -> Histories:
     used[found.pinned.key] = True
     for tally in found.tallies.values():
         used |= tally[:, 0] != 0
+    for entries in found.sub_tallies.values():
+        used[entries.key] = True
     number = (np.cumsum(used) - 1).astype(np.int32)
     pinned = sort_rows(found.pinned.of_keys(number[found.pinned.key]))
     tallies = {name: tally[used] for name, tally in found.tallies.items()}
-    return replace(found, keys=keys.filter(pa.array(used)), pinned=pinned, tallies=tallies)
+    subs = {name: entries.of_keys(number[entries.key]) for name, entries in found.sub_tallies.items()}
+    return replace(found, keys=keys.filter(pa.array(used)), pinned=pinned, tallies=tallies, sub_tallies=subs)
 
 
 def _kept_longer(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:

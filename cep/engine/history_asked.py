@@ -1,7 +1,8 @@
 """Asked: the rows of a history table → the value of each history at each new event.
 
-    windows      count, sum, avg: tallies that are carried (tallies.py); of floats and by sub-keys sums of the window
-                 min, max, distinct, percentile: two pointers (kernels/histories.py)
+    count, sum, avg, stddev     tallies that are carried (tallies.py, sub_tallies.py); of floats: of their windows
+    min, max, distinct          two pointers over what is pinned (kernels/histories.py)
+    median, percentile          two pointers over their windows
 
 Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 """
@@ -9,16 +10,17 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
 from cep.engine.history_reach import Reached
-from cep.engine.history_state import TALLY_WIDTH
 from cep.engine.history_table import HistoryTable, dense_codes
-from cep.engine.history_values import Members, as_floats, extreme, float_sums, integer_sums, sortable, stddev
-from cep.engine.tallies import Moves, at_clock, at_events, whole_sums
+from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
+from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
+from cep.engine.tallies import TALLY_WIDTH, Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.columns import cut_bit
@@ -26,19 +28,27 @@ from cep.nfa.histories import HistoryColumn
 
 # What one event decides alone needs no count of how many there are.
 _NO_LIMIT = 2**62
-_NO_TALLIES: Mapping[str, Int64] = {}
 _OF_ONE_EVENT = ("first", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Tallies by keys, and by sub-keys; those of which there are none, because they would have too many entries, are
+    `crowded`."""
+
+    by_key: Mapping[str, Int64] = field(default_factory=dict)
+    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
 
 
 class Asked:
     """Answers the histories of a table; what several of them need is worked out once."""
 
-    def __init__(
-        self, table: HistoryTable, reached: Reached | None = None, tallies: Mapping[str, Int64] = _NO_TALLIES
-    ) -> None:
+    def __init__(self, table: HistoryTable, reached: Reached | None = None, before: Tallied | None = None) -> None:
         self.table = table
         self._reached = reached
-        self._tallies = tallies
+        self._before = Tallied() if before is None else before
+        self._subs: dict[str, tuple[SubTallies, Int64]] = {}
         self.overflows = self.folded = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
         self._members: dict[tuple[int, int, tuple[int, ...], str], UInt8] = {}
@@ -80,16 +90,12 @@ class Asked:
         if is_pinned and reached is not None and reached.is_strange.any():
             old = table.old_rows
             page = reached.page[table.source[old] - table.pinned_count]
-            known = [fact.identities if history.is_single else fact.sparse for fact in reached.facts]
+            known = [fact.identities if history.is_single else fact.carried for fact in reached.facts]
             found[old] = np.array([history.identity not in names for names in known])[page]
         return found
 
-    def is_sparse(self, history: HistoryColumn) -> bool:
-        """Whether the events that can still decide it are pinned."""
-        return self._reached is not None and history.identity in self._reached.sparse
-
     def _is_pinned(self, history: HistoryColumn) -> bool:
-        return history.is_single or self.is_sparse(history)
+        return history.is_single or (history.is_sparse and self.is_carried(history))
 
     def windows(self, history: HistoryColumn) -> Members:
         expr, table = history.expr, self.table
@@ -124,40 +130,65 @@ class Asked:
 
     # -------------------------------------------------------------------------------------------------- tallies
 
+    def is_carried(self, history: HistoryColumn) -> bool:
+        """Whether what decides it is carried, so that its window is not looked at."""
+        return self._reached is not None and history.carried in self._reached.carried
+
     def _is_tallied(self, history: HistoryColumn) -> bool:
-        return bool(history.tally) and self._reached is not None and self._reached.is_tallied
+        return bool(history.tally) and self.is_carried(history)
 
     def tally_after(self, history: HistoryColumn, clock_ms: int) -> Int64:
-        """The history's tally after the call."""
-        return at_clock(self._carried(history), self._moves(history, clock_ms))
+        """The history's tally after the call, by segment."""
+        return at_clock(self._tally(history), self._moves(history, clock_ms))
+
+    def sub_tally_after(self, history: HistoryColumn, clock_ms: int) -> SubTallies:
+        """The same by sub-keys."""
+        sums, (before, segments) = self.tally_after(history, clock_ms), self._entries(history)
+        return entries_after(before, segments, sums, self.table, history.by, history.expr.by)
 
     def _tallied(self, history: HistoryColumn, windows: Members) -> Int64:
-        """Count and sum in the window of each new event, in the order of the windows."""
-        key = self.table.key[self.table.new_rows][windows.at]
-        return at_events(self._carried(history), self._moves(history, None), key, windows.lows, windows.highs)
+        """What is in the window of each new event, in the order of the windows."""
+        segment = windows.segment[self.table.new_rows][windows.at]
+        return at_events(self._tally(history), self._moves(history, None), segment, windows.lows, windows.highs)
 
-    def _carried(self, history: HistoryColumn) -> Int64:
-        found = self._tallies.get(history.tally)
-        return np.zeros((self.table.keys_count, TALLY_WIDTH), np.int64) if found is None else found
+    def _tally(self, history: HistoryColumn) -> Int64:
+        """By segment what is carried from the call before."""
+        if not history.by:
+            found = self._before.by_key.get(history.tally)
+            return np.zeros((self.table.keys_count, tally_width(history.tally)), np.int64) if found is None else found
+        segment, _ = self.table.segments(history.by)
+        found = np.zeros((int(segment.max(initial=-1)) + 1, tally_width(history.tally)), np.int64)
+        entries, segments = self._entries(history)
+        found[segments[segments >= 0]] = entries.sums[segments >= 0]
+        return found
+
+    def _entries(self, history: HistoryColumn) -> tuple[SubTallies, Int64]:
+        """The entries carried from the call before, and the segment of each."""
+        if history.tally not in self._subs:
+            entries = self._before.by_sub_key.get(history.tally)
+            if entries is None:
+                entries = no_entries(self.table, history.expr.by, tally_width(history.tally))
+            self._subs[history.tally] = entries, segments_of(entries, self.table, history.by, history.expr.by)
+        return self._subs[history.tally]
 
     def _moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:
-        table, reached, rows = self.table, self._reached, self.windows(history).rows
+        table, reached, windows = self.table, self._reached, self.windows(history)
         assert reached is not None, "tallies are carried"
-        window = history.expr.window
+        window, rows = history.expr.window, windows.rows
         assert window is not None, "tallies are of windows"
         enters = table.new_at[rows] >= 0
         leaves = enters.copy()
         old = np.flatnonzero(~enters)
         if len(old):
             page = reached.page[table.source[rows[old]] - table.pinned_count]
-            begins = np.array([history.tally not in fact.tallies for fact in reached.facts])[page]
+            begins = np.array([history.tally not in fact.carried for fact in reached.facts])[page]
             enters[old] = begins
             leaves[old] = begins | (table.time[rows[old]] > reached.left(window)[page])
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
             gone = (leaves & (table.time[rows] <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
         values = table.columns[history.value, rows] if history.value >= 0 else np.zeros(len(rows), np.int64)
-        return Moves(table.key[rows], values, enters.astype(np.int64), leaves.astype(np.int64), gone)
+        return Moves(windows.segment[rows], values, enters.astype(np.int64), leaves.astype(np.int64), gone)
 
     # ------------------------------------------------------------------------------------------------ functions
 
@@ -191,14 +222,17 @@ class Asked:
                 return extreme(values, type_, windows, is_least=expr.fn == "min"), empty
             case "median" | "percentile":
                 return self._percentile(history, values, type_, windows), empty
+            case "stddev" if type_.is_float:
+                return float_spreads(values, windows), empty
             case "stddev":
-                return stddev(values, type_, windows), empty
+                sums = of_windows(values, lows, highs, tally_width(history.tally)) if found is None else found
+                return (spreads(sums) / float(10**type_.scale)).view(np.int64), empty
             case _:
                 nulls = never if expr.fn == "sum" else empty
                 if type_.is_float:
                     return self._sum(expr.fn, float_sums(values, windows), counts, nulls)
-                sums = whole_sums(found) if found is not None else integer_sums(values, windows)
-                return self._whole_sum(expr.fn, sums, type_, counts, nulls)
+                sums = of_windows(values, lows, highs, TALLY_WIDTH) if found is None else found
+                return self._whole_sum(expr.fn, whole_sums(sums), type_, counts, nulls)
 
     def _of_one_event(self, history: HistoryColumn, windows: Members) -> tuple[Int64, UInt8]:
         """The field of the first or the last event of each window."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
 from cep.engine.calendar import opens_ms
-from cep.engine.history_asked import Asked
+from cep.engine.history_asked import Asked, Tallied
 from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_codes
 from cep.engine.history_table import HistoryTable
@@ -22,16 +22,16 @@ from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
-# Pinned events are written anew with every micro-batch that their page is reached by. Where a key has more of one
-# sparse history than both of these, on average, looking at its windows costs less.
-_DECIDERS_MIN = 16
-_DECIDERS_SHARE = 0.25  # of the events that are kept of a key
+# What is carried is written anew with every micro-batch that its page is reached by. Where a key has more for one
+# history than both of these, on average, looking at its windows costs less.
+_CARRIED_MIN = 16
+_CARRIED_SHARE = 0.25  # of the events that are kept of a key
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The events that are pinned after a call; how many are dropped by a limit; and the sparse histories of which too
-    many would be (`crowded`)."""
+    """The events that are pinned after a call; how many are dropped by a limit; and the sparse histories of which none
+    are, because they would be too many (`crowded`)."""
 
     rows: HistoryRows
     dropped: int
@@ -43,10 +43,10 @@ def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark
     kept = np.zeros(len(table.time), np.uint8)
     latest_ms = np.maximum(table.last_times(), watermark_ms)
     keys_count = int((np.bincount(table.key) > 0).sum())
-    most = keys_count * max(_DECIDERS_MIN, _DECIDERS_SHARE * per_key)
+    most = _most(keys_count, per_key)
     dropped, crowded = 0, set()
     for history in plan.histories:
-        if not (history.is_single or asked.is_sparse(history)):
+        if not (history.is_single or (history.is_sparse and asked.is_carried(history))):
             continue
         own = _deciding(history, table, asked, opens_ms(history.expr.window, latest_ms)[table.key])
         if history.is_sparse and own.sum() > most:
@@ -56,6 +56,26 @@ def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark
         kept |= own
     rows = np.flatnonzero(kept)
     return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), dropped, frozenset(crowded))
+
+
+def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float) -> Tallied:
+    """What is carried in tallies to the next call; a key has `per_key` events on average."""
+    by_key, by_sub_key, crowded = {}, {}, set()
+    for name, history in {h.tally: h for h in plan.histories if h.tally and asked.is_carried(h)}.items():
+        if not history.by:
+            by_key[name] = asked.tally_after(history, clock_ms)
+            continue
+        entries = asked.sub_tally_after(history, clock_ms)
+        if len(entries) > _most(len(np.unique(entries.key)), per_key):
+            crowded.add(name)
+        else:
+            by_sub_key[name] = entries
+    return Tallied(by_key, by_sub_key, frozenset(crowded))
+
+
+def _most(keys_count: int, per_key: float) -> float:
+    """How many events or entries are carried at most for one history of so many keys."""
+    return keys_count * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
 
 
 def _deciding(history: HistoryColumn, table: HistoryTable, asked: Asked, opens: Int64) -> UInt8:

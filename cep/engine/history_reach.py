@@ -1,9 +1,9 @@
 """Histories of the pages of one call → the past events that it has to look at.
 
-A count or a sum is carried from call to call as a *tally*: what is in its window at the page's clock. So of old events
-only those are looked at that leave the window until the last new event; windows over minutes and over months cost the
-same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone decide. The
-other functions look at their whole windows, of the keys that have new events.
+A count, a sum or a spread is carried from call to call as a *tally*: what is in its window at the page's clock. So of
+old events only those are looked at that leave the window until the last new event; windows over minutes and over months
+cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
+decide. The other functions look at their whole windows, of the keys that have new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -37,8 +37,8 @@ class Reached:
     """What a call looks at. `keys` are those of the call, and behind them others of strange pages.
 
     Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
-    it is. `is_tallied`: whether tallies are carried: not while a key may have more events than a history counts.
-    `sparse` are the histories of which only pinned events are looked at, and in strange pages those they come from.
+    it is. `is_carried`: whether anything is carried: not while a key may have more events than a history counts.
+    `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events.
     """
 
     keys: pa.Array
@@ -49,8 +49,8 @@ class Reached:
     segments: tuple[Segment, ...]
     facts: tuple[PageFacts, ...]
     is_strange: np.ndarray
-    is_tallied: bool
-    sparse: frozenset[str]
+    is_carried: bool
+    carried: frozenset[str]
 
     def left(self, window: HistoryWindow) -> Int64:
         """For each page the time up to which events have left a window at its clock."""
@@ -64,16 +64,16 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
     most = dict.fromkeys(pages, int(np.bincount(new.key).max()))
     for segment in histories.segments:
         most[segment.page] += segment.most
-    is_tallied = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
+    is_carried = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
     crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
-    sparse = plan.sparse - crowded if is_tallied else frozenset()
-    is_known = (plan.identities <= fact.identities and sparse <= fact.sparse for fact in facts)
-    is_strange = np.array([is_tallied and not known for known in is_known], bool)
+    carried = plan.carried - crowded if is_carried else frozenset()
+    is_known = (plan.identities <= fact.identities and carried <= fact.carried for fact in facts)
+    is_strange = np.array([is_carried and not known for known in is_known], bool)
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
-    whole = [h for h in plan.histories if not (h.is_single or h.identity in sparse or (is_tallied and h.tally))]
+    whole = [h for h in plan.histories if not (h.is_single or h.carried in carried)]
     back_ms = min((int(opens_ms(h.expr.window, ends)[0]) for h in whole), default=first_ms)
-    edges = list(_edges(plan, facts, ends)) if is_tallied else []
+    edges = list(_edges(plan, carried, facts, ends))
     opened: list[tuple[Segment, int]] = []
     for segment in histories.segments:
         page = pages.index(segment.page)
@@ -105,15 +105,18 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
         tuple(segment for segment, _ in opened),
         facts,
         is_strange,
-        is_tallied,
-        sparse,
+        is_carried,
+        carried,
     )
 
 
-def _edges(plan: HistoryPlan, facts: tuple[PageFacts, ...], ends: Int64) -> Iterator[tuple[Int64, int]]:
-    """For each window of a tally: by page the time up to which events have left it, and up to which they leave now."""
+def _edges(
+    plan: HistoryPlan, carried: frozenset[str], facts: tuple[PageFacts, ...], ends: Int64
+) -> Iterator[tuple[Int64, int]]:
+    """For each window of a tally that is carried: by page the time up to which events have left it, and that up to
+    which they leave now."""
     clocks = np.array([fact.clock_ms for fact in facts], np.int64)
-    for window in plan.tally_windows:
+    for window in plan.tally_windows(carried):
         yield opens_ms(window, clocks), int(opens_ms(window, ends)[1])
 
 

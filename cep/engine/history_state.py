@@ -22,9 +22,10 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT
 from cep.engine.history_rows import Block, HistoryRows, Int8, block_of, concat_blocks, concat_rows, no_rows
+from cep.engine.sub_tallies import SubTallies, concat_sub_tallies
+from cep.engine.tallies import tally_width
 from cep.kernels.layout import Int64
 
-TALLY_WIDTH = 3  # tallies.py
 # So many segments of one size become one of the next: 64, 512, 4 096 events and more.
 _JOINED = 8
 _FIRST_BITS = 6
@@ -74,16 +75,14 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class PageFacts:
-    """Of a page: the time at which its tallies stand, for which histories its events are kept, and its tallies.
-
-    `sparse` are the histories of which all events that can still decide are pinned; `crowded` those of which too many
-    can, so that their windows are looked at instead.
+    """Of a page: the time at which its tallies stand, for which histories its events are kept, and what is `carried`:
+    tallies, and sparse histories, of which all events that can still decide are pinned. What is `crowded` would be
+    larger than it is worth, so that windows are looked at instead.
     """
 
     clock_ms: int = TIME_MS_MIN
     identities: frozenset[str] = frozenset()
-    tallies: frozenset[str] = frozenset()
-    sparse: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
     crowded: frozenset[str] = frozenset()
 
 
@@ -92,7 +91,8 @@ class Histories:
     """The past of many keys. Shapes: keys text[K]; pinned events by the number of their key.
 
     `loose`: how far the sum of what segments have of their busiest keys may be above the limit (history_limit.py).
-    `tallies` int64[K, 3] by identity (tallies.py). `facts` are of its page; in a call with several, `pages` has theirs.
+    `tallies` int64[K, W] by identity (tallies.py), `sub_tallies` those by sub-keys. `facts` are of its page; in a call
+    with several, `pages` has theirs.
     """
 
     keys: pa.Array = field(default_factory=lambda: pa.array([], TEXT))
@@ -101,6 +101,7 @@ class Histories:
     loose: int = 0
     facts: PageFacts = field(default_factory=PageFacts)
     tallies: Mapping[str, Int64] = field(default_factory=dict)
+    sub_tallies: Mapping[str, SubTallies] = field(default_factory=dict)
     pages: Mapping[int, PageFacts] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -159,6 +160,10 @@ def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
         part.pinned.of_keys(part.pinned.key + np.int32(at)) for (_, part), at in zip(parts, offsets[:-1], strict=True)
     ]
     names = dict.fromkeys(name for _, part in parts for name in part.tallies)
+    subs: dict[str, list[SubTallies]] = {}
+    for (_, part), at in zip(parts, offsets[:-1], strict=True):
+        for name, entries in part.sub_tallies.items():
+            subs.setdefault(name, []).append(entries.of_keys(entries.key + at))
     return Histories(
         pa.concat_arrays([part.keys for _, part in parts]),
         concat_rows(pinned),
@@ -166,18 +171,19 @@ def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
         max(part.loose for _, part in parts),
         parts[0][1].facts if len(parts) == 1 else PageFacts(),
         tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
+        sub_tallies={name: concat_sub_tallies(own) for name, own in subs.items()},
         pages={page: part.facts for page, part in parts},
     )
 
 
 def _tally(part: Histories, name: str) -> Int64:
     found = part.tallies.get(name)
-    return np.zeros((len(part.keys), TALLY_WIDTH), np.int64) if found is None else found
+    return np.zeros((len(part.keys), tally_width(name)), np.int64) if found is None else found
 
 
 def untallied(part: Histories) -> Histories:
     """Without tallies: they are begun anew from the kept events."""
-    return replace(part, tallies={}, facts=PageFacts(), pages={})
+    return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(), pages={})
 
 
 def keys_of(histories: Histories) -> pa.Array:
@@ -218,9 +224,14 @@ def partition_histories(
             rows = histories.pinned.take(np.flatnonzero(pinned_part == at))
             key = np.searchsorted(chosen, rows.key).astype(np.int32)
             tallies = {name: tally[chosen] for name, tally in histories.tallies.items()}
+            subs = {}
+            for name, entries in histories.sub_tallies.items():
+                theirs = entries.take(np.flatnonzero(part[entries.key] == at))
+                subs[name] = theirs.of_keys(np.searchsorted(chosen, theirs.key))
             found[at] = replace(
-                found[at], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key), tallies=tallies
-            )
+                found[at], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key), tallies=tallies,
+                sub_tallies=subs,
+            )  # fmt: skip
     return found
 
 

@@ -42,16 +42,6 @@ def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> 
     return values[np.maximum(out, 0)] if len(values) else np.zeros(len(out), np.int64)
 
 
-def integer_sums(values: Int64, windows: Members) -> tuple[Int64, np.ndarray]:
-    """Exact sums and whether they fit 64 bits. The halves of a value are added apart, so nothing wraps on the way."""
-    upper = np.concatenate([np.zeros(1, np.int64), np.cumsum(values >> 32)])
-    lower = np.concatenate([np.zeros(1, np.int64), np.cumsum(values & 0xFFFFFFFF)])
-    low = lower[windows.highs] - lower[windows.lows]
-    high = upper[windows.highs] - upper[windows.lows] + (low >> 32)
-    fits = (high >= -(2**31)) & (high < 2**31)
-    return (np.where(fits, high, 0) << 32) | (low & 0xFFFFFFFF), fits
-
-
 def as_floats(values: Int64, type_: Type) -> np.ndarray:
     """Slots as the numbers that they mean."""
     return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
@@ -76,9 +66,9 @@ def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
     return found
 
 
-def stddev(values: Int64, type_: Type, windows: Members) -> Int64:
+def float_spreads(values: Int64, windows: Members) -> Int64:
     """The population standard deviation of each window, as slots."""
-    floats = np.ascontiguousarray(as_floats(values, type_))
+    floats = values.view(np.float64)
     finite = np.isfinite(floats)
     out = np.empty(len(windows.lows), np.float64)
     kernels.spread_floats(np.where(finite, floats, 0.0).view(np.int64), windows.lows, windows.highs, out)

@@ -25,6 +25,8 @@ from cep.nfa.code import Constants, VectorCode, VectorProgram
 from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
 
+SQUARES = "+squares"
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryColumn:
@@ -32,7 +34,7 @@ class HistoryColumn:
     `event_type` is the code of its event type, -1 for any.
 
     `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
-    same tally (engine/tallies.py), "" for those that are from none.
+    same tally (engine/tallies.py), "" for those that are from none. One of spreads ends in `SQUARES`.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
@@ -58,6 +60,11 @@ class HistoryColumn:
         """Whether of the events of its window only some can still decide its value: the least ones of those that came
         after them, or the latest with each value."""
         return self.expr.fn in ("min", "max", "distinct")
+
+    @property
+    def carried(self) -> str:
+        """Under what name what decides it is carried from call to call; "" if its windows are looked at."""
+        return self.tally or (self.identity if self.is_sparse else "")
 
     @property
     def span_ms(self) -> int:
@@ -117,14 +124,13 @@ class HistoryPlan:
         return frozenset(history.identity for history in self.histories)
 
     @property
-    def sparse(self) -> frozenset[str]:
-        """The identities of its sparse histories."""
-        return frozenset(history.identity for history in self.histories if history.is_sparse)
+    def carried(self) -> frozenset[str]:
+        """What is carried for its histories."""
+        return frozenset(history.carried for history in self.histories if history.carried)
 
-    @property
-    def tally_windows(self) -> tuple[HistoryWindow, ...]:
-        """The different windows of tallies."""
-        windows = (h.expr.window for h in self.histories if h.tally)
+    def tally_windows(self, names: frozenset[str]) -> tuple[HistoryWindow, ...]:
+        """The different windows of tallies of these names."""
+        windows = (h.expr.window for h in self.histories if h.tally in names)
         return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
     @property
@@ -216,13 +222,14 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
 
 
 def _tally(expr: History) -> str:
-    """What is carried for it: how many events, and their sum if it is of whole numbers."""
-    if expr.fn not in ("count", "sum", "avg") or expr.by or expr.window is None:
+    """What is carried for it: how many events, and of whole numbers their sum, and that of their squares."""
+    if expr.fn not in ("count", "sum", "avg", "stddev") or expr.window is None:
         return ""
     if expr.argument is not None and expr.argument.type.is_float:
         return ""
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
-    return _digest(replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False)))
+    alike = replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False))
+    return _digest(alike) + SQUARES * (expr.fn == "stddev")
 
 
 def _digest(expr: History) -> str:

@@ -16,7 +16,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.route import KeyDomain
 from cep.engine.history_rows import Block, HistoryRows
 from cep.engine.history_state import Histories, Kept
-from cep.engine.tallies import whole_sums
+from cep.engine.tallies import spreads, whole_sums
 from cep.lang.show import show_expr
 from cep.model.rule import utc_text
 from cep.nfa.histories import HistoryColumn
@@ -24,6 +24,7 @@ from cep.nfa.program import Program
 from cep.state.past import Load, StoredPast, decode_head, decode_segment
 
 _EVENTS_SHOWN = 20
+_SUB_KEYS_SHOWN = 5  # of each history
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,15 +122,24 @@ def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple
     names = histories.keys.to_pylist()
     if key not in names or program.histories is None:
         return
-    at = names.index(key)
+    at, types = names.index(key), program.schema.columns()
     for history in program.histories.histories:
         if history.tally in histories.tallies:
             yield show_expr(history.expr), _value(history, histories.tallies[history.tally][at : at + 1])
+        elif history.tally in histories.sub_tallies:
+            entries = histories.sub_tallies[history.tally]
+            for entry in np.flatnonzero(entries.key == at)[:_SUB_KEYS_SHOWN].tolist():
+                fields = zip(history.expr.by, entries.by, strict=True)
+                sub_key = ", ".join(str(_in_words(values[entry].as_py(), types[name])) for name, values in fields)
+                yield f"{show_expr(history.expr)} [{sub_key}]", _value(history, entries.sums[entry : entry + 1])
 
 
 def _value(history: HistoryColumn, tally: np.ndarray) -> int | float:
     count = int(tally[0, 0])
     if history.expr.fn == "count" or history.expr.argument is None:
         return count
-    total = int(whole_sums(tally)[0][0]) / 10**history.expr.argument.type.scale
+    scale: int = 10**history.expr.argument.type.scale
+    if history.expr.fn == "stddev":
+        return float(spreads(tally)[0]) / scale
+    total = int(whole_sums(tally)[0][0]) / scale
     return total if history.expr.fn == "sum" else total / count if count else 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from cep.base.limits import PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
 from cep.base.schema import Schema
-from cep.engine.history_state import TALLY_WIDTH
+from cep.engine.tallies import TALLY_WIDTH
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import Expr, Inner, Link, PatternIR

@@ -2,6 +2,7 @@
 
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          what alone decides a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
+              sub:key:IDENTITY, sub:sums:…, sub:0:… …                              and by sub-key, the fields of it
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
               span_code, span_count, span_segment                                  what is in them
     segment   keys | key, type, time, span | field:NAME …
@@ -22,13 +23,15 @@ import numpy as np
 import pyarrow as pa
 
 from cep.engine.history_rows import Block, HistoryRows
-from cep.engine.history_state import TALLY_WIDTH, Histories, Kept, PageFacts, Segment
+from cep.engine.history_state import Histories, Kept, PageFacts, Segment
+from cep.engine.sub_tallies import SubTallies
+from cep.engine.tallies import tally_width
 from cep.state.sheets import decode_sheet, encode_sheet
 
 PAST_FORMAT = 2
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
-_IDENTITIES = ("identities", "sparse", "crowded")
-_PINNED, _TALLY, _FIELD = "pinned:", "tally:", "field:"
+_IDENTITIES = ("identities", "carried", "crowded")
+_PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
 Load = Callable[[Kept], Block]
 
@@ -67,9 +70,12 @@ def encode_head(histories: Histories) -> bytes:
     }
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
+    for name, entries in histories.sub_tallies.items():
+        columns |= dict(zip(_sub_columns(name, len(entries.by)), _sub_arrays(entries), strict=True))
     facts = histories.facts
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
+    about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": PAST_FORMAT, **about}, columns)
 
 
@@ -92,10 +98,15 @@ def decode_head(data: bytes, load: Load) -> Histories:
         np.zeros(len(columns["pinned_key"]), np.int8),
         _fields(columns, _PINNED),
     )
-    tallies = {name: _numbers(flat).reshape(-1, TALLY_WIDTH) for name, flat in _fields(columns, _TALLY).items()}
-    identities = {name: frozenset(about.get(name, ())) for name in _IDENTITIES}  # an earlier build kept but the first
-    facts = PageFacts(about["clock"], tallies=frozenset(tallies), **identities)
-    return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies)
+    tallies = {name: _numbers(flat).reshape(-1, tally_width(name)) for name, flat in _fields(columns, _TALLY).items()}
+    subs = {}
+    for name, count in about.get("sub_tallies", {}).items():
+        key, sums, *by = (columns[column] for column in _sub_columns(name, count))
+        subs[name] = SubTallies(_numbers(key), tuple(by), _numbers(sums).reshape(-1, tally_width(name)))
+    # An earlier build kept but the first of them, and carried the tallies that are there.
+    identities = {name: frozenset(about.get(name, tallies if name == "carried" else ())) for name in _IDENTITIES}
+    facts = PageFacts(about["clock"], **identities)
+    return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 
 
 def encode_segment(block: Block) -> bytes:
@@ -174,6 +185,14 @@ class HeldBlocks:
         """Let go of a segment."""
         block = self._blocks.pop(digest, None)
         self._bytes -= 0 if block is None else block.nbytes
+
+
+def _sub_columns(name: str, fields_count: int) -> list[str]:
+    return [f"{_SUB}{part}:{name}" for part in ("key", "sums", *range(fields_count))]
+
+
+def _sub_arrays(entries: SubTallies) -> list[pa.Array]:
+    return [pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by]
 
 
 def _loader(load: Load, kept: Kept) -> Callable[[], Block]:

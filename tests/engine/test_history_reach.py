@@ -71,7 +71,13 @@ class Counting:
         return replace(segment, load=load)
 
 
-SUMS = ("count(pay over {}) > 1", "sum(pay.amount over previous {}) > 1.00")
+SUMS = (
+    "count(pay over {}) > 1",
+    "sum(pay.amount over previous {}) > 1.00",
+    "stddev(pay.amount over {}) > 1",
+    "count(pay over {} by (way, size)) > 1",
+    "avg(pay.amount over {} by way) > 1.00",
+)
 SPARSE = (
     "max(pay.amount over {} by way) > 1",
     "min(pay.size over previous {}) > 1",
@@ -124,23 +130,23 @@ def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_where_too_many_events_can_decide_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The values are the same, and the pages say so."""
     random = Random(f"crowded {seed}")
-    written = [text.format("9 ms") for text in SPARSE]
+    written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
     program = program_over(*written)
     assert program.histories is not None
     wanted = [column.expr for column in program.histories.histories]
     events = random_events(random)
     batch = batch_of(program.schema, events)
     expected = oracle_values(events, wanted)
-    monkeypatch.setattr("cep.engine.history_kept._DECIDERS_MIN", 0)
-    monkeypatch.setattr("cep.engine.history_kept._DECIDERS_SHARE", random.choice((0.0, 0.3, 0.6)))
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", random.choice((0.0, 0.3, 0.6)))
     found = engine_values(program, split(batch, random), wanted)
     assert found == expected
     keyed_state = advance(program, None, batch, int(batch.time_ms[-1])).keyed_state
     facts = through_bytes(program, keyed_state, int(batch.time_ms[-1])).histories.facts
-    assert facts.sparse | facts.crowded == program.histories.sparse
+    assert facts.carried | facts.crowded == program.histories.carried
     assert facts.crowded
 
 

@@ -17,7 +17,10 @@ TIME_MS = 1_700_000_000_000
 
 
 def test_the_past_of_a_key_in_words() -> None:
-    program = program_over("count(pay over 3 s) > 1", "sum(pay.amount over previous 3 s) > 1.00", "last(pay).size > 1")
+    program = program_over(
+        "count(pay over 3 s) > 1", "sum(pay.amount over previous 3 s) > 1.00", "last(pay).size > 1",
+        "stddev(pay.amount over 3 s) > 1", "count(pay over 3 s by way) > 1",
+    )  # fmt: skip
     plan = program.histories
     assert plan is not None
     written: dict[int, bytes] = {}
@@ -39,7 +42,12 @@ def test_the_past_of_a_key_in_words() -> None:
     (past,) = past_of_key([page], "x", [{DOMAIN: program}])
     # At 11 s the window of 3 s has the events of 9, 10 and 11 s, of which the last one is of y.
     assert past.clock == "2023-11-14T22:13:31.000Z"
-    assert dict(past.tallies) == {"count(pay over 3 s)": 2, "sum(pay.amount over previous 3 s)": 0.09 + 0.10}
+    assert dict(past.tallies) == {
+        "count(pay over 3 s)": 2,
+        "sum(pay.amount over previous 3 s)": 0.09 + 0.10,
+        "stddev(pay.amount over 3 s)": 0.005,
+        "count(pay over 3 s by way) [card]": 2,
+    }
     assert past.events[-1]["event_time"] == "2023-11-14T22:13:30.000Z"
     assert (past.events[-1]["event_type"], past.events[-1]["amount"]) == ("pay", 0.10)
     assert past.events_count == len({event["event_time"] for event in past.events}), "each event once"
