@@ -138,6 +138,9 @@ HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.
 SEGMENT_BYTES_HELD = 67_108_864
+# Pages of runs, as bytes, that a worker process of Spark holds between micro-batches; past this those that were used
+# longest ago are read from the state store again.
+PAGE_BYTES_HELD = 67_108_864
 
 # Of one micro-batch's alerts into a PostgreSQL, over all tries: a restart of the server. Past it the job ends, and the
 # micro-batch comes again.

@@ -32,7 +32,7 @@ class StoredPage:
     content: bytes
 
 
-def encode_page(keyed_state: KeyedState) -> bytes:
+def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
     """The bytes of the state's runs."""
     events = keyed_state.events
     columns: dict[str, pa.Array] = {
@@ -53,7 +53,7 @@ def encode_page(keyed_state: KeyedState) -> bytes:
         "fingerprint": keyed_state.layout.fingerprint,
         "rules": keyed_state.layout.rules,
     }
-    return encode_sheet(_PAGE, about, columns)
+    return encode_sheet(_PAGE, about, columns, compressed=compressed)
 
 
 def decode_page(data: bytes) -> KeyedState:

@@ -18,16 +18,18 @@ from cep.base.errors import StateFormatError
 from cep.columnar.codec import decode_table, encode_table
 
 
-def encode_sheet(kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array]) -> bytes:
+def encode_sheet(
+    kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array], *, compressed: bool = False
+) -> bytes:
     """The columns as bytes; `about` has the `format`."""
     arrays = [pa.LargeListArray.from_arrays(pa.array([0, len(c)], pa.int64()), c) for c in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={kind: json.dumps(about)})
-    return encode_table(pa.RecordBatch.from_arrays(arrays, schema=schema))
+    return encode_table(pa.RecordBatch.from_arrays(arrays, schema=schema), compressed=compressed)
 
 
 def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """What `encode_sheet` was given; arrays point into `data`.
+    """What `encode_sheet` was given; arrays point into `data`, if it is not compressed.
 
     Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
     """

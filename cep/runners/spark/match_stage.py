@@ -2,7 +2,8 @@
 
     state variable        holds                                             touched
     progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
-    pages     MapState    (domain << 16 | page) → runs of many keys         each touched page, once a micro-batch
+    pages     MapState    (domain << 16 | page) → runs of many keys         a touched page is written, read if not held
+                                                                            (held_pages.py)
     past      MapState    the same → head of their histories                where rules look back: the same (past.py)
     segments  MapState    page, number → past events of many keys           a new one; those that a window reaches into
     waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
@@ -30,7 +31,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
 
 from cep.base.errors import StateFormatError
-from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.limits import PAGE_BYTES_HELD, TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, conformed, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_pages
@@ -47,6 +48,7 @@ from cep.runners.letters import on_time
 from cep.runners.output import encode_alerts
 from cep.runners.paged import SinglePages, drop_pages, match_pages
 from cep.runners.rule_status import rule_status
+from cep.runners.spark.held_pages import HeldPages
 from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
@@ -65,10 +67,12 @@ from cep.runners.waiting import part_due
 from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
-_PROGRESS_VALUES = 8
+_PROGRESS_VALUES = 9
+_VALUES_WITHOUT_DIGESTS = 8  # of a build that read every page from the store
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
+_HELD = HeldPages(PAGE_BYTES_HELD)
 
 
 @dataclass(slots=True)
@@ -83,23 +87,26 @@ class Progress:
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids
     over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
     since_ms: int = TIME_MS_MAX  # of the first event
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (held_pages.py), if known
 
     def to_bytes(self) -> bytes:
         values = [
             self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over,
-            self.since_ms,
+            self.since_ms, self.digests,
         ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
     @staticmethod
     def from_bytes(data: bytes) -> Progress:
         values = orjson.loads(data)
+        if len(values) == _VALUES_WITHOUT_DIGESTS:
+            values.append({})
         if len(values) != _PROGRESS_VALUES:
             raise StateFormatError(
                 "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms = values
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests = values
         return Progress(
             rulebook,
             watermark_ms,
@@ -109,6 +116,7 @@ class Progress:
             {int(domain): buckets for domain, buckets in seen.items()},
             {int(page): ms for page, ms in over.items()},
             since_ms,
+            {int(page): digest for page, digest in digests.items()},
         )
 
 
@@ -183,7 +191,7 @@ class MatchProcessor(StatefulProcessor):
         programs = _PROGRAMS.of(rulebook.rulebook, job.schema, self._level)
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
-            pages = _DomainPages(job, number, progress, (self._pages, self._pasts))
+            pages = _DomainPages(job, (self._level, group, number), progress, (self._pages, self._pasts))
             if domain in programs:
                 events = empty_batch(job.schema) if batch is None else batch
                 match_pages(pages, programs[domain], events, watermark_ms, output)
@@ -291,12 +299,17 @@ class MatchProcessor(StatefulProcessor):
 
 
 class _DomainPages(SinglePages):
-    """As paged.DomainPages; a slot is the number of a page in its key group. `kept` are the state variables."""
+    """As paged.DomainPages; a slot is the number of a page in its key group. `place` are the level, the key group and
+    the number of the domain, `kept` the state variables."""
 
-    def __init__(self, job: Job, number: int, progress: Progress, kept: tuple[MapState, PastPages]) -> None:
+    def __init__(
+        self, job: Job, place: tuple[int, int, int], progress: Progress, kept: tuple[MapState, PastPages]
+    ) -> None:
         self._job = job
+        self._level, self._group, number = place
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
+        self._digests = progress.digests
         self._map = kept[0]
         self._pasts = _DomainPasts(number, progress.over, kept[1], self.slots)
 
@@ -315,19 +328,28 @@ class _DomainPages(SinglePages):
         return [page - self._base for page in self._deadlines if page >> PAGE_BITS == self._base >> PAGE_BITS]
 
     def read(self, slot: int) -> KeyedState | None:
-        if self._base + slot not in self._deadlines:
+        page = self._base + slot
+        if page not in self._deadlines:
             return None
-        stored = self._map.getValue((self._base + slot,))
-        assert stored is not None, "a page with a deadline is stored"
-        return decode_page(bytes(stored[0]))
+        held = _HELD.get((self._level, self._group, page), self._digests.get(page))
+        if held is None:
+            stored = self._map.getValue((page,))
+            assert stored is not None, "a page with a deadline is stored"
+            held = bytes(stored[0])
+        return decode_page(held)
 
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
-        self._map.updateValue((self._base + slot,), (encode_page(keyed_state),))
-        self._deadlines[self._base + slot] = deadline_ms
+        page, data = self._base + slot, encode_page(keyed_state, compressed=True)
+        self._map.updateValue((page,), (data,))
+        self._deadlines[page] = deadline_ms
+        self._digests[page] = _HELD.put((self._level, self._group, page), data)
 
     def remove(self, slot: int) -> None:
-        if self._deadlines.pop(self._base + slot, None) is not None:
-            self._map.removeKey((self._base + slot,))
+        page = self._base + slot
+        self._digests.pop(page, None)
+        _HELD.drop((self._level, self._group, page))
+        if self._deadlines.pop(page, None) is not None:
+            self._map.removeKey((page,))
 
 
 class _DomainPasts:

@@ -1,0 +1,56 @@
+"""The pages of runs that a worker process wrote last: what it need not ask Spark's state store for again.
+
+To bring a megabyte from Spark's state store to Python costs some twenty milliseconds of Java, more than matching; the
+way back costs a tenth of that. So each page is written in every micro-batch that changes it, and read only where its
+last bytes are not at hand: after a start, in another worker, past a number of bytes. A key group remembers in its state
+the hash of what it wrote; only bytes of this hash are taken. So it does not matter which worker, query or try of a
+micro-batch they are from.
+Tested by: tests/runners/spark/test_held_pages.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+
+_DIGEST_BYTES = 16
+
+Place = tuple[int, int, int]  # level, key group, page id
+
+
+class HeldPages:
+    """The last bytes of pages by their place, up to a number of bytes in all."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._pages: OrderedDict[Place, tuple[str, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Of all pages that are held."""
+        return self._bytes
+
+    def get(self, place: Place, digest: str | None) -> bytes | None:
+        """The bytes of this hash, if they are those that are held of the place."""
+        held = self._pages.get(place)
+        if held is None or held[0] != digest:
+            return None
+        self._pages.move_to_end(place)
+        return held[1]
+
+    def put(self, place: Place, data: bytes) -> str:
+        """Hold a page in the place of the one before; others may have to go. Returns: its hash."""
+        digest = hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
+        self.drop(place)
+        self._pages[place] = digest, data
+        self._bytes += len(data)
+        while self._bytes > self._bytes_max:
+            _, (_, oldest) = self._pages.popitem(last=False)
+            self._bytes -= len(oldest)
+        return digest
+
+    def drop(self, place: Place) -> None:
+        """Let go of a page."""
+        held = self._pages.pop(place, None)
+        self._bytes -= 0 if held is None else len(held[1])
