@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,6 +45,20 @@ def kafka_broker(request: pytest.FixtureRequest) -> Iterator[RealKafka | MockClu
     with open_kafka() as kafka:
         request.config.stash[_KAFKA] = kafka.description
         yield kafka
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process of several hands what it knows of Kafka to the one that prints."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None and _KAFKA in session.config.stash:
+        output["kafka"] = session.config.stash[_KAFKA]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take it from there."""
+    if "kafka" in getattr(node, "workeroutput", {}):
+        node.config.stash[_KAFKA] = node.workeroutput["kafka"]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
