@@ -216,8 +216,8 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
-    kept = _distinct(program, found, offsets, rows, variables)
-    if kept is not None:
+    kept = _distinct(found, offsets, rows, variables) if _may_repeat(program, found) else np.arange(count)
+    if len(kept) < count:
         flat = np.concatenate([np.arange(offsets[m], offsets[m + 1]) for m in kept])
         found, lengths, rows, variables = found[kept], lengths[kept], rows[flat], variables[flat]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
@@ -249,18 +249,35 @@ def _cut(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64
     return found
 
 
-def _distinct(program: Program, found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64 | None:
-    """The matches without repeats, in order; None if there are no repeats.
-
-    Repeated groups, alternatives and any-order can bind the same events to the same variables on two ways.
-    """
+def _may_repeat(program: Program, found: Int64) -> bool:
+    """Whether a rule that has matched may bind the same events to the same variables on two ways: repeated groups,
+    alternatives and any-order can."""
     by_rule = np.bincount(found[:, y.MATCH_RULE], minlength=len(program.rules))
-    if not any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist()):
-        return None
+    return any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist())
+
+
+def _distinct(found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
+    """The rows of `found` without repeats, in order: of what binds the same, the first match and the first time-out.
+
+    What is both, and a repeat as one of them, becomes the other in place.
+    """
     hashes = np.zeros(len(found), np.uint64)
     match_hashes(found, offsets, rows, variables, hashes)
-    _, first = np.unique(hashes, return_index=True)
-    return None if len(first) == len(found) else np.sort(first)
+    kind = found[:, y.MATCH_KIND]
+    completed, timed_out = _first_of(kind != y.KIND_TIMEOUT, hashes), _first_of(kind != y.KIND_MATCH, hashes)
+    kind[completed & ~timed_out] = y.KIND_MATCH
+    kind[timed_out & ~completed] = y.KIND_TIMEOUT
+    kept: Int64 = np.flatnonzero(completed | timed_out)
+    return kept
+
+
+def _first_of(wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
+    """bool[M]: the first one of each hash among the wanted ones."""
+    at = np.flatnonzero(wanted)
+    _, first = np.unique(hashes[at], return_index=True)
+    found = np.zeros(len(hashes), bool)
+    found[at[first]] = True
+    return found
 
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:

@@ -21,7 +21,7 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare
-from cep.kernels.matches import choose, emit, settle
+from cep.kernels.matches import choose, emit, same_bindings, settle
 from cep.kernels.merge import merge_runs
 from cep.kernels.offer import hold_back, moved_states, offer, tidy
 from cep.kernels.runs import close_due, close_missed, next_key
@@ -30,6 +30,22 @@ _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
 _COMPLETE = np.int64(y.COMPLETE)
 _FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
+
+
+@bare
+def _tell_alike(image: Any, rule: Any, i: Any, work: Any, runs: Any, nodes: Any) -> None:
+    """Note in run i, and in the runs that have bound the same on another way, that the time-out has been reported."""
+    if work[i, y.RUN_WAITS] != 0:
+        work[i, y.RUN_WAITS] |= _TIMED_OUT
+    if rule[y.R_REPEATS] != 0:
+        for k in range(1, runs):
+            open_ = work[k, y.RUN_WAITS] != 0 and work[k, y.RUN_WAITS] != _COMPLETE
+            if (
+                open_
+                and work[k, y.RUN_START_ROW] == work[i, y.RUN_START_ROW]
+                and same_bindings(image, nodes, work[k, y.RUN_NODE], work[i, y.RUN_NODE])
+            ):
+                work[k, y.RUN_WAITS] |= _TIMED_OUT
 
 
 @bare
@@ -46,8 +62,8 @@ def _fire(
     if work[i, y.RUN_WAITS] == 0:
         counters[y.COUNT_EXPIRED] += 1
     fresh = ran_out and rule[y.R_TIMEOUTS] != 0 and not reported
-    if fresh and work[i, y.RUN_WAITS] != 0:
-        work[i, y.RUN_WAITS] |= _TIMED_OUT
+    if fresh:
+        _tell_alike(image, rule, i, work, runs, nodes)
     if absent and rule[y.R_IN_ORDER] != 0:
         runs = hold_back(work, i, runs)
         work[runs - 1, y.RUN_ORDINAL] = seen - 1  # completed by a deadline after the last event, not by that event

@@ -107,6 +107,20 @@ def _earlier_rows(image: Any, nodes: Any, x: Any, z: Any) -> Any:
 
 
 @bare
+def same_bindings(image: Any, nodes: Any, x: Any, z: Any) -> Any:
+    """Whether the ways to nodes x and z bind the same events to the same variables."""
+    states = image[y.HEADER_STATES]
+    while x != z:
+        if x < 0 or z < 0 or nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+            return False
+        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_x != image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]:
+            return False
+        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+    return True
+
+
+@bare
 def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, runs: Any, runs_count: Any) -> Any:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
 
@@ -212,10 +226,10 @@ def match_lengths(matches: Any, nodes: Any, lengths: Any) -> None:
 
 @bare
 def match_hashes(matches: Any, offsets: Any, rows: Any, variables: Any, hashes: Any) -> None:
-    """Fill hashes uint64[M]: equal for matches of one rule and kind that bind the same rows to the same variables."""
+    """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables."""
     prime = np.uint64(0x100000001B3)
     for m in range(matches.shape[0]):
-        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(matches[m, y.MATCH_RULE] * 4 + matches[m, y.MATCH_KIND])
+        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(matches[m, y.MATCH_RULE])
         h *= prime
         for k in range(offsets[m], offsets[m + 1]):
             h = (h ^ np.uint64(rows[k])) * prime

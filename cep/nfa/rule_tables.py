@@ -407,6 +407,7 @@ class RuleCompiler:
             y.R_REACTS_TO_ALL: int(self.reacts_to_all),
             y.R_PLAIN: int(self._is_plain()),
             y.R_ALIKE: int(self._waits_alike()),
+            y.R_REPEATS: int(self.repeats()),
             y.R_CONTROL: sum(1 << register for register in range(self._control_count)),
         }
         return [values[column] for column in range(y.RULE_WIDTH)]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from cep.columnar.batch import EventBatch
 from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.program import Program
 from cep.state.pages import encode_page
 from tests.engine.rules import batch, program, rule
 
@@ -50,6 +54,48 @@ def test_a_window_is_half_open(gap_ms: int, matches: int) -> None:
 def test_an_absence_is_certain_when_the_watermark_says_so(watermark_ms: int, matches: int) -> None:
     text = "seq a -> !b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
     assert len(bound([rule(text)], "x a@1", watermark_ms=watermark_ms)) == matches
+
+
+# Two events may be one round of the group, or a round each; both ways end in the absence.
+ROUNDS = """seq (a{1,2} -> !b){1,2} %s within 24 ms
+where a: e kind == a
+      b: e kind == b
+skip none
+on timeout emit n = 1
+"""
+
+
+@pytest.mark.parametrize("gap", ["", "[7 ms]"])
+@pytest.mark.parametrize("splits", [[0], [2], [1, 2, 3]])
+def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) -> None:
+    compiled = program(rule(ROUNDS % gap))
+    rows = ["x a@1", "x a@4", "x a@6"]
+    given, found, kept = batch(*rows), [], None
+    for start, end in pairwise([0, *splits, len(rows)]):
+        watermark_ms = 18 if end == len(rows) else int(given.time_ms[end]) - 1
+        kept, matches = _once(compiled, kept, given.take(np.arange(start, end)), watermark_ms)
+        found += matches
+    found += _once(compiled, kept, batch(), END_MS)[1]
+    matched = [what[1:] for what in found if what[0] == "match"]
+    timed_out = [what[1] for what in found if what[0] == "time-out"]
+    assert sorted(matched) == sorted(set(matched))
+    assert sorted(timed_out) == sorted(set(timed_out))
+    # A round of two and then one, or the other way round: only one of the ways may go on.
+    assert ("match", ("e0", "e1", "e2"), 25) in found
+    assert ("time-out", ("e1", "e2"), 13 if gap else 28) in found
+
+
+def _once(
+    compiled: Program, kept: KeyedState | None, given: EventBatch, watermark_ms: int
+) -> tuple[KeyedState, list[tuple[str, tuple[str, ...], int]]]:
+    """The state after a call, and (match or time-out, ids, time) of what it has found."""
+    done = advance(compiled, kept, given, watermark_ms)
+    ids, found = done.matches.event_id.to_pylist(), []
+    for i in range(len(done.matches)):
+        bound_ids = tuple(ids[done.matches.offsets[i] : done.matches.offsets[i + 1]])
+        kinds = ["match"] * bool(done.matches.completed[i]) + ["time-out"] * bool(done.matches.timed_out[i])
+        found += [(kind, bound_ids, int(done.matches.detected_ms[i])) for kind in kinds]
+    return done.keyed_state, found
 
 
 def test_the_watermark_frees_runs_of_keys_that_never_come_back() -> None:

@@ -290,8 +290,8 @@ def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
 
 def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
     """17: with the library, once a run has skipped an event, a loop that has an end forgets the absence behind it and
-    remembers the one before it, and so does the wait for a group that may begin with nothing; a group or a loop of
-    every combination does either."""
+    remembers the one before it, and so does the wait for a group that may begin with nothing or be left out; a group
+    or a loop of every combination does either."""
     stages = seen.scenario.stages
     forgets, remembers = loop_before_absence(stages, of_any=False), absence_before_loop(stages)
     if loop_before_absence(stages, of_any=True) or ((forgets or remembers) and seen.scenario.skips):

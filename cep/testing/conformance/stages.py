@@ -158,10 +158,11 @@ def absences_in_a_row(stages: Sequence[Json]) -> bool:
 
 
 def loop_before_absence(stages: Sequence[Json], *, of_any: bool) -> bool:
-    """Whether an absence follows a loop that has an end, or stands before a group that may begin with nothing; with
-    `of_any` whether it follows a group or a loop of every combination."""
+    """Whether an absence follows a loop that has an end, or stands before a group that may begin with nothing or be
+    left out; with `of_any` whether it follows a group or a loop of every combination."""
     for before, behind in pairwise(stages):
-        if not of_any and is_negated(before) and "group" in behind and may_be_empty(behind["group"][0]):
+        opens_empty = "group" in behind and (may_be_empty(behind) or may_be_empty(behind["group"][0]))
+        if not of_any and is_negated(before) and opens_empty:
             return True
         is_any = "group" in before or before.get("inner") == "combinations"
         if is_negated(behind) and (is_any if of_any else is_loop(before) and before["times"][1] is not None):
