@@ -13,8 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.job import Job

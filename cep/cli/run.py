@@ -41,8 +41,9 @@ from cep.model.settings import Settings
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
 from cep.rulebook.kafka import StatusTopic
-from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
@@ -98,7 +99,8 @@ def run(options: argparse.Namespace) -> int:
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     commits = Commits(
-        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints)
+        StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints),
+        on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")

@@ -12,6 +12,7 @@ from cep.base.errors import UsageError
 from cep.cli.given_job import range_of
 from cep.cli.paths import printed
 from cep.runners.embedded import savepoint as embedded
+from cep.runners.embedded.targets import is_embedded
 from cep.runners.embedded.to_spark import load_for_spark
 from cep.state.target import Target
 
@@ -75,7 +76,7 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Make a savepoint. Raises: UsageError, StateError."""
-    if embedded.is_embedded(options.checkpoint[0]):
+    if is_embedded(options.checkpoint[0]):
         made = embedded.save(options.checkpoint, Target(options.to))
         printed(f"{options.to}: key groups {made.groups.start}-{made.groups.stop - 1}, {made.files_count:,} files")
         return 0

@@ -18,7 +18,8 @@ from rich.text import Text
 from cep.cli.paths import printed
 from cep.report.keyed_state import Held, RunFacts, held, runs_of_key
 from cep.report.past import KeyPast, PastShare, past_held, past_of_key
-from cep.runners.embedded.savepoint import is_embedded, newest_pages
+from cep.runners.embedded.savepoint import newest_pages
+from cep.runners.embedded.targets import is_embedded
 
 HELP = """\
 Show the keyed state of a live job, as it was at the end of its last finished micro-batch: pages, keys, runs and bytes,

@@ -19,7 +19,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +110,10 @@ def held(directory: Path) -> Iterator[None]:
             raise UsageError(
                 f"{directory} is in use by process {file.read().strip() or 'unknown'}; stop that job first"
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        # A lock is as good without the number in it, which a full disk may refuse.
+        with suppress(OSError):
+            file.truncate(0)
+            os.write(file.fileno(), str(os.getpid()).encode())
         yield
 
 

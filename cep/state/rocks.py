@@ -238,7 +238,10 @@ class RocksStore(DurableStore):
         )
 
     def close(self) -> None:
-        self._rocks.close()
+        try:
+            self._rocks.close()
+        except Exception as error:
+            raise _translated(error, self._path, "close") from error
 
     def _figure(self, name: str) -> int:
         return self._rocks.property_int_value(f"rocksdb.{name}") or 0
@@ -289,7 +292,8 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
 def _translated(error: Exception, path: Path, doing: str) -> CepError:
     """RocksDB's message in our tree; rocksdict raises bare Exception for all of them."""
     text = str(error)
-    if text.startswith("Corruption") or "checksum mismatch" in text:
+    is_damaged = text.startswith("Corruption") or "checksum mismatch" in text
+    if is_damaged or (doing == "open" and "No such file" in text):  # a file that others of it name
         return StateCorruptError(f"cannot {doing} the store in {path}: {text}; restore the last good checkpoint")
     if "lock" in text.lower() and doing == "open":
         return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")

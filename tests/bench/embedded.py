@@ -28,17 +28,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cep.rulebook.deploy import deploy
-from cep.runners.embedded.commit import PART, TARGET, Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.targets import own_target
 from cep.runners.job import Job
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
 from cep.state.checkpoints import restore
 from cep.state.store import WriteBatch
-from cep.state.target import Target
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import NAMES, median_seconds, peer_columns, records, show
 
@@ -268,7 +269,7 @@ def bench_checkpoint(folder: Path, keys: int) -> None:
     engine.close()
     commits.close()
     started_s = time.monotonic()
-    found = restore(Target(str(folder / "checkpoint" / TARGET)), folder / "restored")
+    found = restore(own_target(folder / "checkpoint"), folder / "restored")
     assert found is not None
     settings.open(found.path(PART)).close()
     restored_s = time.monotonic() - started_s

@@ -20,8 +20,9 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.held import Policies, hold_back
 from cep.rulebook.levels import by_level
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.job import Job
 from cep.runners.spark import replay as on_spark

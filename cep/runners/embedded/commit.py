@@ -14,7 +14,7 @@ checkpoint is.
 
 Start:
 
-    R1 open      the local store; if it is gone, damaged or behind, the newest whole checkpoint in its place
+    R1 open      the local store; if it is gone, damaged or behind, the newest whole checkpoint for it (opening.py)
     R2 deliver   what was to be delivered, under its number: sinks take the same number twice as if it came once
     R3 recall    after a checkpoint only: the sinks tell which alerts they got since. Those are not sent again
     R4 seek      the sources go on behind the positions
@@ -22,14 +22,14 @@ Start:
 A crash before 3 is over loses nothing that was shown: the work since the last commit is done again. After it, R2 does
 what 4 did or was about to do. So every alert is delivered exactly once, if sinks keep their contract: a transaction
 with the number in it (Kafka), a file with the number as its name. Numbers only grow, for a job's whole life.
+A checkpoint that fails is told, counted in `checkpoints_failed` and tried again when the next one is due: what is safe
+on this disk does not wait for a target. With a store in memory, whose commits are checkpoints, the job ends.
 `on_step` is called before each step with its name: what tests crash in.
-Tested by: tests/runners/embedded/test_commit.py
+Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_simulation.py
 """
 
 from __future__ import annotations
 
-import base64
-import shutil
 import time
 import uuid
 from collections import Counter
@@ -38,55 +38,28 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pyarrow as pa
 
-from cep.base.errors import StateCorruptError, StateError, StateFormatError, UsageError
+from cep.base.durable import replace_file
+from cep.base.errors import StateError, StoreError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.lists.store import ListStore
-from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of, read_head, store_of_payload
+from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.live_checkpoint import held
-from cep.runners.output import encode_alerts, write_letters
+from cep.runners.output import write_letters
 from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
-from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published, checkpoint_numbers, payload_bytes, restore
+from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
 from cep.state.memory import MemoryStore
-from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore, WriteBatch
-from cep.state.target import Target
 
-PAYLOAD_FORMAT = 1
-PART = "store"
-_STORE, _LINKS, _DAMAGED = "store", "links", "damaged"
-TARGET = "checkpoints"
+_LINKS = "links"
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
-    """Where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what fsspec takes;
-    None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`: between two
-    checkpoints.
-    """
-
-    folder: Path | None
-    backend: str = "rocksdb"
-    target: str | None = None
-    kept_count: int = 3
-    cache_bytes: int = 256 << 20
-    checkpoint_ms: int = 10_000
-
-    def open(self, path: Path) -> DurableStore:
-        """The store at a path, which may be new or a checkpoint's."""
-        if self.backend == "memory":
-            return MemoryStore.open(path) if path.exists() else MemoryStore()
-        memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 4))
-        return RocksStore(path, RocksSettings(memory))
 
 
 @dataclass(slots=True)
@@ -164,14 +137,17 @@ class Commits:
     def __init__(
         self, settings: StoreSettings, on_step: Callable[[str], None] = lambda _: None,
         on_checkpoint: Callable[[int], None] = lambda _: None,
+        on_failed: Callable[[StoreError], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """R1 as far as the store: after it `store` is of the last commit, or of the newest whole checkpoint, or empty.
 
+        `on_failed` is told why there is no checkpoint, where the job goes on without.
         Raises: UsageError if another process has the folder; StateError.
         """
         self._settings = settings
         self._lock = ExitStack()
         self._on_step = on_step
+        self._on_failed = on_failed
         self._checkpoints: Checkpoints | None = None
         self._copying: Future[Published] | None = None
         self._copied_s = time.monotonic()
@@ -192,7 +168,7 @@ class Commits:
         self.totals: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "delivery")
         # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
-        self.lists = ListStore(None if settings.folder is None else settings.folder / _STORE / BESIDE)
+        self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
             return
@@ -209,48 +185,16 @@ class Commits:
         settings = self._settings
         self._on_step("R1")
         (folder / DELIVERED).unlink(missing_ok=True)
-        target = Target(settings.target or str(folder / TARGET))
-        working = folder / _STORE
-        restored = None
-        if not self._opened_local(target, working):
-            shutil.rmtree(working, ignore_errors=True)
-            restored = restore(target, working)
-            self.store = settings.open(working / PART)
-            self.head = read_head(self.store)
-            if restored is not None:
-                store_of_payload(restored.payload)  # refuses those of another format
-                self.refused += restored.refused
-                # In memory the newest checkpoint is the last commit: nothing went out behind it.
-                if settings.backend != "memory" or restored.refused:
-                    self._from_checkpoint_ms = restored.manifest.created_ms
+        opened = open_store(settings, folder)
+        restored = opened.restored
+        self.store, self.head, self.refused = opened.store, opened.head, opened.refused
+        # In memory the newest checkpoint is the last commit: nothing went out behind it.
+        if restored is not None and (settings.backend != "memory" or restored.refused):
+            self._from_checkpoint_ms = restored.manifest.created_ms
         self._lineage = self.head.lineage if self.head is not None and restored is None else uuid.uuid4().hex
         self._checkpoints = Checkpoints(
-            target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
+            opened.target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )
-
-    def _opened_local(self, target: Target, working: Path) -> bool:
-        """Whether the store of the last commit is here, can be read, and nobody has gone on from a checkpoint of it."""
-        if self._settings.backend == "memory" or not (working / PART).exists() or (working / _DAMAGED).exists():
-            return False
-        try:
-            store = self._settings.open(working / PART)
-        except StateError as error:
-            self.refused += (f"the local store: {error}",)
-            return False
-        try:
-            self.head = read_head(store)
-            newest = _newest_lineage(target)
-        except StateError as error:
-            store.close()
-            self.refused += (f"the local store: {error}",)
-            self.head = None
-            return False
-        if self.head is None or newest not in (None, self.head.lineage):
-            store.close()
-            self.head = None
-            return False
-        self.store = store
-        return True
 
     def resume(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
         """R1 for the engine, R2 to R4; nothing of it for a job that begins.
@@ -300,6 +244,11 @@ class Commits:
         """1: keep what a micro-batch gave until the commit that delivers it."""
         self._on_step("1")
         self.held.take(stepped)
+
+    @property
+    def from_checkpoint(self) -> bool:
+        """Whether sinks may have got alerts of which the store did not know when it was opened."""
+        return self._from_checkpoint_ms is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -385,20 +334,30 @@ class Commits:
     def finish(self, *, wait: bool) -> None:
         """5, if the delivery is over or may be waited for, and the same for a checkpoint.
 
-        Raises: SinkError, StoreError; the job goes on from its last commit when started again.
+        Raises: SinkError, StoreError, StateCorruptError; the job goes on from its last commit when started again.
         """
         copying, delivery = self._copying, self._delivery
         if copying is not None and (wait or copying.done()):
-            self.last = copying.result()
             self._copying = None
+            self._copied(copying)
         if delivery is not None and (wait or delivery.done.done()):
             delivery.done.result()
             self._on_step("5")
             self._forget(delivery.commits)
             self._delivery = None
 
+    def _copied(self, copying: Future[Published]) -> None:
+        try:
+            self.last = copying.result()
+        except StoreError as error:
+            if self._settings.backend == "memory":
+                raise
+            self.last = None
+            self.totals["checkpoints_failed"] += 1
+            self._on_failed(error)
+
     def settle(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
-        """Commit and deliver everything, and take a checkpoint in which nothing is on its way.
+        """Commit and deliver everything, and take a checkpoint in which nothing is on its way, if the target has it.
 
         Raises: SinkError, StoreError.
         """
@@ -413,23 +372,23 @@ class Commits:
         if self._settings.backend != "memory":
             self.checkpoint(engine)
             self.finish(wait=True)
-        assert self.last is not None, "waited for"
-        self._settled = self.last.number
+        self._settled = None if self.last is None else self.last.number
 
     def distrust(self) -> None:
         """The store gave bytes that cannot be right: the next start takes the newest checkpoint in its place."""
         if self._settings.folder is not None:
-            with suppress(OSError):
-                (self._settings.folder / _STORE / _DAMAGED).touch()
+            mark_damaged(self._settings.folder)
 
     def close(self) -> None:
         """Wait for what goes on in the background, and let go of the store."""
         self._thread.shutdown()
         if self._checkpoints is not None:
             self._checkpoints.close()
-        self.store.close()
+        with suppress(StateError):  # one whose disk was full says so again; what was committed is there
+            self.store.close()
         if self._settings.folder is not None and self._settled is not None:
-            (self._settings.folder / DELIVERED).write_text(str(self._settled))
+            with suppress(OSError):  # then nobody knows that the end was in order
+                replace_file(self._settings.folder / DELIVERED, str(self._settled).encode())
         self._lock.close()
 
     def _deliver(
@@ -448,39 +407,5 @@ class Commits:
         self._forgettable += commits
 
 
-def _newest_lineage(target: Target) -> str | None:
-    """Whose checkpoint is the newest in the target; None if there is none, or it cannot be read."""
-    numbers = checkpoint_numbers(target)
-    if not numbers:
-        return None
-    try:
-        return store_of_payload(payload_bytes(target, numbers[-1]))
-    except StateError:
-        return None
-
-
 def _shown(groups: range) -> str:
     return f"{groups.start}-{groups.stop - 1}"
-
-
-# --------------------------------------------------------------------------------------- the payload of a savepoint
-
-
-def packed_alerts(alerts: pa.Table) -> str:
-    """Alerts as a payload holds them."""
-    return base64.b64encode(encode_alerts(alerts)).decode()
-
-
-def read_payload(data: bytes) -> dict[str, Any]:
-    """What a savepoint keeps beside its entries. Raises: StateCorruptError, StateFormatError."""
-    try:
-        payload: dict[str, Any] = orjson.loads(data)
-        found = payload["format"]
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        raise StateCorruptError(f"the savepoint's payload of {len(data)} bytes is not ours ({error!r})") from error
-    if found != PAYLOAD_FORMAT:
-        raise StateFormatError(
-            f"the savepoint was written in format {found}, this build reads {PAYLOAD_FORMAT}; restore it with the "
-            "build that wrote it"
-        )
-    return payload

@@ -134,7 +134,7 @@ class Runner:
         pace, sources = self._pace, self._sources
         while self._commits.undelivered_count > _HELD_MAX:
             self._commits.finish(wait=True)
-            self.commit()
+            self.commit(is_due=True)
         controls = () if sources.control is None else _controls(sources.control.poll(pace.records_max, 0.0))
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         began_s = time.monotonic()
@@ -155,15 +155,16 @@ class Runner:
         self.commit()
         return has_work
 
-    def commit(self) -> None:
-        """Notice what has been delivered, and commit if that is due."""
+    def commit(self, *, is_due: bool = False) -> None:
+        """Notice what has been delivered, and commit if that is due, which the caller may know."""
         commits = self._commits
         commits.finish(wait=False)
         if not (self._is_dirty or commits.is_waiting):
             return
         since_s = time.monotonic() - self._committed_s
         lags = any(self._behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
-        if since_s * 1_000 < self._pace.interval_ms or (lags and since_s < _COMMIT_SHARE * self._commit_s):
+        is_early = since_s * 1_000 < self._pace.interval_ms or (lags and since_s < _COMMIT_SHARE * self._commit_s)
+        if is_early and not is_due:
             return
         began_s = time.monotonic()
         if commits.begin(self._engine, self._sources, self._outlets):

@@ -28,18 +28,14 @@ from cep.columnar.route import KeyDomain, key_groups
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
-from cep.runners.embedded.commit import (
-    DELIVERED,
-    PART,
-    PAYLOAD_FORMAT,
-    TARGET,
-    StoreSettings,
-    packed_alerts,
-)
+from cep.runners.embedded.commit import DELIVERED
 from cep.runners.embedded.commit_entries import Head, payload_of, read_head
 from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
+from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
+from cep.runners.embedded.savepoint_payload import PAYLOAD_FORMAT, packed_alerts
+from cep.runners.embedded.targets import is_embedded, own_target, target_of
 from cep.runners.job import Programs
 from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
@@ -58,11 +54,6 @@ class Saved:
     groups: range
     files_count: int
     entries: int = 0
-
-
-def is_embedded(checkpoint: Path) -> bool:
-    """Whether a folder is of a process of `cep run`."""
-    return (checkpoint / TARGET).is_dir()
 
 
 def has_savepoint(target: Target) -> bool:
@@ -174,7 +165,7 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
         engine.save_whole(batch)
         Head(0, payload["base"], lineage, chosen, None, payload["totals"], payload["positions"]).save(batch)
         store.write(batch)
-        writer = opened.enter_context(Checkpoints(Target(str(checkpoint / TARGET)), scratch / "links"))
+        writer = opened.enter_context(Checkpoints(own_target(checkpoint), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)
         lists = load_beside(savepoint, scratch / "lists")
         copying = writer.begin((part,), payload_of(lineage), int(time.time() * 1_000), beside=lambda: lists)
@@ -191,7 +182,7 @@ def _backend_of(found: Restored, backend: str) -> str:
 def _newest(folder: Path, into: Path) -> Restored:
     if read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
-    found = restore(Target(str(folder / TARGET)), into)
+    found = restore(target_of(folder), into) or restore(own_target(folder), into)
     if found is None:
         raise UsageError(f"{folder} has no checkpoint yet; let the job run until its first commit")
     return found

@@ -28,8 +28,8 @@ from cep.rulebook.saved import Saved as SavedRulebook
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.rulebook.store import RulebookStore
 from cep.runners.beginning import Beginning, Entries, write_beginning
-from cep.runners.embedded.commit import read_payload
 from cep.runners.embedded.savepoint import Saved
+from cep.runners.embedded.savepoint_payload import read_payload
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
 from cep.runners.live_progress import write_progress

@@ -29,8 +29,8 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
 from cep.runners.beginning import lane_name, read_beginning
-from cep.runners.embedded.commit import PAYLOAD_FORMAT, packed_alerts
 from cep.runners.embedded.savepoint import Saved
+from cep.runners.embedded.savepoint_payload import PAYLOAD_FORMAT, packed_alerts
 from cep.runners.group_entries import GroupState, entries_of
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, held

@@ -15,8 +15,9 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions

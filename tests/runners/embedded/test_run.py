@@ -21,8 +21,9 @@ from confluent_kafka import Consumer
 
 from cep.cli.main import main
 from cep.model.rule import utc_text
-from cep.runners.embedded.commit import Commits, Outlets, Sources, StoreSettings
+from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.job import Job
 from cep.sinks.files import FileSink

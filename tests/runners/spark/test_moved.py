@@ -22,7 +22,7 @@ from cep.model.rule import UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.rulebook.held import Policies, hold_back
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.savepoint import is_embedded
+from cep.runners.embedded.targets import is_embedded
 from cep.runners.embedded.to_spark import load_for_spark
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint

@@ -1,0 +1,148 @@
+"""The folder of a job → the store that it goes on with: step R1 of commit.py.
+
+    FOLDER/store/store     the store of the last commit
+    FOLDER/store/beside    the sets of lists
+    FOLDER/store/payload   only where a checkpoint was brought back: what that says beside its store
+    FOLDER/store/damaged   only where the store gave bytes that cannot be right
+
+The local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else the newest whole
+checkpoint in its place. One that was brought back and has had no commit since is brought back again: it does not know
+what sinks were sent meanwhile. What cannot be judged (a full disk, a target out of reach, another format) stays as it
+is, and the job does not start: it may be the only store there is.
+Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py
+"""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cep.base.errors import StateCorruptError, StateError
+from cep.runners.embedded.commit_entries import Head, read_head, store_of_payload
+from cep.runners.embedded.targets import own_target, remembered_target
+from cep.state.checkpoints import PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
+from cep.state.memory import MemoryStore
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from cep.state.store import DurableStore
+from cep.state.target import Target
+
+PART = "store"
+_STORE, _DAMAGED = "store", "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Where keyed state is kept. `folder` None: in memory, and nothing survives. `target`: a path or what fsspec takes;
+    None is a folder beside the store. `cache_bytes`: of RocksDB, write buffers included. `checkpoint_ms`: between two
+    checkpoints.
+    """
+
+    folder: Path | None
+    backend: str = "rocksdb"
+    target: str | None = None
+    kept_count: int = 3
+    cache_bytes: int = 256 << 20
+    checkpoint_ms: int = 10_000
+
+    def open(self, path: Path) -> DurableStore:
+        """The store at a path, which may be new or a checkpoint's."""
+        if self.backend == "memory":
+            return MemoryStore.open(path) if path.exists() else MemoryStore()
+        memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 4))
+        return RocksStore(path, RocksSettings(memory))
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A store, its last commit (None: the job begins), the checkpoint that was brought back, what was passed over."""
+
+    target: Target
+    store: DurableStore
+    head: Head | None
+    restored: Restored | None
+    refused: tuple[str, ...]
+
+
+def store_folder(folder: Path) -> Path:
+    """Where the store of a job is, with what belongs to it."""
+    return folder / _STORE
+
+
+def mark_damaged(folder: Path) -> None:
+    """The next start takes the newest checkpoint in place of the store."""
+    with suppress(OSError):
+        (folder / _STORE / _DAMAGED).touch()
+
+
+def open_store(settings: StoreSettings, folder: Path) -> Opened:
+    """The store of the last commit, or of the newest whole checkpoint, or an empty one.
+
+    Raises: StateCorruptError if what there is is damaged and there is no checkpoint; StateFormatError, StoreError.
+    """
+    target = remembered_target(folder, settings.target)
+    working = folder / _STORE
+    found, refused = _local(settings, target, working)
+    if found is not None:
+        return Opened(target, *found, None, refused)
+    if refused and not checkpoint_numbers(target):
+        raise StateCorruptError(
+            f"{refused[-1]}; and there is no checkpoint in {target.url} to go back to: restore a savepoint, or begin "
+            "in a new folder"
+        )
+    shutil.rmtree(working, ignore_errors=True)
+    # A savepoint was restored into the folder, whatever the target of the job will be.
+    restored = restore(target, working) or restore(own_target(folder), working)
+    store = settings.open(working / PART)
+    if restored is not None:
+        store_of_payload(restored.payload)  # refuses those of another format
+        refused += restored.refused
+    return Opened(target, store, read_head(store), restored, refused)
+
+
+def _local(
+    settings: StoreSettings, target: Target, working: Path
+) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
+    """The local store if the job goes on with it; why not if it is damaged. Raises: StoreError, StateFormatError."""
+    if settings.backend == "memory" or not (working / PART).exists():
+        return None, ()
+    if (working / _DAMAGED).exists():
+        return None, ("the local store: it was found damaged while the job ran",)
+    try:
+        store = settings.open(working / PART)
+    except StateCorruptError as error:
+        return None, (f"the local store: {error}",)
+    try:
+        head = read_head(store)
+        newest, begun = _newest_lineage(target), _begun_lineage(working)
+    except StateCorruptError as error:
+        store.close()
+        return None, (f"the local store: {error}",)
+    except StateError:
+        store.close()
+        raise
+    if head is None or newest not in (None, head.lineage, begun) or begun == head.lineage:
+        store.close()
+        return None, ()
+    return (store, head), ()
+
+
+def _newest_lineage(target: Target) -> str | None:
+    """Whose checkpoint is the newest in the target; None if there is none, or it is damaged.
+
+    Raises: StoreError, StateFormatError.
+    """
+    numbers = checkpoint_numbers(target)
+    if not numbers:
+        return None
+    try:
+        return store_of_payload(payload_bytes(target, numbers[-1]))
+    except StateCorruptError:
+        return None
+
+
+def _begun_lineage(working: Path) -> str | None:
+    """Whose checkpoint the local store was brought back from, if it was."""
+    path = working / PAYLOAD
+    return store_of_payload(path.read_bytes()) if path.exists() else None

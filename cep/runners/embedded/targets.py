@@ -1,0 +1,49 @@
+"""The folder of a job → where its checkpoints are: in the folder itself, or where the job was told to bring them.
+
+    FOLDER/checkpoints/    unless something else was asked for; what a savepoint is restored into in any case
+    FOLDER/target          the place that was asked for, so that `cep state` and `cep savepoint` find it
+
+Tested by: tests/runners/embedded/test_targets.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cep.base.durable import replace_file
+from cep.base.errors import StoreError
+from cep.state.target import Target
+
+_OWN, _ASKED = "checkpoints", "target"
+
+
+def own_target(folder: Path) -> Target:
+    """The place inside the folder."""
+    return Target(str(folder / _OWN))
+
+
+def is_embedded(folder: Path) -> bool:
+    """Whether a folder is of a process of `cep run`."""
+    return (folder / _OWN).is_dir() or (folder / _ASKED).exists()
+
+
+def remembered_target(folder: Path, asked: str | None) -> Target:
+    """The target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
+    if asked is not None and ":" not in asked:
+        asked = str(Path(asked).resolve())
+    target = own_target(folder) if asked is None else Target(asked)
+    path = folder / _ASKED
+    try:
+        if asked is None:
+            path.unlink(missing_ok=True)
+        elif not path.exists() or path.read_text() != asked:
+            replace_file(path, asked.encode())
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}; make room on the disk, then start again") from error
+    return target
+
+
+def target_of(folder: Path) -> Target:
+    """The target of a job that has run in the folder. Raises: StoreError."""
+    path = folder / _ASKED
+    return Target(path.read_text()) if path.exists() else own_target(folder)

@@ -1,0 +1,95 @@
+"""Around a process of `cep run`, in memory: a source, a sink that keeps its contract, and an end at any step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.errors import SinkError
+from cep.sinks.json_form import json_lines
+from cep.sources.live.base import Chunk, Positions
+
+
+class Crash(BaseException):
+    """The process is gone: nothing below catches this."""
+
+
+@dataclass
+class Lines:
+    """A source that can be sent back, of two lanes; how much it gives at once is drawn from a seed."""
+
+    lines: list[bytes]
+    random: np.random.Generator
+    at: int = 0
+    ended: bool = False
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        end = min(len(self.lines), self.at + int(self.random.integers(0, 400)))
+        given = self.lines[self.at : end]
+        self.ended = end == len(self.lines)
+        self.at = end
+        lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
+        return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+
+    def positions(self) -> Positions:
+        return {"all": self.at}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self.at = positions["all"]
+
+    def behind(self) -> dict[str, bool]:
+        return dict.fromkeys(("a", "b"), self.at < len(self.lines))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Broker:
+    """What is outside of the process: the alerts of each number, and how often a number came twice."""
+
+    delivered: dict[int, list[bytes]] = field(default_factory=dict)
+    redelivered: int = 0
+
+    def all(self) -> list[bytes]:
+        return [alert for number in sorted(self.delivered) for alert in self.delivered[number]]
+
+
+class BrokerSink:
+    """Keeps the contract: a number that comes again has the same alerts and changes nothing. May refuse or be slow."""
+
+    def __init__(self, broker: Broker, random: np.random.Generator, refuse_share: float) -> None:
+        self._broker = broker
+        self._random = random
+        self._refuse_share = refuse_share
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        if self._random.random() < self._refuse_share:
+            raise SinkError("no broker")
+        lines = list(json_lines(alerts))
+        if batch_id in self._broker.delivered:
+            assert self._broker.delivered[batch_id] == lines, "a number has one meaning"
+            self._broker.redelivered += 1
+        self._broker.delivered[batch_id] = lines
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Steps:
+    """Dies before the n-th step that is counted, by its name if one is given."""
+
+    die_at: int
+    name: str | None = None
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, step: object) -> None:
+        self.seen[str(step)] += 1
+        counted = self.seen[self.name] if self.name is not None else self.seen.total()
+        if counted == self.die_at and self.name in (None, str(step)):
+            raise Crash(step)

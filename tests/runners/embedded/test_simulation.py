@@ -1,0 +1,331 @@
+"""A job over many short lives, in each of which something goes wrong: its alerts are those of one life without faults.
+
+What goes wrong is drawn from a seed: an end before any step of a commit, a checkpoint or a start; a log torn behind its
+last sync, as by a power cut; a store that is lost or damaged; a checkpoint with a torn, changed or missing file; a full
+disk; a source that gives records again; a wall clock that jumps; a sink that is slow or refuses.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import CepError, SinkError
+from cep.runners.embedded import run as run_module
+from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.job import Job
+from cep.sinks.base import Recalled
+from cep.sinks.files import FileSink
+from cep.sources.live.base import Chunk, Positions
+from cep.state.checkpoints import checkpoint_numbers, read_manifest
+from cep.state.manifest import FOLDER, fetch
+from cep.state.target import Target
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
+from tests.runners.embedded.outside import Crash
+from tests.runners.spark.live_cases import END, disordered, rules
+from tests.small_disk import SmallDisk, small_disk
+
+GIVEN = deployment()
+INITIAL = tuple(record.to_json() for record in rules().values())
+LATENESS_MS = 5 * MINUTE_MS
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
+POLL_MAX = 60  # records: a life that comes to its end has some fifty micro-batches
+HELD_MAX = 40
+LIVES_MAX = 120
+DISK_MB = 64
+SLOW_S = 0.02
+# What a source gives again is counted again. What is counted when somebody looks depends on the cuts into
+# micro-batches; the heartbeat comes again in a life that goes on behind the last commit.
+SOURCE_COUNTERS = {"records", "events"}
+CUT_COUNTERS = {"runs_expired", "control_heartbeat"}
+# What one life may meet, besides its end at some step.
+MEMORY_FAULTS = ("none", "torn checkpoint", "full disk", "again", "clock", "slow", "refuses")
+FAULTS = (*MEMORY_FAULTS, "torn log", "lost", "damaged")
+
+
+@dataclass
+class Replayable:
+    """A source of two lanes. Sent back, it may go further than it was asked to; its positions count by how much."""
+
+    lines: list[bytes]
+    chance: Random
+    further: int = 0
+    before_poll: Callable[[], None] = lambda: None
+    at: int = 0
+    again: int = 0
+    ended: bool = False
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        self.before_poll()
+        end = min(len(self.lines), self.at + self.chance.randrange(POLL_MAX))
+        given = self.lines[self.at : end]
+        self.ended = end == len(self.lines)
+        self.at = end
+        lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
+        return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+
+    def positions(self) -> Positions:
+        return {"all": self.at, "again": self.again}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self.at = max(0, positions["all"] - self.further)
+        self.again = positions["again"] + positions["all"] - self.at
+
+    def behind(self) -> dict[str, bool]:
+        return dict.fromkeys(("a", "b"), self.at < len(self.lines))
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Hampered:
+    """The folder of alerts behind a line that is slow, or fails before or behind the write."""
+
+    sink: FileSink
+    chance: Random
+    fault: str
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        if self.fault == "slow":
+            time.sleep(SLOW_S * self.chance.random())
+        refusal = self.chance.random() if self.fault == "refuses" else 1.0
+        if refusal < 0.1:
+            raise SinkError("no way there")
+        self.sink.write(alerts, batch_id)
+        if refusal < 0.2:
+            raise SinkError("no way back")
+
+    def recall(self, after: int, since_ms: int) -> Recalled:
+        return self.sink.recall(after, since_ms)
+
+    def close(self) -> None:
+        self.sink.close()
+
+
+@dataclass
+class World:
+    """What stays from one life to the next."""
+
+    seed: int
+    backend: str
+    disk: SmallDisk
+    alerts: Path
+    lines: list[bytes]
+    chance: Random
+    clock_s: float = 0.0  # how wrong the wall clock is
+    torn: set[int] = field(default_factory=set)  # checkpoints that were harmed
+    met: Counter[str] = field(default_factory=Counter)
+    totals: Counter[str] = field(default_factory=Counter)
+    again: int = 0
+
+    @property
+    def job(self) -> Path:
+        return self.disk.folder / "job"
+
+    @property
+    def store(self) -> Path:
+        return self.job / "store" / "store"
+
+    @property
+    def target(self) -> Target:
+        return Target(str(self.job / "checkpoints"))
+
+    def whole(self) -> list[int]:
+        """Checkpoints that nobody has harmed."""
+        return [number for number in checkpoint_numbers(self.target) if number not in self.torn]
+
+    def logs(self) -> dict[Path, int]:
+        """Bytes of the store's logs."""
+        return {path: path.stat().st_size for path in self.store.glob("*.log")}
+
+
+@dataclass
+class Life:
+    """One process: what it meets, and before which step it ends. `step` is the last that was begun."""
+
+    world: World
+    fault: str
+    steps_left: int
+    step: str = ""
+    synced: dict[Path, int] = field(default_factory=dict)
+
+    def on_step(self, step: object) -> None:
+        self.step = str(step)
+        if step == "2":  # the last commit is on the disk, and nothing was written since
+            self.synced = self.world.logs()
+        self.steps_left -= 1
+        if self.steps_left == 0 and self.fault == "full disk":
+            self.world.disk.fill(self.world.chance.randrange(16_000))
+        elif self.steps_left == 0:
+            self.world.met[f"end at {self.step}"] += 1
+            raise Crash(step)
+
+    def is_over(self) -> bool:
+        """Live; whether it came to the end of the stream."""
+        world, chance = self.world, self.world.chance
+        settings = StoreSettings(
+            world.job, world.backend, kept_count=3, cache_bytes=8 << 20, checkpoint_ms=chance.choice((0, 0, 10_000))
+        )
+        source = Replayable(world.lines, chance, chance.randrange(300) if self.fault == "again" else 0)
+        outlets = Outlets((Hampered(FileSink(world.alerts), chance, self.fault),), None)
+        engine, commits = None, None
+        try:
+            commits = Commits(settings, self.on_step, lambda step: self.on_step(f"checkpoint {step}"))
+            workers = Workers(chance.randrange(1, 4), page_bytes_max=50_000 if world.backend == "rocksdb" else None)
+            engine = Engine(JOB, INITIAL, commits.store, workers)
+            runner = Runner(engine, Sources(source, None), outlets, commits, Pace(chance.choice((0, 0, 3_600_000))))
+            held = commits
+
+            def before_poll() -> None:
+                assert held.undelivered_count <= HELD_MAX, "nothing is read for a sink that does not take"
+
+            source.before_poll = before_poll
+            self._work(runner, source, commits, engine)
+        except Crash:
+            return False
+        except CepError as error:
+            is_told = {"full disk": "make room", "refuses": "no way"}.get(self.fault, "?") in str(error)
+            if not is_told:
+                raise
+            self.world.met[self.fault] += 1
+            return False
+        finally:
+            world.disk.free()
+            if engine is not None:
+                engine.close()
+            if commits is not None:
+                commits.close()  # only so that the next life can open the store
+        world.totals, world.again = commits.totals, source.again
+        return True
+
+    def _work(self, runner: Runner, source: Replayable, commits: Commits, engine: Engine) -> None:
+        chance = self.world.chance
+        runner.start()
+        while not source.ended:
+            if self.fault == "clock" and chance.random() < 0.1:
+                self.world.clock_s += chance.choice((-86_400, -3, 3, 86_400))
+            runner.cycle(0.0)
+            if chance.random() < 0.3:  # a delivery or a checkpoint that takes its time, or none
+                commits.finish(wait=True)
+        stepped = engine.step([], (END,), {})
+        commits.take(stepped)
+        commits.totals.update(stepped.counters)
+        runner.finish()
+
+    def harm(self) -> None:
+        """What happens to the disk behind a life that has ended."""
+        world, chance = self.world, self.world.chance
+        if self.fault == "torn log" and self.step == "3":
+            world.met["torn log"] += _torn(self.synced, world.logs(), chance)
+        if self.fault == "torn checkpoint":
+            self._tear_checkpoint()
+        if self.fault in ("lost", "damaged", "torn checkpoint") and world.store.exists() and world.whole():
+            world.met[self.fault] += 1
+            if self.fault == "damaged":
+                name = chance.choice(("CURRENT", (world.store / "CURRENT").read_text().strip()))
+                (world.store / name).write_bytes(b"torn")
+            else:
+                shutil.rmtree(world.job / "store")
+
+    def _tear_checkpoint(self) -> None:
+        """Of a file that only the newest checkpoint has, and of its manifest, one."""
+        world, chance = self.world, self.world.chance
+        numbers = checkpoint_numbers(world.target)
+        if len(world.whole()) < 2 or numbers[-1] in world.torn:
+            return
+        files = {n: {f.sha256 for f in read_manifest(world.target, n).files} for n in numbers if n not in world.torn}
+        others = set[str]().union(*(files[number] for number in files if number != numbers[-1]))
+        folder = world.job / "checkpoints"
+        own = [folder / FOLDER / name for name in sorted(files[numbers[-1]] - others)]
+        path = chance.choice([*own, folder / f"checkpoint-{numbers[-1]:08}.manifest"])
+        good = path.read_bytes()
+        path.unlink()  # the store may have the same file under another name
+        if chance.random() < 0.7 or path.parent == folder:
+            at = chance.randrange(len(good)) if good else 0
+            changed = bytes([good[at] ^ 255]) + good[at + 1 :] if good and chance.random() < 0.5 else b""
+            path.write_bytes(good[:at] + changed)
+        world.torn.add(numbers[-1])
+
+
+def _torn(synced: Mapping[Path, int], logs: Mapping[Path, int], chance: Random) -> bool:
+    """Of what came into the log since its last sync, some is lost, or was never written."""
+    for path, size in logs.items():
+        kept = synced.get(path, size)
+        if kept < size:
+            data = path.read_bytes()
+            at = chance.randrange(kept, size)
+            path.write_bytes(data[:at] if chance.random() < 0.5 else data[:at] + bytes(size - at))
+            return True
+    return False
+
+
+def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Live until one life comes to the end of the stream; returns how many there were."""
+    wall_clock = time.time
+    monkeypatch.setattr(time, "time", lambda: wall_clock() + world.clock_s)
+    monkeypatch.setattr(run_module, "_HELD_MAX", HELD_MAX - 30)
+    for number in range(LIVES_MAX):
+        life = Life(
+            world,
+            world.chance.choice(FAULTS if world.backend == "rocksdb" else MEMORY_FAULTS),
+            world.chance.randrange(2, 40) + number,
+        )
+
+        def fetched(*given: Any, own: Life = life) -> None:
+            own.on_step("R1 fetch")
+            fetch(*given)
+
+        monkeypatch.setattr("cep.state.checkpoints.fetch", fetched)
+        world.met[life.fault] += life.fault in ("again", "clock", "slow")
+        if life.is_over():
+            return number + 1
+        life.harm()
+    pytest.fail(f"it never came to its end, seed {world.seed}: {world.met}")
+
+
+def uninterrupted(lines: list[bytes]) -> Counter[str]:
+    """The totals of one life without faults."""
+    commits = Commits(StoreSettings(None))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    source = Replayable(lines, Random(0))
+    runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(at_once=True))
+    while not source.ended:
+        runner.cycle(0.0)
+    commits.totals.update(engine.step([], (END,), {}).counters)
+    engine.close()
+    commits.close()
+    return commits.totals
+
+
+SEEDS = [0, 2, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, *range(3, 40)))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_job_over_many_lives(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = disordered(list(morning()), LATENESS_MS, seed)
+    backend = "memory" if seed % 3 == 2 else "rocksdb"
+    # A third of the seeds keep their state in memory.
+    with small_disk(tmp_path / "disk", DISK_MB) as disk:
+        world = World(seed, backend, disk, tmp_path / "alerts", lines, Random(seed))
+        lives = lived(world, monkeypatch)
+    found = [line for path in sorted(world.alerts.iterdir()) for line in path.read_bytes().splitlines()]
+    assert sorted(found) == sorted(expected(list(morning()), GIVEN, tmp_path)), f"seed {seed}: {world.met}"
+    assert lives > 3, f"seed {seed}: {world.met}"
+    wanted, got, again = uninterrupted(lines), world.totals, world.again
+    assert got["records"] == len(lines) + again, f"seed {seed}"
+    assert got["duplicates"] + got["late_events"] == again, f"seed {seed}"
+    for name in wanted.keys() - CUT_COUNTERS:
+        assert got[name] - again * (name in SOURCE_COUNTERS) == wanted[name], f"seed {seed}: {name}"

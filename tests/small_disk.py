@@ -1,0 +1,58 @@
+"""A disk that a test can fill: a real file system of its own, or a limit of the kernel on the size of files.
+
+Mounting takes root. Where that is not to be had, RLIMIT_FSIZE makes every write behind a file's first bytes fail with
+EFBIG instead of ENOSPC: what writes sees a refusal of the kernel either way.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_FILLER = "filler"
+
+
+@dataclass(frozen=True)
+class SmallDisk:
+    """A folder on the disk; `is_mounted` says which of the two it is."""
+
+    folder: Path
+    is_mounted: bool
+
+    def fill(self, left_bytes: int) -> None:
+        """From now on little more than this can be written: to the disk, or to any one file."""
+        if not self.is_mounted:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (left_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+            return
+        self.free()
+        size = shutil.disk_usage(self.folder).free - left_bytes
+        with (self.folder / _FILLER).open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
+
+    def free(self) -> None:
+        """There is room again."""
+        if self.is_mounted:
+            (self.folder / _FILLER).unlink(missing_ok=True)
+        else:
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int) -> Iterator[SmallDisk]:
+    """A disk of this size at the folder, which is made."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)]
+    disk = SmallDisk(folder, subprocess.run(command, capture_output=True, check=False).returncode == 0)
+    try:
+        yield disk
+    finally:
+        disk.free()
+        if disk.is_mounted:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
