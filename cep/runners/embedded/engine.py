@@ -60,7 +60,7 @@ _ITEM = struct.Struct(">QH")  # of what a commit adds: its number, and that of t
 _ADDED = (ADDED_DEADLINES, ADDED_SEEN, ADDED_WAITING)
 # What commits have added is gathered by key group when it has grown to this much, and to several times the whole.
 _ADDED_BYTES_MIN, _ADDED_FACTOR = 4 << 20, 2
-EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, those of all shares as one
+EVENTS_ALONE = 2_000  # fewer are matched in the caller's thread, by all shares as one
 # Counters that only the first level adds to: every level is handed the source's events.
 _OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
 
@@ -223,8 +223,10 @@ class Engine:
         known = rulebook.domains() if self.job.levels_count > 1 else ()
         works = [Work(programs, own, *times_of_work, known, self.since_ms) for own in batches]
         shares = self._levels[level]
-        if self._pool is None or sum(map(len, chain.from_iterable(own.values() for own in batches))) < EVENTS_ALONE:
+        if sum(map(len, chain.from_iterable(own.values() for own in batches))) < EVENTS_ALONE:
             return [self._together[level].step(works)]
+        if self._pool is None:
+            return [share.step(work) for share, work in zip(shares, works, strict=True)]
         return list(self._pool.map(lambda share, work: share.step(work), shares, works))
 
     def _change_rules(self, controls: tuple[bytes, ...], before_ms: int) -> tuple[list[bytes], Counter[str]]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import compress
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain, key_hashes
+from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states, fit
 from cep.engine.partition import Arranged, arrange_keys
 from cep.kernels import layout as y
@@ -36,6 +38,7 @@ SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known
+OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
 
 
 class Shapes:
@@ -211,29 +214,75 @@ class Pages:
 class MatchedPages:
     """As paged.DomainPages: the pages of consecutive key groups, of one worker or of several that work as one.
 
-    Slots are those of the parts one after the other.
+    Slots are those of the parts one after the other. A job that catches up comes back to the same pages with every
+    micro-batch. So what a large one has left stays as it is, *open*, until other pages are asked for or `close`d for a
+    commit: neither packed nor unpacked in between.
     """
 
-    def __init__(self, parts: Sequence[Pages], pasts: DomainPasts) -> None:
+    def __init__(self, parts: Sequence[Pages], pasts: DomainPasts, *, stays_open: bool) -> None:
+        """`stays_open`: large micro-batches are its own; nobody else uses these parts before a `close`."""
         self._parts = parts
+        self._stays_open = stays_open
         self._bounds = np.cumsum([0, *(len(part.deadlines) for part in parts)])
         self.pasts = pasts
+        self._open: tuple[Int64, KeyedState, Program] | None = None
+        self.open_bytes = 0
 
     def slots(self, keys: pa.Array) -> Int64:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
         own = np.unique(self.slots(keys))
+        if self._open is not None:
+            of_both = np.union1d(own, self._open[0])
+            # Those that are open and not asked for are carried along, if they are fewer than the others.
+            if len(of_both) - len(own) > len(self._open[0]) // 2:
+                self.close()
+            else:
+                own = of_both
         due = [first + part.due(watermark_ms) for first, part in zip(self._bounds.tolist(), self._parts, strict=False)]
         return np.union1d(own, np.concatenate(due)) if any(map(len, due)) else own
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        if self._open is None:
+            return self._taken(slots, program)
+        opened, whole, _ = self._open
+        if not _is_within(opened, slots):
+            self.close()
+            return self._taken(slots, program)
+        fitted, orphans_count = fit(whole, program)
+        rest, more = self._taken(np.setdiff1d(slots, opened, assume_unique=True), program)
+        states = [fitted] if rest is None else [fitted, rest]
+        return concat_states(states, program.row_registers), orphans_count + more
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        if self._open is not None and not _is_within(self._open[0], slots):
+            self.close()
+        self._open, self.open_bytes = None, 0
+        size = _bytes_of(after)
+        if self._stays_open and len(slots) >= OPEN_MIN and size <= _OPEN_BYTES_MAX:
+            self._open, self.open_bytes = (slots, replace(after, histories=Histories()), program), size
+        else:
+            self._put(slots, after, program)
+
+    def drop(self) -> int:
+        self.close()
+        return sum(part.drop() for part in self._parts)
+
+    def close(self) -> None:
+        """Bring what is open into its pages."""
+        if self._open is not None:
+            slots, whole, program = self._open
+            self._open, self.open_bytes = None, 0
+            self._put(slots, whole, program)
+
+    def _taken(self, slots: Int64, program: Program) -> tuple[KeyedState | None, int]:
         pages: list[bytes] = []
         for part, own, first in self._divided(slots):
             pages += part.read(slots[own] - first)
         return joined_pages(pages, self._parts[0].shapes, program)
 
-    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+    def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = np.searchsorted(slots, self.slots(after.keys))
         arranged = arrange_keys(after, of_key, len(slots), program.row_registers)
         deadlines = deadlines_of(arranged)
@@ -241,15 +290,23 @@ class MatchedPages:
         for part, own, first in self._divided(slots):
             part.hold(slots[own] - first, pages[own], deadlines[own])
 
-    def drop(self) -> int:
-        return sum(part.drop() for part in self._parts)
-
     def _divided(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
         """Each part with which of these slots, ascending, are its own, and where its own begin."""
         cuts = np.searchsorted(slots, self._bounds).tolist()
         for number, part in enumerate(self._parts):
             if cuts[number] < cuts[number + 1]:
                 yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
+
+
+def _is_within(some: Int64, slots: Int64) -> bool:
+    """Whether all of some slots are among others; both ascending, each once."""
+    return len(some) <= len(slots) and bool(np.isin(some, slots, assume_unique=True).all())
+
+
+def _bytes_of(keyed_state: KeyedState) -> int:
+    events = keyed_state.events
+    columns = sum(column.nbytes for column in (keyed_state.keys, events.event_id, *events.columns.values()))
+    return int(keyed_state.runs.nbytes + keyed_state.nodes.nbytes + 20 * len(events) + columns)
 
 
 def stored_states(

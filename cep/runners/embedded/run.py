@@ -4,7 +4,8 @@
 
 A micro-batch is what has come when the last one is done, so that a quiet job answers in milliseconds and a busy one
 works on many records at a time. As long as it keeps up there is a commit for each of them; one that lags behind commits
-less often, so that commits take a third of its time at most. Control records that are there when the job starts are
+less often, so that commits take a third of its time at most, and a tenth if it has so much to catch up with that its
+micro-batches are large. Control records that are there when the job starts are
 applied before its first event.
 Tested by: tests/runners/embedded/test_run.py
 """
@@ -25,13 +26,14 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources
-from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.engine import EVENTS_ALONE, Engine, Stepped
 from cep.runners.event_time import PartitionTimes
 from cep.sources.live.base import Chunk, decode_chunks
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
-_COMMIT_SHARE = 2  # a job that lags behind does this many times as long without a commit as the last one took
+# A job that lags behind does this many times as long without a commit as the last one took; with large micro-batches.
+_COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
 _HELD_MAX = 1_000_000  # alerts and letters; a job whose sinks are slower reads nothing more until they have taken some
 _ATTEMPT_BITS = 24
@@ -84,6 +86,7 @@ class Runner:
         self._committed_s = time.monotonic()
         self._commit_s = 0.0
         self._is_dirty = False
+        self._is_large = False  # the last micro-batch
         self._behind: dict[str, bool] = {}
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
@@ -163,7 +166,8 @@ class Runner:
             return
         since_s = time.monotonic() - self._committed_s
         lags = any(self._behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
-        is_early = since_s * 1_000 < self._pace.interval_ms or (lags and since_s < _COMMIT_SHARE * self._commit_s)
+        share = _COMMIT_SHARE_LARGE if self._is_large else _COMMIT_SHARE
+        is_early = since_s * 1_000 < self._pace.interval_ms or (lags and since_s < share * self._commit_s)
         if is_early and not is_due:
             return
         began_s = time.monotonic()
@@ -187,6 +191,7 @@ class Runner:
         }
         stepped = self._engine.step(decoded.parts, controls, times)
         self._behind = behind
+        self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
         self._commits.totals.update(stepped.counters)
         self._give(stepped)
         self._is_dirty = True

@@ -122,7 +122,9 @@ class Share:
             _DomainPasts(job, number, groups.start, self._pasts, over.reshape(-1))
             for number, over in enumerate(self._over)
         ]
-        self.pages = [MatchedPages((own,), pasts) for own, pasts in zip(self.kept, self.pasts, strict=True)]
+        self.pages = [
+            MatchedPages((own,), pasts, stays_open=True) for own, pasts in zip(self.kept, self.pasts, strict=True)
+        ]
         self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
         self.seen = SeenOfShare(self._names, job.groups_count)
 
@@ -145,6 +147,11 @@ class Share:
         due = {number: self.waiting.part(number, fresh.get(number), work.due_ms) for number in range(len(job.domains))}
         return {number: batch for number, batch in due.items() if batch is not None}, late
 
+    def close_pages(self) -> None:
+        """Bring what is open into its pages, for whoever reads those."""
+        for pages in self.pages:
+            pages.close()
+
     def begin(self, number: int, keyed_state: KeyedState, program: Program) -> int:
         """Begin with this state of a key domain, whose keys belong to this share; returns how many runs it has."""
         return begin_pages(self.pages[number], keyed_state, program)
@@ -159,13 +166,14 @@ class Share:
     @property
     def changed_bytes(self) -> int:
         """Of the pages that `save_changes` is going to write."""
-        return sum(pages.changed_bytes for pages in self.kept)
+        return sum(kept.changed_bytes + pages.open_bytes for kept, pages in zip(self.kept, self.pages, strict=True))
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
 
         `item` tells the commit and the share, in the order of the commits.
         """
+        self.close_pages()
         bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
         self._save_pasts(batch)
         for number, pages in enumerate(self.kept):
@@ -181,6 +189,7 @@ class Share:
 
     def save_whole(self, batch: WriteBatch) -> None:
         """Add changed pages, and all the rest by key group; what commits have added before is then of no use."""
+        self.close_pages()
         self._save_pasts(batch)
         for pages in self.kept:
             pages.save(batch)
@@ -282,6 +291,7 @@ class Share:
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
+        self.close_pages()
         for pages in self.kept:
             pages.save(batch)
 
@@ -297,7 +307,9 @@ class Together:
         self._shares = shares
         self._pages = [
             MatchedPages(
-                [share.kept[number] for share in shares], _JoinedPasts([share.pasts[number] for share in shares])
+                [share.kept[number] for share in shares],
+                _JoinedPasts([share.pasts[number] for share in shares]),
+                stays_open=False,
             )
             for number in range(len(job.domains))
         ]
@@ -307,6 +319,7 @@ class Together:
         output, late = StepOutput(since_ms=works[0].since_ms), []
         due: dict[int, list[EventBatch]] = {}
         for share, work in zip(self._shares, works, strict=True):
+            share.close_pages()
             batches, own_late = share.due(work, output)
             late += own_late
             for number, batch in batches.items():

@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from cep.runners.embedded import engine as engine_module
+from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.job import ARRIVAL, Job
 from cep.sinks.json_form import json_lines
@@ -66,7 +67,9 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     workers: int, pages: int, lateness_ms: int, order: str, page_bytes: int | None, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 100)  # so that some micro-batches are divided and some are not
+    # So that some micro-batches are divided and some are not, and some pages stay open from one to the next.
+    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 100)
+    monkeypatch.setattr(pages_module, "OPEN_MIN", 8 * workers)
     lines = list(day())
     arriving = disordered(lines, lateness_ms, seed=workers) if lateness_ms else lines
     with RocksStore(tmp_path / "rocks") as store:
@@ -85,8 +88,10 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
 @pytest.mark.slow
 @pytest.mark.always
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
-def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path) -> None:
+def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""
+    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 200)
+    monkeypatch.setattr(pages_module, "OPEN_MIN", 20)
     lines = disordered(list(day()), 5 * MINUTE_MS, seed=1)
     job = make_job(5 * MINUTE_MS, pages=2, dedup_ms=60 * MINUTE_MS)
     store: DurableStore = MemoryStore() if kind == "memory" else RocksStore(tmp_path / "0")

@@ -12,6 +12,7 @@ from cep.columnar.batch import TEXT
 from cep.engine.keyed_state import KeyedState, select_keys
 from cep.engine.partition import arrange_keys, partition_keys
 from cep.nfa.program import Program
+from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded.pages import Shapes, deadlines_of, stored_states
 from cep.runners.embedded.share import Cache, Share
 from cep.runners.group_entries import NEVER
@@ -40,8 +41,12 @@ def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
     return Share(JOB, range(JOB.groups_count), store, Shapes(store), Cache(16, bytes_max))
 
 
+@pytest.mark.parametrize("open_min", [1, 6, 100])
 @pytest.mark.parametrize("seed", range(4))
-def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, KeyedState], seed: int) -> None:
+def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
+    whole: tuple[Program, KeyedState], seed: int, open_min: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages_module, "OPEN_MIN", open_min)
     program, keyed_state = whole
     random = np.random.default_rng(seed)
     store = MemoryStore()
@@ -49,8 +54,10 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, Ke
     kept, pages = share.kept[0], share.pages[0]
     slots = pages.slots(keyed_state.keys)
     known: dict[int, KeyedState] = {}
+    chosen = slots[:0]
     for number in range(60):
-        chosen = np.sort(random.choice(np.unique(slots), int(random.integers(1, 12)), replace=False))
+        others = random.choice(np.unique(slots), int(random.integers(1, 12)), replace=False)
+        chosen = np.unique(np.concatenate([chosen, others[:3]]) if number % 3 == 0 else others)
         before, orphans = pages.take(chosen, program)
         held = [known[slot] for slot in chosen.tolist() if slot in known]
         assert orphans == 0
@@ -65,16 +72,20 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory(whole: tuple[Program, Ke
         wanted = np.isin(slots, chosen) & (random.random(len(slots)) < 0.7)
         after = select_keys(keyed_state, wanted, program.row_registers)
         pages.put(chosen, after, program)
+        assert (pages.open_bytes > 0) == (len(chosen) >= open_min)
+        if random.random() < 0.5:  # or the next `take` is of other pages, or of more than these
+            pages.close()
         part = np.searchsorted(chosen, pages.slots(after.keys))
         for slot, state in zip(
             chosen.tolist(), partition_keys(after, part, len(chosen), program.row_registers), strict=True
         ):
             deadline_ms = state.expiry_min
-            assert kept.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
+            assert pages.open_bytes or kept.deadlines[slot] == (NEVER if deadline_ms is None else deadline_ms)
             known.pop(slot, None)
             if deadline_ms is not None:
                 known[slot] = state
         if number % 5 == 0:
+            pages.close()
             batch = WriteBatch()
             kept.save(batch)
             kept.shapes.save(batch)
