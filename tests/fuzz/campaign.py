@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, fields
 from multiprocessing import get_context
@@ -101,13 +101,17 @@ def examined(drafted: list[Json]) -> tuple[Tally, list[Finding]]:
         else:
             found.append(one)
     questions = [beginnings(given) for _, given in doubtful]
-    answers = answered([question for several in questions for question in several], MATCHES_MAX)
+    answers = _ask_for_proof([question for several in questions for question in several])
     for (one, given), several in zip(doubtful, chunks(answers, [len(q) for q in questions]), strict=True):
-        found.append(prove(one, given, several))
+        found.append(prove(one, given, several, _ask_for_proof))
         tally.proven += not found[-1].is_open
     for one in found:
         tally.count(one)
     return tally, found
+
+
+def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
+    return answered(questions, MATCHES_MAX)
 
 
 def one_round(seed: int, count: int) -> Tally:

@@ -5,31 +5,34 @@ match raises. So a run that never matches can decide which matches come out, and
 does not show it. The library is asked for the key's first event, the first two, and so on, without skipping and with a
 window that no run outlives: its time-outs are the runs that are alive by then. From these
 
-1. the strategy, carried out here, must give the library's answer, for some choice among matches that start alike;
+1. the strategy, carried out in library.py, must give the library's answer, for some choice among matches that start
+   alike;
 2. on each of these beginnings both sides must agree, or differ as is known: that difference is the reason;
 3. where they agree on all of them, ours must be another choice (a tie), or the windows of runs close in another order.
 
+Some beginnings have more matches than the library can find, though the strategy leaves it few. Nothing of a run depends
+on what comes before its first event, so it is asked again without the events before the floor that has been reached.
 Anything else is open.
+Tested by: tests/fuzz/test_strategy.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cep.testing.conformance.compare import Verdict
 from cep.testing.conformance.run import answer, check_pattern, deliveries
 from cep.testing.conformance.scenario import SKIP_NONE, Answer, Bindings, Scenario, ScenarioEvent, scenario_of
 from tests.fuzz.examine import Finding, examine
+from tests.fuzz.library import ASKED_MS, Cut, Ended, KeyStream, Strategy, Windows
 
 Json = Any
+Ask = Callable[[Sequence[Json]], Sequence[Json]]
 
 # More matches than this leave a beginning unanswered.
 MATCHES_MAX = 3_000
-# Longer than any stream.
-_WINDOW_MS = 10_000_000
-_END_MS = 2**63 - 1
 _ORDER_OF_TIME = 2
 
 
@@ -37,38 +40,27 @@ class UnprovenError(Exception):
     """The message says what is missing."""
 
 
-class _NoChoiceError(Exception):
-    """The strategy emits a match that is not wanted, or must not emit all that are."""
-
-
 def beginnings(given: Json) -> list[Json]:
     """What the library is asked: each beginning of each key's events, without skipping, with what is alive shown."""
-    by_id = {event["id"]: event for event in given["events"]}
     keys = _by_key(scenario_of({**given, "expected": {"matches": []}}, given["name"]))
-    return [
-        {
-            **_windowed(given),
-            "name": f"{given['name']}, {key}, the first {size}",
-            "skip": {"type": SKIP_NONE},
-            "events": [by_id[event.id] for event in events[:size]],
-        }
-        for key, events in keys.items()
-        for size in range(1, len(events) + 1)
-    ]
+    return [_question(given, events[:size]) for events in keys.values() for size in range(1, len(events) + 1)]
 
 
-def prove(found: Finding, given: Json, answers: Sequence[Json]) -> Finding:
+def _question(given: Json, events: Sequence[ScenarioEvent]) -> Json:
+    wanted = {event.id for event in events}
+    return {
+        **_windowed(given),
+        "name": f"{given['name']}, {events[0].key}, from {events[0].id} to {events[-1].id}",
+        "skip": {"type": SKIP_NONE},
+        "events": [event for event in given["events"] if event["id"] in wanted],
+    }
+
+
+def prove(found: Finding, given: Json, answers: Sequence[Json], ask: Ask) -> Finding:
     """The finding with its reason, or with what is in doubt; `answers` are those to `beginnings`."""
-    looked = []
-    for one in answers:
-        if "error" in one["expected"]:
-            return replace(found, doubt=f"the library does not answer {one['name']}: {one['expected']['error']}")
-        looked.append(examine(one))
-    wrong = next((one for one in looked if one.is_open), None)
-    if wrong is not None:
-        return replace(found, doubt=f"{wrong.outcome.scenario.name}: {wrong.bug or wrong.outcome.verdict}")
     try:
-        is_choice = _is_another_choice(found, given, [one.outcome.scenario for one in looked])
+        streams, looked = _answered_keys(found, given, answers, ask)
+        is_choice = _is_another_choice(found, streams)
     except UnprovenError as error:
         return replace(found, doubt=str(error))
     numbers = tuple(sorted({number for one in looked for number in one.outcome.numbers}))
@@ -80,7 +72,53 @@ def prove(found: Finding, given: Json, answers: Sequence[Json]) -> Finding:
     return replace(found, outcome=replace(found.outcome, verdict=verdict, numbers=numbers), tie=not numbers)
 
 
-# ------------------------------------------------------------------------------------------------- the questions
+def _answered_keys(
+    found: Finding, given: Json, answers: Sequence[Json], ask: Ask
+) -> tuple[list[KeyStream], list[Finding]]:
+    """Each key with an answer to every beginning, and how they compare with ours. Raises: UnprovenError."""
+    streams, looked = [], []
+    keys = _by_key(found.outcome.scenario)
+    for events, several in zip(keys.values(), chunks(answers, [len(e) for e in keys.values()]), strict=True):
+        own = _without_errors(found, given, events, list(several), ask)
+        streams.append(_stream(given, events, own))
+        looked += [_agreed(one) for one in own]
+    return streams, looked
+
+
+def _agreed(answered: Json) -> Finding:
+    """How the answer to a beginning compares with ours. Raises: UnprovenError if that is open."""
+    looked = examine(answered)
+    if looked.is_open:
+        raise UnprovenError(f"{looked.outcome.scenario.name}: {looked.bug or looked.outcome.verdict}")
+    return looked
+
+
+def _without_errors(
+    found: Finding, given: Json, events: Sequence[ScenarioEvent], own: list[Json], ask: Ask
+) -> list[Json]:
+    """The answers for a key; what has none is asked again without what is before the floor reached by then."""
+    floor = 0
+    while failed := [at for at, one in enumerate(own) if "error" in one["expected"]]:
+        reached = _floor_reached(found, _stream(given, events, own[: failed[0]]))
+        if reached <= floor:
+            first = own[failed[0]]
+            raise UnprovenError(f"the library does not answer {first['name']}: {first['expected']['error']}")
+        floor = reached
+        for at, one in zip(failed, ask([_question(given, events[floor : at + 1]) for at in failed]), strict=True):
+            own[at] = one
+    return own
+
+
+def _stream(given: Json, events: Sequence[ScenarioEvent], answers: Sequence[Json]) -> KeyStream:
+    return KeyStream(events, [Cut.of(one["expected"]) for one in answers], Windows.of(given))
+
+
+def chunks(answers: Sequence[Json], sizes: Sequence[int]) -> Iterator[Sequence[Json]]:
+    """Answers to the questions of several findings, finding by finding."""
+    at = 0
+    for size in sizes:
+        yield answers[at : at + size]
+        at += size
 
 
 def _by_key(scenario: Scenario) -> dict[str, list[ScenarioEvent]]:
@@ -94,17 +132,7 @@ def _by_key(scenario: Scenario) -> dict[str, list[ScenarioEvent]]:
 
 def _closes(given: Json) -> bool:
     """Whether a window of the whole closes every run at the end of the stream."""
-    windows = [given.get("within") or {}, *(stage.get("within", {}) for stage in given["pattern"])]
-    return any(window.get("type") == "first_last" and window["ms"] > 0 for window in windows)
-
-
-def _last_look_ms(given: Json, scenario: Scenario, last: ScenarioEvent) -> int:
-    """Which windows of a key the library sees close at the end: all if there is a timer for the whole; those of steps
-    if the end of the stream releases the key's last event; else none."""
-    if _closes(given):
-        return _END_MS
-    *_, (released, _) = deliveries(scenario)
-    return _WINDOW_MS if any(event is last for _, event in released) else 0
+    return Windows.of(given).whole_ms > 0
 
 
 def _windowed(given: Json) -> Json:
@@ -112,7 +140,7 @@ def _windowed(given: Json) -> Json:
     kept = {name: part for name, part in given.items() if name not in ("expected", "tags", "watermarks")}
     if _closes(given):
         return kept
-    window = {"ms": _WINDOW_MS, "type": "first_last"}
+    window = {"ms": ASKED_MS, "type": "first_last"}
     if not given.get("within"):
         return {**kept, "within": window}
     stages = [dict(stage) for stage in given["pattern"]]
@@ -123,151 +151,42 @@ def _windowed(given: Json) -> Json:
     return {**kept, "pattern": stages}
 
 
-# -------------------------------------------------------------------------------------------------- the strategy
+def _floor_reached(found: Finding, stream: KeyStream) -> int:
+    """The floor that both sides have reached where the stream's cuts end; that of the library if ours is no choice."""
+    scenario = found.outcome.scenario
+    ways = [Strategy(scenario.skip, stream, side.bindings).answer(scenario) for side in (_theirs(found), _ours(found))]
+    if ways[0] is None:
+        raise UnprovenError("the strategy does not give the library's answer before the library gives none")
+    return min(way.floor for way in ways if way is not None)
 
 
-@dataclass(frozen=True)
-class _Beginning:
-    """What the library has found after some events: matches, those that wait for a window to close, and runs with the
-    time at which they end."""
-
-    matches: frozenset[Bindings] = frozenset()
-    pending: frozenset[Bindings] = frozenset()
-    runs: frozenset[tuple[Bindings, int]] = frozenset()
-
-    def ended(self, now_ms: int) -> frozenset[tuple[Bindings, int]]:
-        return frozenset(run for run in self.runs if run[1] <= now_ms)
-
-    @staticmethod
-    def of(expected: Answer) -> _Beginning:
-        matches = frozenset(m for m, time_ms in expected.matches if time_ms != _END_MS)
-        return _Beginning(matches, expected.bindings - matches, expected.timeouts)
-
-
-@dataclass(frozen=True)
-class _Way:
-    """How far the strategy has gone on: nothing that starts before `floor` is alive."""
-
-    floor: int = 0
-    withheld: frozenset[Bindings] = frozenset()
-    emitted: frozenset[Bindings] = frozenset()
-    timeouts: frozenset[tuple[Bindings, int]] = frozenset()
-
-
-@dataclass(frozen=True)
-class _Strategy:
-    """A skip strategy on the events of one key, that chooses `wanted` where it has a choice. `place` is the position of
-    each event among them."""
-
-    skip: Mapping[str, Json]
-    place: Mapping[int, int]
-    wanted: frozenset[Bindings]
-
-    def start(self, match: Bindings) -> int:
-        return min(self.place[i] for _, ids in match for i in ids)
-
-    def floor(self, match: Bindings) -> int:
-        """Where a run must start to outlive a match."""
-        kind = self.skip["type"]
-        if kind == "to_next":
-            return self.start(match) + 1
-        if kind == "past_last":
-            return max(self.place[i] for _, ids in match for i in ids) + 1
-        bound = [self.place[i] for i in dict(match).get(self.skip["stage"], ())]
-        return bound[0 if kind == "to_first" else -1] if bound else 0
-
-    def passed(
-        self, way: _Way, new: frozenset[Bindings], alive: set[int], ended: frozenset[tuple[Bindings, int]]
-    ) -> _Way:
-        """The way on when matches have come, runs have ended, and runs with the starts `alive` are alive."""
-        way = replace(
-            way,
-            withheld=way.withheld | {m for m in new if self.start(m) >= way.floor},
-            timeouts=way.timeouts | {run for run in ended if self.start(run[0]) >= way.floor},
-        )
-        while way.withheld:
-            first = min(self.start(m) for m in way.withheld)
-            if any(way.floor <= start < first for start in alive):
-                break
-            way = self._emitted(way, first)
-        return way
-
-    def _emitted(self, way: _Way, first: int) -> _Way:
-        """Matches that start alike come in any order; the one that raises the floor above their start ends them all."""
-        alike = frozenset(m for m in way.withheld if self.start(m) == first)
-        wanted = alike & self.wanted
-        ending = frozenset(m for m in wanted if self.floor(m) > first)
-        if len(ending) > 1 or (not ending and wanted != alike):
-            raise _NoChoiceError
-        floor = max(way.floor, *(self.floor(m) for m in wanted))
-        withheld = frozenset(m for m in way.withheld - alike if self.start(m) >= floor)
-        return replace(way, floor=floor, withheld=withheld, emitted=way.emitted | wanted)
-
-    def answer(self, times_ms: Sequence[int], cuts: Sequence[_Beginning], last_ms: int) -> _Way | None:
-        """The answer that the strategy gives from what there is after each event; None if it cannot choose as wanted.
-        At the end windows close that end before `last_ms`."""
-        try:
-            return self._carried_out(times_ms, cuts, last_ms)
-        except _NoChoiceError:
-            return None
-
-    def _carried_out(self, times_ms: Sequence[int], cuts: Sequence[_Beginning], last_ms: int) -> _Way:
-        way, before, before_ms = _Way(), _Beginning(), -_END_MS
-        for now_ms, after in zip(times_ms, cuts, strict=True):
-            # First time passes, then the event is taken.
-            certain = before.pending & after.matches
-            # A window of a step may be over before the library knows that the run has one.
-            ended = after.ended(now_ms) - before.ended(before_ms)
-            way = self.passed(way, certain, self._alive(before, now_ms, certain), ended)
-            fresh = after.matches - before.matches - certain
-            way = self.passed(way, fresh, self._alive(after, now_ms, frozenset()), frozenset())
-            before, before_ms = after, now_ms
-        certain = before.pending if last_ms > before_ms else frozenset()
-        ended = before.ended(last_ms - 1) - before.ended(before_ms)
-        return self.passed(way, certain, self._alive(before, max(before_ms, last_ms - 1), certain), ended)
-
-    def _alive(self, cut: _Beginning, now_ms: int, certain: frozenset[Bindings]) -> set[int]:
-        runs = {self.start(run) for run, time_ms in cut.runs if time_ms > now_ms}
-        return runs | {self.start(m) for m in cut.pending - certain}
-
-
-def _is_another_choice(found: Finding, given: Json, cuts: Sequence[Scenario]) -> bool:
-    """Whether our matches are a choice of the strategy from the library's runs too. Raises: UnprovenError if the
+def _is_another_choice(found: Finding, streams: Sequence[KeyStream]) -> bool:
+    """Whether our answer is a choice of the strategy from the library's runs too. Raises: UnprovenError if the
     library's own answer is none."""
-    scenario, written = found.outcome.scenario, found.outcome.written
-    assert scenario.expected is not None
-    assert written is not None
-    ours = answer(check_pattern(written), scenario)
-    is_choice, left = True, iter(cuts)
-    for key, events in _by_key(scenario).items():
-        place = {event.id: at for at, event in enumerate(events)}
-        seen = [_Beginning.of(_expected(next(left))) for _ in events]
-        times_ms, last_ms = [event.time_ms for event in events], _last_look_ms(given, scenario, events[-1])
-        theirs, their_timeouts = _of_key(scenario.expected, place)
-        way = _Strategy(scenario.skip, place, theirs).answer(times_ms, seen, last_ms)
-        if way is None or (way.emitted, way.timeouts) != (theirs, their_timeouts):
+    scenario, is_choice = found.outcome.scenario, True
+    for stream in streams:
+        theirs, ours = (_of_key(side, stream.place) for side in (_theirs(found), _ours(found)))
+        way = Strategy(scenario.skip, stream, theirs[0]).answer(scenario)
+        if way is None or (way.emitted, way.timeouts) != theirs:
+            key = stream.events[0].key
             raise UnprovenError(f"{key}: the strategy does not give the library's answer from the library's runs")
-        wanted, _ = _of_key(ours, place)
-        other = _Strategy(scenario.skip, place, wanted).answer(times_ms, seen, last_ms)
-        is_choice = is_choice and other is not None and other.emitted == wanted
+        other = Strategy(scenario.skip, stream, ours[0]).answer(scenario)
+        is_choice = is_choice and other is not None and (other.emitted, other.timeouts) == ours
     return is_choice
 
 
-def _expected(cut: Scenario) -> Answer:
-    assert cut.expected is not None, "beginnings without an answer have been left out"
-    return cut.expected
+def _theirs(found: Finding) -> Answer:
+    assert found.outcome.scenario.expected is not None, "what is proven has been compared"
+    return found.outcome.scenario.expected
 
 
-def _of_key(found: Answer, place: Mapping[int, int]) -> tuple[frozenset[Bindings], frozenset[tuple[Bindings, int]]]:
+def _ours(found: Finding) -> Answer:
+    assert found.outcome.written is not None, "what is proven has been compared"
+    return answer(check_pattern(found.outcome.written), found.outcome.scenario)
+
+
+def _of_key(found: Answer, place: Mapping[int, int]) -> tuple[frozenset[Bindings], frozenset[Ended]]:
     def own(match: Bindings) -> bool:
         return match[0][1][0] in place
 
     return frozenset(filter(own, found.bindings)), frozenset(run for run in found.timeouts if own(run[0]))
-
-
-def chunks(answers: Sequence[Json], sizes: Sequence[int]) -> Iterator[Sequence[Json]]:
-    """Answers to the questions of several findings, finding by finding."""
-    at = 0
-    for size in sizes:
-        yield answers[at : at + size]
-        at += size

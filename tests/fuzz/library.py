@@ -1,0 +1,241 @@
+"""What the library finds in each beginning of a key's events, without skipping → what it answers with a skip strategy.
+
+The library takes events one by one, and looks at the time before the first event of an instant and when a watermark
+wakes it. Only then does a run time out: one that an event leaves with a window that is over is alive until the next
+look, and an event of the same instant may still go on with it. A match is withheld while a run with an earlier start
+is alive. When it is emitted, all that starts before a floor is dropped, runs and withheld matches alike.
+Tested by: tests/fuzz/test_strategy.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from cep.testing.conformance.run import deliveries
+from cep.testing.conformance.scenario import Bindings, Scenario, ScenarioEvent, bindings_of
+
+Json = Any
+# A partial match, and the time that the library gives for its end.
+Ended = tuple[Bindings, int]
+
+END_MS = 2**63 - 1
+# Longer than any stream: the window of a question whose scenario has none.
+ASKED_MS = 10_000_000
+
+
+class _NoChoiceError(Exception):
+    """The strategy emits a match that is not wanted, or must not emit all that are."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The answer to a beginning: `matches` that are certain by then, those that are `pending` until a window closes,
+    and all time-outs up to the end of the stream, each as often as it is reported."""
+
+    matches: frozenset[Bindings]
+    pending: frozenset[Bindings]
+    timeouts: Counter[Ended]
+
+    @staticmethod
+    def of(expected: Json) -> Cut:
+        """From an answer of the library's."""
+        found = [bindings_of(match) for match in expected["matches"]]
+        certain = frozenset(m for m, at in zip(found, expected["match_ts"], strict=True) if at != END_MS)
+        timeouts = Counter((bindings_of(one["m"]), int(one["ts"])) for one in expected["timeouts"])
+        return Cut(certain, frozenset(found) - certain, timeouts)
+
+
+NOTHING = Cut(frozenset(), frozenset(), Counter())
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The window of the whole and the step time of the last stage; 0: there is none."""
+
+    whole_ms: int
+    last_step_ms: int
+
+    @staticmethod
+    def of(given: Json) -> Windows:
+        """Of a scenario: the library takes the shortest one for the whole."""
+        windows = [given.get("within") or {}, *(stage.get("within", {}) for stage in given["pattern"])]
+        whole = [w["ms"] for w in windows if w.get("type") == "first_last" and w["ms"] > 0]
+        last = [w for w in (windows[0], windows[-1]) if w.get("type") == "prev_curr"]
+        return Windows(min(whole, default=0), last[0]["ms"] if last else 0)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """The library takes event number `event` of a key; or it `looks` at the time, before that event or, if there is
+    none, because a watermark wakes it."""
+
+    now_ms: int
+    event: int | None
+    looks: bool
+
+
+@dataclass(frozen=True)
+class KeyStream:
+    """The events of a key in the order in which they are looked at, and what the library finds in each beginning, or in
+    those up to where it does not answer."""
+
+    events: Sequence[ScenarioEvent]
+    cuts: Sequence[Cut]
+    windows: Windows
+
+    @cached_property
+    def place(self) -> Mapping[int, int]:
+        """The position of each event by its id."""
+        return {event.id: at for at, event in enumerate(self.events)}
+
+    def starts(self, at: int) -> bool:
+        """Whether something starts with event number `at`."""
+        cut, event_id = self.cuts[at], self.events[at].id
+        found = [*cut.matches, *cut.pending, *(run for run, _ in cut.timeouts)]
+        return any(first_of(run, self.place) == self.place[event_id] for run in found)
+
+    def moments(self, scenario: Scenario) -> Iterator[Moment]:
+        """What happens to the key, before the first event without a cut. A watermark wakes the library if it releases
+        events of the key, or passes the window of what has started."""
+        own, taken, timers = self.place, 0, set[int]()
+        for released, watermark_ms in deliveries(scenario):
+            now_ms, has_started = -END_MS, False
+            count = sum(event.id in own for _, event in released)
+            for at in range(taken, taken + count):
+                if at == len(self.cuts):
+                    return
+                if self.events[at].time_ms != now_ms:
+                    now_ms = self.events[at].time_ms
+                    yield Moment(now_ms, at, looks=True)
+                yield Moment(now_ms, at, looks=False)
+                has_started = has_started or self.starts(at)
+                if has_started and self.windows.whole_ms:
+                    timers.add(now_ms + self.windows.whole_ms)
+            taken += count
+            if count or any(timer <= watermark_ms for timer in timers):
+                yield Moment(watermark_ms, None, looks=True)
+            timers = {timer for timer in timers if timer > watermark_ms}
+
+    def end_ms(self, run: Ended) -> int:
+        """When a run is over: the library names the step's time if both are over when it looks."""
+        if self.windows.whole_ms:
+            return min(run[1], self._first_ms(run[0]) + self.windows.whole_ms)
+        return run[1] if run[1] < ASKED_MS else END_MS + 1
+
+    def named_ms(self, run: Ended, now_ms: int) -> int:
+        """The time that the library gives for a run that is over by now."""
+        return run[1] if run[1] <= now_ms else self.end_ms(run)
+
+    def certain_ms(self, match: Bindings) -> int:
+        """When a match that waits for a window to close is certain."""
+        latest_ms = max(self.events[self.place[i]].time_ms for _, ids in match for i in ids)
+        ends = [self._first_ms(match) + self.windows.whole_ms] * bool(self.windows.whole_ms)
+        return min([*ends, *[latest_ms + self.windows.last_step_ms] * bool(self.windows.last_step_ms)], default=END_MS)
+
+    def _first_ms(self, run: Bindings) -> int:
+        return self.events[first_of(run, self.place)].time_ms
+
+
+def first_of(run: Bindings, place: Mapping[int, int]) -> int:
+    """The position of the first event that is bound."""
+    return min(place[i] for _, ids in run for i in ids)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How far the strategy has gone on: nothing that starts before `floor` is alive."""
+
+    floor: int = 0
+    withheld: frozenset[Bindings] = frozenset()
+    emitted: frozenset[Bindings] = frozenset()
+    timeouts: frozenset[Ended] = frozenset()
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """A skip strategy on the events of one key, which chooses `wanted` where it has a choice."""
+
+    skip: Mapping[str, Json]
+    stream: KeyStream
+    wanted: frozenset[Bindings]
+
+    def answer(self, scenario: Scenario) -> Way | None:
+        """What the library answers for the key, as far as the cuts go; None if it cannot choose as wanted."""
+        try:
+            return self._carried_out(scenario)
+        except _NoChoiceError:
+            return None
+
+    def _carried_out(self, scenario: Scenario) -> Way:
+        way, cut, seen = Way(), NOTHING, frozenset[Bindings]()
+        alive, gone, reported = Counter[Ended](), Counter[Ended](), Counter[Ended]()
+        for moment in self.stream.moments(scenario):
+            ended = Counter[Ended]()
+            if moment.looks:
+                new = self._certain(cut, moment) - seen
+                ended = Counter({run: n for run, n in alive.items() if self.stream.end_ms(run) <= moment.now_ms})
+                alive, gone = alive - ended, gone + ended
+            else:
+                assert moment.event is not None, "what does not look takes an event"
+                cut = self.stream.cuts[moment.event]
+                # Without watermarks, as the library was asked, it has looked at this event's time.
+                reported, gone = reported + self._named(gone, moment), Counter()
+                new, alive = cut.matches - seen, cut.timeouts - reported
+            seen |= new
+            starts = {self._start(run) for run in (*(run for run, _ in alive), *(cut.pending - seen))}
+            way = self._passed(way, new, starts, frozenset(self._named(ended, moment)))
+        return way
+
+    def _named(self, runs: Counter[Ended], moment: Moment) -> Counter[Ended]:
+        found = Counter[Ended]()
+        for run, count in runs.items():
+            found[run[0], self.stream.named_ms(run, moment.now_ms)] += count
+        return found
+
+    def _certain(self, cut: Cut, moment: Moment) -> frozenset[Bindings]:
+        """The pending matches that a look makes certain; before an event the library has shown which."""
+        if moment.event is not None:
+            return cut.pending & self.stream.cuts[moment.event].matches
+        return frozenset(m for m in cut.pending if self.stream.certain_ms(m) <= moment.now_ms)
+
+    def _passed(self, way: Way, new: frozenset[Bindings], alive: set[int], ended: frozenset[Ended]) -> Way:
+        """The way on when matches have come, runs have ended, and runs with the starts `alive` are alive."""
+        way = replace(
+            way,
+            withheld=way.withheld | {m for m in new if self._start(m) >= way.floor},
+            timeouts=way.timeouts | {run for run in ended if self._start(run[0]) >= way.floor},
+        )
+        while way.withheld:
+            first = min(self._start(m) for m in way.withheld)
+            if any(way.floor <= start < first for start in alive):
+                break
+            way = self._emitted(way, first)
+        return way
+
+    def _emitted(self, way: Way, first: int) -> Way:
+        """Matches that start alike come in any order; the one that raises the floor above their start ends them all."""
+        alike = frozenset(m for m in way.withheld if self._start(m) == first)
+        wanted = alike & self.wanted
+        ending = frozenset(m for m in wanted if self._floor(m) > first)
+        if len(ending) > 1 or (not ending and wanted != alike):
+            raise _NoChoiceError
+        floor = max(way.floor, *(self._floor(m) for m in wanted))
+        withheld = frozenset(m for m in way.withheld - alike if self._start(m) >= floor)
+        return replace(way, floor=floor, withheld=withheld, emitted=way.emitted | wanted)
+
+    def _start(self, run: Bindings) -> int:
+        return first_of(run, self.stream.place)
+
+    def _floor(self, match: Bindings) -> int:
+        """Where a run must start to outlive a match."""
+        kind, place = self.skip["type"], self.stream.place
+        if kind == "to_next":
+            return self._start(match) + 1
+        if kind == "past_last":
+            return max(place[i] for _, ids in match for i in ids) + 1
+        bound = [place[i] for i in dict(match).get(self.skip["stage"], ())]
+        return bound[0 if kind == "to_first" else -1] if bound else 0
