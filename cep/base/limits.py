@@ -111,6 +111,12 @@ LIST_ELEMENTS_MAX = 10_000  # of one list of declared state, which is written wh
 # Time buckets that one read of a state cleaned in compaction looks into. It starts with 6; a longer TTL needs more.
 TTL_BUCKETS_MAX = 64
 
+# A long window is kept by stretches of time, panes, of which it reaches into one more than this. Its far edge is
+# rounded outwards to a pane: by 1.6 % of the window at most.
+HISTORY_PANES = 64
+# Different values that `approx_distinct` counts exactly. Past it the least this many hashes stand for all: a standard
+# error of 1 / sqrt(1 022), 3.1 %, in 8 kB of hashes.
+DISTINCT_HASHES_MAX = 1_024
 # Past events of one history on one key (or sub-key) that its value is worked out from: the newest ones of its window.
 # Memory of a busy key, some tens of bytes an event; past this older events are left out, `histories_folded` counts the
 # values that lack some.

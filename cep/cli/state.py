@@ -90,8 +90,9 @@ def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
     Console(highlight=False).print(table)
     for share in past:
         printed(
-            f"histories by {','.join(share.domain)}: {share.events:,} past events, {share.size:,} bytes in "
-            f"{share.segments:,} segments; {share.keys:,} keys, {share.head_size:,} bytes in {share.pages:,} heads"
+            f"histories by {','.join(share.domain)}: {share.events:,} past events, {share.panes:,} rows of panes, "
+            f"{share.size:,} bytes in {share.segments:,} segments; {share.keys:,} keys, "
+            f"{share.head_size:,} bytes in {share.pages:,} heads"
         )
 
 
@@ -107,7 +108,8 @@ def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: boo
 
 
 def _print_past(past: KeyPast) -> None:
-    printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events")
+    panes = f", {past.panes_count:,} rows of panes" if past.panes_count else ""
+    printed(f"histories by {','.join(past.domain)}, at {past.clock}: {past.events_count:,} past events{panes}")
     for history, value in past.tallies:
         printed(f"    {history} is {value:,}")
     left_out = past.events_count - len(past.events)

@@ -24,6 +24,7 @@ from cep.engine.history_reach import Reached, kept_for, reach
 from cep.engine.history_rows import concat_rows, sort_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, span_codes, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
+from cep.engine.panes import appended_panes, panes_of_keys, without_strange_panes
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lists.timeline import Lists
 from cep.nfa.histories import HistoryPlan
@@ -66,6 +67,7 @@ def look_back(
     if not len(new.batch):
         return Past({}, {}, histories, np.zeros(0, np.int64))
     clock_ms = max(watermark_ms, histories.clock_max_ms)
+    histories = without_strange_panes(plan, histories)
     reached = reach(plan, histories, known.keys, new, clock_ms)
     new = replace(new, keys_count=len(reached.keys))
     touched = np.zeros(new.keys_count, bool)
@@ -75,7 +77,8 @@ def look_back(
     asked_pinned = pinned.take(np.flatnonzero(own))
     stored = concat_rows([asked_pinned, reached.rows])
     table = build_table(plan, lists, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
-    asked = Asked(table, reached, _of_call(histories, known, new.keys_count))
+    panes = panes_of_keys(histories, reached.keys, touched)
+    asked = Asked(table, reached, _of_call(histories, known, new.keys_count), panes)
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
@@ -96,11 +99,12 @@ def look_back(
         span_ms = spans_after(plan, table, asked)
         longer = _kept_longer(reached, table, span_ms)
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
-        segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms))
-        facts = PageFacts()
+        in_panes = appended_panes(plan, asked.panes_after(plan.panes.values()), reached.keys, watermark_ms)
+        segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *in_panes)
+        facts = PageFacts(panes=frozenset(plan.panes))
         if reached.is_carried:
             carried = reached.carried - pinned_now.crowded - tallied.crowded
-            facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried)
+            facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
         found = Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallied.by_key, tallied.by_sub_key)
         after = _with_keys(reached.keys, found)
     return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped)

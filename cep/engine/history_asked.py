@@ -3,13 +3,14 @@
     count, sum, avg, stddev     tallies that are carried (tallies.py, sub_tallies.py); of floats: of their windows
     min, max, distinct          two pointers over what is pinned (kernels/histories.py)
     median, percentile          two pointers over their windows
+    approx_distinct, …          panes (panes.py)
 
 Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +20,7 @@ from cep.engine.calendar import opens_ms
 from cep.engine.history_reach import Reached
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
+from cep.engine.panes import NO_PANES, PaneRows, Woven, codes_of, concat_panes, opens_pane, pane_of, values_of, woven
 from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
 from cep.engine.tallies import TALLY_WIDTH, Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
@@ -44,14 +46,21 @@ class Tallied:
 class Asked:
     """Answers the histories of a table; what several of them need is worked out once."""
 
-    def __init__(self, table: HistoryTable, reached: Reached | None = None, before: Tallied | None = None) -> None:
+    def __init__(
+        self,
+        table: HistoryTable,
+        reached: Reached | None = None,
+        before: Tallied | None = None,
+        panes: PaneRows = NO_PANES,
+    ) -> None:
         self.table = table
         self._reached = reached
         self._before = Tallied() if before is None else before
+        self._panes = panes
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
         self.overflows = self.folded = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
-        self._members: dict[tuple[int, int, tuple[int, ...], str], UInt8] = {}
+        self._members: dict[object, UInt8] = {}
         self._windows: dict[object, Members] = {}
 
     def values(self, history: HistoryColumn) -> tuple[Int64, UInt8, bool]:
@@ -70,7 +79,8 @@ class Asked:
         and the first the first."""
         table = self.table
         value = -1 if history.expr.fn in _OF_ONE_EVENT else history.value
-        key = (history.member, value, history.by, history.identity if self._is_pinned(history) else "")
+        pinned = history.identity if self._is_pinned(history) else ""
+        key = (history.member, value, history.by, pinned, history.panes)
         if key not in self._members:
             mask = table.member(history.member)
             mask &= self._is_looked_at(history)
@@ -82,9 +92,12 @@ class Asked:
     def _is_looked_at(self, history: HistoryColumn) -> np.ndarray:
         """What few events decide looks at pinned events, everything else at those of segments.
 
-        Of pages that did not know such a history it looks at both: there is no pinned event for it yet.
+        Of pages that did not know such a history it looks at both: there is no pinned event for it yet. What is kept in
+        panes looks at events that are in none yet.
         """
         table, reached = self.table, self._reached
+        if history.is_approximate:
+            return self._is_in_no_pane(history)
         is_pinned = self._is_pinned(history)
         found: np.ndarray = (table.is_pinned == is_pinned) | (table.new_at >= 0)
         if is_pinned and reached is not None and reached.is_strange.any():
@@ -97,12 +110,22 @@ class Asked:
     def _is_pinned(self, history: HistoryColumn) -> bool:
         return history.is_single or (history.is_sparse and self.is_carried(history))
 
+    def _is_in_no_pane(self, history: HistoryColumn) -> np.ndarray:
+        table, reached = self.table, self._reached
+        found: np.ndarray = table.new_at >= 0
+        if reached is not None and reached.is_strange.any():
+            old = table.old_rows
+            page = reached.page[table.source[old] - table.pinned_count]
+            found[old] = np.array([history.panes not in fact.panes for fact in reached.facts])[page]
+        return found
+
     def windows(self, history: HistoryColumn) -> Members:
         expr, table = history.expr, self.table
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         is_pinned = self._is_pinned(history)
-        limit = _NO_LIMIT if is_pinned or self._is_tallied(history) else history.events_max
+        is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history)
+        limit = _NO_LIMIT if is_unlimited else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         key = (
@@ -113,6 +136,7 @@ class Asked:
             previous,
             limit,
             history.identity if is_pinned else "",
+            history.panes,
         )
         if key not in self._windows:
             segment, order = table.segments(history.by)
@@ -120,7 +144,8 @@ class Asked:
             members = np.empty(len(order), np.int64)
             lows, highs, at = (np.empty(count, np.int64) for _ in range(3))
             folded = np.zeros(count, np.uint8)
-            opens = opens_ms(expr.window, table.time[table.new_rows])
+            times = table.time[table.new_rows]
+            opens = opens_pane(history, times) - 1 if history.is_approximate else opens_ms(expr.window, times)
             found = kernels.find_windows(
                 order, segment, self.member(history), table.new_at, table.time, opens, previous, limit,
                 members, lows, highs, at, folded,
@@ -190,11 +215,31 @@ class Asked:
         values = table.columns[history.value, rows] if history.value >= 0 else np.zeros(len(rows), np.int64)
         return Moves(windows.segment[rows], values, enters.astype(np.int64), leaves.astype(np.int64), gone)
 
+    # ---------------------------------------------------------------------------------------------------- panes
+
+    def _woven(self, history: HistoryColumn) -> Woven:
+        """The panes of a history, the members that are in none yet, and windows in their order."""
+        table, windows = self.table, self.windows(history)
+        values, times = table.columns[history.value, windows.rows], table.time[windows.rows]
+        ones = np.ones(len(values), np.int64)
+        codes = codes_of(history, values, table.texts)
+        members = PaneRows(table.key[windows.rows], ones * history.panes, pane_of(history, times), codes, ones)
+        new = table.new_rows[windows.at]
+        old = self._panes.take(self._panes.of == history.panes)
+        return woven(old, members, table.key[new], opens_pane(history, table.time[new]), windows.highs)
+
+    def panes_after(self, histories: Iterable[HistoryColumn]) -> PaneRows:
+        """What has come into the panes of these histories in the call."""
+        found = [self._woven(history) for history in histories]
+        return concat_panes([each.rows.take(each.members) for each in found])
+
     # ------------------------------------------------------------------------------------------------ functions
 
     def _ordered(self, history: HistoryColumn, windows: Members) -> tuple[Int64, UInt8]:
         """Values and null flags in the order of the windows."""
         expr = history.expr
+        if history.is_approximate:
+            return values_of(history, self._woven(history))
         lows, highs = windows.lows, windows.highs
         found = self._tallied(history, windows) if self._is_tallied(history) else None
         counts = highs - lows if found is None else found[:, 0]

@@ -17,6 +17,7 @@ from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
+from cep.engine.panes import joined_panes
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import NO_LISTS
@@ -25,6 +26,13 @@ from cep.nfa.histories import HistoryPlan
 
 def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
     """What is to be kept of one page after a micro-batch that has reached it."""
+    panes = joined_panes(plan, [segment for segment in histories.segments if segment.is_panes], watermark_ms)
+    events = tuple(segment for segment in histories.segments if not segment.is_panes)
+    found = _tended_events(plan, replace(histories, segments=events), watermark_ms)
+    return replace(found, segments=(*found.segments, *panes))
+
+
+def _tended_events(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
     found = compacted(histories, plan.kept_names, watermark_ms)
     most = sum(segment.most for segment in found.segments)
     if most <= plan.events_max + 1 + max(found.loose, plan.events_max // 4):
@@ -67,7 +75,7 @@ def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray) -> np.ndarray:
     marked = np.zeros(len(table.time), np.uint8)
     asked, always = Asked(table), np.full(len(table.time), -(2**62), np.int64)
     for history in plan.histories:
-        if not history.is_single:
+        if not history.is_single and not history.is_approximate:
             segment, order = table.segments(history.by)
             members = order[asked.member(history)[order] != 0]
             _mark(members, segment, table, always, history.events_max, marked)

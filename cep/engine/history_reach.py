@@ -59,23 +59,25 @@ class Reached:
 
 def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvents, clock_ms: int) -> Reached:
     """What is looked at of the past in a call after which the clock stands at `clock_ms`."""
-    pages = sorted({segment.page for segment in histories.segments})
+    segments = [segment for segment in histories.segments if not segment.is_panes]
+    pages = sorted({segment.page for segment in segments})
     facts = tuple(histories.facts_of(page) for page in pages)
     most = dict.fromkeys(pages, int(np.bincount(new.key).max()))
-    for segment in histories.segments:
+    for segment in segments:
         most[segment.page] += segment.most
     is_carried = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
     crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
     carried = plan.carried - crowded if is_carried else frozenset()
-    is_known = (plan.identities <= fact.identities and carried <= fact.carried for fact in facts)
-    is_strange = np.array([is_carried and not known for known in is_known], bool)
+    is_known = [plan.identities <= fact.identities and carried <= fact.carried for fact in facts]
+    has_panes = [plan.panes.keys() <= fact.panes for fact in facts]
+    is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
-    whole = [h for h in plan.histories if not (h.is_single or h.carried in carried)]
+    whole = [h for h in plan.histories if not (h.is_single or h.is_approximate or h.carried in carried)]
     back_ms = min((int(opens_ms(h.expr.window, ends)[0]) for h in whole), default=first_ms)
     edges = list(_edges(plan, carried, facts, ends))
     opened: list[tuple[Segment, int]] = []
-    for segment in histories.segments:
+    for segment in segments:
         page = pages.index(segment.page)
         leaving = any(segment.first_ms <= high and segment.last_ms > lows[page] for lows, high in edges)
         if is_strange[page] or leaving or segment.last_ms > back_ms:

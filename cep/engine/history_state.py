@@ -3,7 +3,8 @@
     Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and those
                │                       of a window that still can (`min`, `max`, `distinct`)
                ├─ tallies              counts and sums of windows as they stand at the page's clock (tallies.py)
-               └─ segments             events in the order in which they came; each is loaded when a window needs it
+               └─ segments             events in the order in which they came; each is loaded when a window needs it;
+                                       and panes of long windows (panes.py)
 
 A micro-batch adds one small segment and leaves the others as they are, so what it writes does not depend on how long
 windows are. `compacted` joins small segments to larger ones: an event is written anew once for each of three sizes.
@@ -48,6 +49,7 @@ class Segment:
     `spans` counts its events by `HistoryRows.span`, `most` are those of its busiest key. `kept` None: in memory only.
 
     `page` is the number of the page that it belongs to in the call that is under way, -1 if that is not decided yet.
+    `is_panes`: its rows are panes (panes.py), not events.
     """
 
     first_ms: int
@@ -58,6 +60,7 @@ class Segment:
     load: Callable[[], Block]
     kept: Kept | None = None
     page: int = -1
+    is_panes: bool = False
 
     def __len__(self) -> int:
         return sum(self.spans.values())
@@ -77,13 +80,15 @@ class Segment:
 class PageFacts:
     """Of a page: the time at which its tallies stand, for which histories its events are kept, and what is `carried`:
     tallies, and sparse histories, of which all events that can still decide are pinned. What is `crowded` would be
-    larger than it is worth, so that windows are looked at instead.
+    larger than it is worth, so that windows are looked at instead. `panes`: of what it has had panes ever since it
+    exists, or since they are asked for.
     """
 
     clock_ms: int = TIME_MS_MIN
     identities: frozenset[str] = frozenset()
     carried: frozenset[str] = frozenset()
     crowded: frozenset[str] = frozenset()
+    panes: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,8 @@ class Histories:
         return max((fact.clock_ms for fact in self.pages.values()), default=self.facts.clock_ms)
 
     def __len__(self) -> int:
-        return len(self.pinned) + sum(len(segment) for segment in self.segments)
+        """How many events are kept."""
+        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.is_panes)
 
 
 def span_code(span_ms: int) -> int:
@@ -154,7 +160,9 @@ def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
     if not parts:
         return Histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # they may stand at different times
-        parts = [(page, untallied(part)) for page, part in parts]
+        panes = [part.facts.panes for _, part in parts if part]
+        facts = PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
+        parts = [(page, replace(untallied(part), facts=facts)) for page, part in parts]
     offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
     pinned = [
         part.pinned.of_keys(part.pinned.key + np.int32(at)) for (_, part), at in zip(parts, offsets[:-1], strict=True)
@@ -183,7 +191,7 @@ def _tally(part: Histories, name: str) -> Int64:
 
 def untallied(part: Histories) -> Histories:
     """Without tallies: they are begun anew from the kept events."""
-    return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(), pages={})
+    return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(panes=part.facts.panes), pages={})
 
 
 def keys_of(histories: Histories) -> pa.Array:
@@ -212,7 +220,7 @@ def partition_histories(
             continue
         block = segment.load()
         for at, own in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[at].append(segment_of(own, segment.span_ms, pages[at]))
+            segments[at].append(replace(segment_of(own, segment.span_ms, pages[at]), is_panes=segment.is_panes))
     found = [Histories(segments=tuple(own), loose=histories.loose, facts=histories.facts) for own in segments]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))
@@ -254,7 +262,7 @@ def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> li
 
 def compacted(histories: Histories, columns: Collection[str], watermark_ms: int) -> Histories:
     """The same with fewer segments where many small ones have come together, without what nobody asks for in those
-    that are written anew; `columns` are what rules read now. All segments are of one page.
+    that are written anew; `columns` are what rules read now. All segments are of one page, and of events.
     """
     segments = list(histories.segments)
     start = _joined_from([len(segment) for segment in segments])

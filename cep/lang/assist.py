@@ -22,6 +22,8 @@ _NOT_OFFERED = frozenset(("true", "false", "null"))
 
 FUNCTION_TEXTS: dict[str, str] = {
     "abs": "abs(x): without its sign",
+    "approx_distinct": "approx_distinct(transaction.merchant_id over 90 d): different values, 3 % off, in little state",
+    "approx_percentile": "approx_percentile(transaction.amount over 90 d, 95): 1 % off, in little state",
     "asin": "asin(x): in radians, null beyond 1",
     "avg": "avg(x.field): mean of the events bound to x; of past events `avg(transaction.amount over 1 h)`",
     "ceil": "ceil(x): the least whole number that is not below x",

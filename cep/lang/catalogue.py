@@ -222,6 +222,12 @@ CATALOGUE: dict[str, Entry] = {
         "`over 1 h` is the last hour with the event under test, `over previous 30 d` leaves that event out, `over day "
         'in "Europe/Paris"` is since midnight there; also hour, week, month and year.',
     ),
+    "CEP319": Entry(
+        "approximate where only the exact form is kept",
+        "`approx_distinct` and `approx_percentile` keep a 64th of their window at a time in few bytes. Such panes are "
+        "of the key and of a length of time, `over 90 d`: there are none for a sub-key (`by`) or a calendar unit "
+        "(`over month`). `distinct` and `percentile` can say both, exactly, and keep each event.",
+    ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",

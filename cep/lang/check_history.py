@@ -31,11 +31,14 @@ from cep.lang.syntax import (
 from cep.lang.types import BOOL, DURATION, FLOAT, INT, is_ordered
 
 FUNCTIONS: dict[str, HistoryFn] = {name: name for name in get_args(HistoryFn)}
-ONLY_HISTORY = ("exists", "first_seen", "median", "percentile")
+ONLY_HISTORY = ("exists", "first_seen", "median", "percentile", "approx_distinct", "approx_percentile")
+APPROXIMATE = "approx_"  # what the names of approximate functions begin with
 UNITS: dict[str, CalendarUnit] = {unit: unit for unit in get_args(CalendarUnit)}
 _OF_ONE_EVENT = ("first", "last")
 _WITHOUT_WINDOW = (*_OF_ONE_EVENT, "exists", "first_seen")
 _WITHOUT_FIELD = ("count", "exists")
+_OF_PERCENT = ("percentile", "approx_percentile")
+_COUNTS = ("count", "distinct", "approx_distinct")
 
 
 def is_event_type(node: object, scope: Scope) -> bool:
@@ -65,6 +68,8 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
     window = None if node.window is None else _window(checker, node.window, scope)
     if node.window is not None and window is None:
         return None
+    if not _has_panes(checker, node, window, scope):
+        return None
     found = _argument(checker, node, fn, scope, field)
     if found is None:
         return None
@@ -76,7 +81,7 @@ def history(checker: Checker, node: HistorySyntax, scope: Scope, field: Member |
     if not _sub_key(checker, node, event_type, scope):
         return None
     percent = _percent(checker, node, fn, scope)
-    if percent is None and fn == "percentile":
+    if percent is None and fn in _OF_PERCENT:
         return None
     result = _result(checker, node, fn, argument, scope)
     if result is None:
@@ -137,6 +142,17 @@ def _window(checker: Checker, node: HistoryWindowSyntax, scope: Scope) -> Histor
     fix = nearest_fix(bound.name, known, bound.span)
     checker.collector.add("CEP318", message, bound.span, did_you_mean(bound.name, known), scope.labels(), fix)
     return None
+
+
+def _has_panes(checker: Checker, node: HistorySyntax, window: HistoryWindow | None, scope: Scope) -> bool:
+    """Is it exact, or is what is approximate kept by panes of a window that begins anywhere, and by the key alone?"""
+    if not node.name.startswith(APPROXIMATE) or (not node.by and window is not None and window.calendar is None):
+        return True
+    exact = node.name.removeprefix(APPROXIMATE)
+    what = f"by `{node.by[0].name}`" if node.by else "over a unit of the calendar"
+    help_line = f"write `{exact}`, which is exact, or a length of time like `over 90 d` without `by`"
+    checker.collector.add("CEP319", f"`{node.name}` cannot be {what}", node.span, help_line, scope.labels())
+    return False
 
 
 # ----------------------------------------------------------------------------------------------------- argument
@@ -250,9 +266,9 @@ def _sub_key(checker: Checker, node: HistorySyntax, event_type: EventType, scope
 
 
 def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope) -> Const | Param | None:
-    wanted = 1 if fn == "percentile" else 0
+    wanted = 1 if fn in _OF_PERCENT else 0
     if len(node.extra) != wanted:
-        more = "the field and a number, `percentile(t.amount over 30 d, 95)`" if wanted else "one argument"
+        more = f"the field and a number, `{fn}(t.amount over 30 d, 95)`" if wanted else "one argument"
         checker.collector.add("CEP307", f"`{fn}` takes {more}", node.span, "", scope.labels())
         return None
     if not wanted:
@@ -270,7 +286,7 @@ def _percent(checker: Checker, node: HistorySyntax, fn: HistoryFn, scope: Scope)
 
 
 def _result(checker: Checker, node: HistorySyntax, fn: HistoryFn, argument: Expr | None, scope: Scope) -> Type | None:
-    if fn in ("count", "distinct"):
+    if fn in _COUNTS:
         return INT
     if fn == "exists":
         return BOOL

@@ -171,7 +171,7 @@ CALENDAR_MS_MAX: dict[CalendarUnit, int] = {
 }
 HistoryFn = Literal[
     "count", "sum", "avg", "min", "max", "stddev", "distinct", "median", "percentile", "first", "last", "exists",
-    "first_seen",
+    "first_seen", "approx_distinct", "approx_percentile",
 ]  # fmt: skip
 
 
@@ -199,7 +199,9 @@ class History:
     time since the key first had the value that `by` has now, 0 if that is now. `last` has the field as its argument.
     Of no events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
     Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
-    nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100.
+    nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100. `approx_distinct` and
+    `approx_percentile` are like those without `approx_`, of whole panes at the far edge and with an error
+    (engine/sketches.py).
     """
 
     fn: HistoryFn

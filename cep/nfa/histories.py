@@ -16,7 +16,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from cep.base.limits import HISTORY_EVENTS_MAX, TIME_MS_MAX
+from cep.base.limits import HISTORY_EVENTS_MAX, HISTORY_PANES, TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
@@ -35,6 +35,7 @@ class HistoryColumn:
 
     `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
     same tally (engine/tallies.py), "" for those that are from none. One of spreads ends in `SQUARES`.
+    `panes` is the same for those of the same panes (engine/panes.py), 0 for those of none.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
@@ -49,6 +50,24 @@ class HistoryColumn:
     events_max: int
     identity: str
     tally: str
+    panes: int
+
+    @property
+    def is_approximate(self) -> bool:
+        """Whether it is worked out from panes alone."""
+        return _is_approximate(self.expr)
+
+    @property
+    def pane_ms(self) -> int:
+        """How long the panes of its window are."""
+        assert self.expr.window is not None, "panes are of windows"
+        assert isinstance(self.expr.window.ms, int), "panes are of lengths of time"
+        return -(-self.expr.window.ms // HISTORY_PANES)
+
+    @property
+    def panes_span_ms(self) -> int:
+        """How long after the beginning of a pane it may be asked for at most."""
+        return self.span_ms + self.pane_ms
 
     @property
     def is_single(self) -> bool:
@@ -104,7 +123,8 @@ class HistoryPlan:
     def span_max_ms(self) -> int:
         """How long after an event of a segment it may be asked for at most; 0 if none is kept."""
         spans = [history.span_ms for history in self.histories if not history.is_single]
-        return max([*spans, *self.retained_ms.values()], default=0)
+        of_panes = [history.panes_span_ms for history in self.histories if history.panes]
+        return max([*spans, *of_panes, *self.retained_ms.values()], default=0)
 
     @property
     def kept(self) -> tuple[Column, ...]:
@@ -114,14 +134,18 @@ class HistoryPlan:
     @property
     def events_max(self) -> int:
         """How many of the newest events of a key can decide the value of one of its histories."""
-        return max(
-            (history.events_max for history in self.histories if not history.is_single), default=HISTORY_EVENTS_MAX
-        )
+        of_events = (h for h in self.histories if not h.is_single and not h.is_approximate)
+        return max((history.events_max for history in of_events), default=HISTORY_EVENTS_MAX)
 
     @property
     def identities(self) -> frozenset[str]:
         """Of its histories."""
         return frozenset(history.identity for history in self.histories)
+
+    @property
+    def panes(self) -> Mapping[int, HistoryColumn]:
+        """Of each number of panes a history that is worked out from them."""
+        return {history.panes: history for history in self.histories if history.panes}
 
     @property
     def carried(self) -> frozenset[str]:
@@ -208,6 +232,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 1 if _is_single(expr) else events_max,
                 _digest(expr),
                 _tally(expr),
+                _panes(expr),
             )
             for number, expr, member, value in found
         ),
@@ -230,6 +255,18 @@ def _tally(expr: History) -> str:
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
     alike = replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False))
     return _digest(alike) + SQUARES * (expr.fn == "stddev")
+
+
+def _is_approximate(expr: History) -> bool:
+    return expr.fn in ("approx_distinct", "approx_percentile")
+
+
+def _panes(expr: History) -> int:
+    """What is kept for it in panes: the same whatever the percentage, and whether or not the event itself counts."""
+    if not _is_approximate(expr) or expr.window is None:
+        return 0
+    kept = replace(expr, percent=None, window=replace(expr.window, previous=False))
+    return int(_digest(kept)[:15], 16) + 1
 
 
 def _digest(expr: History) -> str:

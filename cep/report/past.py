@@ -29,12 +29,14 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """What is kept of the past for the rules of a key domain. `size` is bytes of segments, `head_size` of heads."""
+    """What is kept of the past for the rules of a key domain. `size` is bytes of segments, `head_size` of heads;
+    `panes` are rows of panes, what approximate functions keep instead of events."""
 
     domain: KeyDomain
     pages: int
     keys: int
     events: int
+    panes: int
     segments: int
     size: int
     head_size: int
@@ -42,26 +44,29 @@ class PastShare:
 
 @dataclass(frozen=True, slots=True)
 class KeyPast:
-    """What is kept of a key's past: by history its value at `clock`, and past events, oldest first."""
+    """What is kept of a key's past: by history its value at `clock`, past events, oldest first, and rows of panes."""
 
     domain: KeyDomain
     clock: str
     tallies: tuple[tuple[str, int | float], ...]
     events_count: int
     events: tuple[dict[str, Any], ...]
+    panes_count: int
 
 
 def past_held(pasts: Iterable[StoredPast]) -> tuple[PastShare, ...]:
     """Count, by key domain. Keys are those with a carried sum or a pinned event. Raises: StateError."""
     found: dict[KeyDomain, PastShare] = {}
     for past in pasts:
-        known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0))
+        known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
+        panes = sum(len(segment) for segment in histories.segments if segment.is_panes)
         found[past.domain] = replace(
             known,
             pages=known.pages + 1,
             keys=known.keys + len(histories.keys),
             events=known.events + len(histories),
+            panes=known.panes + panes,
             segments=known.segments + len(histories.segments),
             size=known.size + sum(s.kept.size for s in histories.segments if s.kept),
             head_size=known.head_size + len(past.head),
@@ -77,14 +82,15 @@ def past_of_key(
         histories = decode_head(past.head, _loader(past))
         for program in (level[past.domain] for level in programs if past.domain in level):
             rows = [_of_key(Block(histories.keys, histories.pinned), key)]
-            rows += [_of_key(segment.load(), key) for segment in histories.segments]
+            rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.is_panes]
+            panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.is_panes)
             events = sorted((e for part in rows for e in _events(part, program)), key=lambda e: e["event_time"])
             unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
             tallies = tuple(_tallies(histories, key, program))
-            if unique or tallies:
+            if unique or tallies or panes:
                 clock_ms = histories.facts.clock_ms
                 clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
-                yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]))
+                yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), panes)
 
 
 def _unread(kept: Kept) -> Block:

@@ -7,10 +7,11 @@ Tested by: tests/report/test_plan.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from cep.base.limits import PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
+from cep.base.limits import DISTINCT_HASHES_MAX, HISTORY_PANES, PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
 from cep.base.schema import Schema
 from cep.engine.tallies import TALLY_WIDTH
 from cep.lang.bind import bind
@@ -29,6 +30,14 @@ _SLOT_BYTES = 8
 _EVENT_FIXED_SLOTS = 6
 # The key's number, type, time and span of a past event in a segment.
 _PAST_FIXED_BYTES = 15
+# The same of a pane, and what it is of, a code and its weight.
+PANE_ROW_BYTES = _PAST_FIXED_BYTES + 3 * _SLOT_BYTES
+# Of a hash that stays in a window its newest pane is kept, and the window's least: about k · (1 + ln 65) rows. Values
+# between 1 and 1 000 are in 500 buckets.
+_PANE_ROWS_MAX = {
+    "approx_distinct": round(DISTINCT_HASHES_MAX * (1 + math.log(HISTORY_PANES + 1))),
+    "approx_percentile": 500 * (HISTORY_PANES + 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +53,21 @@ class VariablePlan:
 @dataclass(frozen=True, slots=True)
 class PastPlan:
     """What is kept of a busy key's past: `events` of `event_bytes`, as many as in the window of a pattern, of which
-    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums.
+    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums; `pane_rows` of what
+    approximate functions keep, which stop growing where a window has every code that it can have.
     """
 
     events: int
     event_bytes: int
     pinned: int
     tallies: int
+    pane_rows: int
 
     @property
     def state_bytes(self) -> int:
         """Estimated bytes of a key."""
-        return (self.events + self.pinned) * self.event_bytes + self.tallies * _SLOT_BYTES * TALLY_WIDTH
+        events = (self.events + self.pinned) * self.event_bytes
+        return events + self.tallies * _SLOT_BYTES * TALLY_WIDTH + self.pane_rows * PANE_ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,12 +179,14 @@ def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
     """None for a pattern that does not look back."""
     if histories is None or not histories.histories:
         return None
-    windowed = [h for h in histories.histories if not h.is_single]
+    windowed = [h for h in histories.histories if not h.is_single and not h.is_approximate]
+    of_panes = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
         events=min(events, histories.events_max) if windowed else 0,
         event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.kept),
-        pinned=len(histories.histories) - len(windowed),
+        pinned=sum(1 for h in histories.histories if h.is_single),
         tallies=len({h.tally for h in windowed if h.tally}),
+        pane_rows=sum(min(events, rows_max) for rows_max in of_panes),
     )
 
 

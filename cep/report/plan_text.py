@@ -8,7 +8,7 @@ from __future__ import annotations
 from cep.lang.ir import Link
 from cep.lang.show import show_duration, show_expr
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait
-from cep.report.plan import PatternPlan, Plan
+from cep.report.plan import PANE_ROW_BYTES, PatternPlan, Plan
 
 _LINKS = {Link.NEXT: "directly after", Link.FOLLOWED_BY: "the next that fits", Link.FOLLOWED_BY_ANY: "every that fits"}
 
@@ -116,5 +116,6 @@ def _pattern(planned: PatternPlan) -> str:
         lines.append(
             f"    past    {size_text(past.state_bytes)} of that: {past.events} events of {past.event_bytes} bytes, "
             f"{past.tallies} carried counts and sums, {past.pinned} single events"
+            + (f", {past.pane_rows} rows of panes of {PANE_ROW_BYTES} bytes" if past.pane_rows else "")
         )
     return "\n".join(lines) + "\n"

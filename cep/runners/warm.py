@@ -70,6 +70,7 @@ _PATTERNS = (
        emit n = x.whole""",
     """seq x where x: e stddev(e.real over 1 h) > 0.0 or stddev(e.whole over 1 h) > 0.0 or distinct(e.text over 1 h) > 1
                        or median(e.whole over 1 h) > 3 or percentile(e.real over 1 h, 95) > 1.0
+                       or approx_distinct(e.text over 1 h) > 3 or approx_percentile(e.real over 1 h, 95) > 1.0
        emit n = x.whole""",
     """seq x where x: e count(e over day where kind == a) > 1 or sum(e.money over 1 h by text) > 1.00
                        or last(e).text == text or exists(e over previous 1 h where is_on) or first_seen(text) < 1 d

@@ -4,6 +4,7 @@
               tally:IDENTITY …                                                     counts and sums of windows, by key
               sub:key:IDENTITY, sub:sums:…, sub:0:… …                              and by sub-key, the fields of it
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
+              segment_panes                                                        are they panes, or events?
               span_code, span_count, span_segment                                  what is in them
     segment   keys | key, type, time, span | field:NAME …
 
@@ -64,6 +65,7 @@ def encode_head(histories: Histories) -> bytes:
         "segment_number": pa.array([k.number for k in kept if k], pa.int64()),
         "segment_size": pa.array([k.size for k in kept if k], pa.int64()),
         "segment_digest": pa.array([k.digest for k in kept if k], pa.string()),
+        "segment_panes": pa.array([s.is_panes for s in segments], pa.bool_()),
         "span_code": pa.array([code for code, _, _ in spans], pa.int64()),
         "span_count": pa.array([count for _, count, _ in spans], pa.int64()),
         "span_segment": pa.array([at for _, _, at in spans], pa.int64()),
@@ -75,6 +77,7 @@ def encode_head(histories: Histories) -> bytes:
     facts = histories.facts
     about: dict[str, object] = {"clock": facts.clock_ms, "loose": histories.loose}
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
+    about["panes"] = sorted(facts.panes)
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
     return encode_sheet(_HEAD, {"format": PAST_FORMAT, **about}, columns)
 
@@ -86,11 +89,12 @@ def decode_head(data: bytes, load: Load) -> Histories:
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
         spans[at][code] = count
+    are_panes = lists.get("segment_panes", [False] * len(spans))  # heads of before there were any have none
     segments = []
     for at, counts in enumerate(spans):
         kept = Kept(*(lists[f"segment_{name}"][at] for name in ("number", "size", "digest")))
         first, last, span, most = (lists[f"segment_{name}"][at] for name in ("first", "last", "span", "most"))
-        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept))
+        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, is_panes=are_panes[at]))
     pinned = HistoryRows(
         _numbers(columns["pinned_key"]),
         _numbers(columns["pinned_type"]),
@@ -105,7 +109,7 @@ def decode_head(data: bytes, load: Load) -> Histories:
         subs[name] = SubTallies(_numbers(key), tuple(by), _numbers(sums).reshape(-1, tally_width(name)))
     # An earlier build kept but the first of them, and carried the tallies that are there.
     identities = {name: frozenset(about.get(name, tallies if name == "carried" else ())) for name in _IDENTITIES}
-    facts = PageFacts(about["clock"], **identities)
+    facts = PageFacts(about["clock"], **identities, panes=frozenset(about.get("panes", ())))
     return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 
 

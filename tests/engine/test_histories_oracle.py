@@ -19,6 +19,9 @@ from tests.oracle.matcher import Event
 from tests.oracle.random_cases import BOOL, EVENT_TYPE, INT, MAYBE_BOOL, MAYBE_INT, SCHEMA, TEXT, Case, random_case
 
 CASES = 30
+_FUNCTIONS: tuple[HistoryFn, ...] = (
+    "count", "sum", "min", "max", "distinct", "first", "last", "exists", "first_seen", "approx_distinct",
+)  # fmt: skip
 _K = CurrentField("k", TEXT)
 _V = CurrentField("v", MAYBE_INT)
 
@@ -51,7 +54,9 @@ def _history(random: Random) -> History:
     where: Expr | None = letter if random.random() < 0.4 else None
     if random.random() < 0.5 and where is None:
         where = Binary(">", _V, Const(random.randint(0, 4), INT), MAYBE_BOOL)
-    fn: HistoryFn = random.choice(("count", "sum", "min", "max", "distinct", "first", "last", "exists", "first_seen"))
+    fn: HistoryFn = random.choice(_FUNCTIONS)
+    if fn == "approx_distinct":  # by the key alone
+        return History(fn, EVENT_TYPE, _V, where, (), replace(window, ms=random.randint(1, 300)), None, INT)
     if fn == "first_seen":
         return History(fn, "", None, None, ("k",), None, None, INT)
     if fn in ("first", "last", "exists"):

@@ -70,6 +70,14 @@ def typed(text: str) -> History:
             "past percentile(transaction (lat:float * 2.0:float):float over 2592000000 ms, 95:int):float?",
         ),
         ("count(login over 1 h by (card_id) where not ok) == 0", None),
+        (
+            "approx_percentile(transaction.amount over previous 1 h where amount > 1, 95) > 1",
+            (
+                "past approx_percentile(transaction amount:decimal(2) over previous 3600000 ms "
+                "where (amount:decimal(2) > 100:decimal(2)), 95:int):float?"
+            ),
+        ),
+        ("approx_distinct(transaction.country over 90 d) > 5", None),
     ],
 )  # fmt: skip
 def test_types(text: str, dump: str | None) -> None:
@@ -99,6 +107,12 @@ def test_types(text: str, dump: str | None) -> None:
         ("count(transaction over 1 h where count(login over 1 h) > 1) > 1", "CEP317"),
         ("percentile(transaction.amount over 1 h) > 1", "CEP307"),
         ("percentile(transaction.amount over 1 h, 101) > 1", "CEP317"),
+        ("approx_distinct(transaction.country) > 1", "CEP318"),
+        ("approx_distinct(transaction.country over 1 h by country) > 1", "CEP319"),
+        ("approx_distinct(transaction.country over day) > 1", "CEP319"),
+        ("approx_percentile(transaction.amount over 1 h) > 1", "CEP307"),
+        ("approx_percentile(transaction.country over 1 h, 50) > 1", "CEP301"),
+        ("approx_percentile(transaction.amount over month, 50) > 1", "CEP319"),
         ("last(transaction over 1 h) == 1", "CEP317"),
         ("first(transaction over 1 h) == 1", "CEP317"),
         ("first(transaction).contry == country", "CEP203"),

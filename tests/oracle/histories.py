@@ -1,4 +1,5 @@
-"""Histories by their definition: look at every past event of the key, for every event anew.
+"""Histories by their definition: look at every past event of the key, for every event anew. `approx_distinct` counts
+exactly, as it does up to its limit.
 
 Tested by: tests/oracle/test_oracle.py
 """
@@ -18,6 +19,7 @@ from tests.oracle.expressions import Value, evaluate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INT64 = range(-(2**63), 2**63)
+PANES = 64
 
 
 class Event(Protocol):
@@ -45,7 +47,8 @@ def value_at(history: History, past: Sequence[Event]) -> Value:
         chosen = [e for e in past if all(e.fields.get(n) == now.fields[n] for n in history.by)]
     if history.fn == "first_seen":
         return now.time_ms - chosen[0].time_ms if chosen else None
-    chosen = [e for e in chosen if e.type == history.event_type and _in_window(history.window, e, now)]
+    is_inside = in_panes if history.fn.startswith("approx_") else _in_window
+    chosen = [e for e in chosen if e.type == history.event_type and is_inside(history.window, e, now)]
     if history.where is not None:
         chosen = [e for e in chosen if evaluate(history.where, e.fields, {}) is True]
     if history.fn == "exists":
@@ -71,6 +74,28 @@ def _in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
     return event.time_ms > now.time_ms - window.ms
 
 
+def in_panes(window: HistoryWindow | None, event: Event, now: Event) -> bool:
+    """Is the event in the window when its far edge is rounded outwards to a pane?"""
+    assert window is not None
+    assert isinstance(window.ms, int)
+    pane_ms = math.ceil(Fraction(window.ms, PANES))
+    oldest_ms = now.time_ms - window.ms + 1
+    return not (window.previous and event is now) and event.time_ms >= oldest_ms - oldest_ms % pane_ms
+
+
+def bucket_middle(number: float, units: int | None) -> float:
+    """What stands for a value in buckets that cut each octave in 50; `units` of a whole number are 1; None: a float."""
+    if number == 0:
+        return 0.0
+    octave = math.frexp(abs(number))[1] - 1
+    width = Fraction(2) ** octave / 50
+    least = Fraction(2) ** octave + (Fraction(abs(number)) - Fraction(2) ** octave) // width * width
+    middle = least + width / 2
+    if units is not None:
+        middle = Fraction(math.ceil(least) + math.ceil(least + width) - 1, 2 * units)
+    return math.copysign(float(middle), number)
+
+
 def _unit_start_ms(window: HistoryWindow, time_ms: int) -> int:
     local = (_EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(window.zone))
     if window.calendar == "hour":
@@ -90,7 +115,7 @@ def _aggregate(history: History, values: Sequence[Value]) -> Value:
     assert history.argument is not None
     if history.fn == "count":
         return len(values)
-    if history.fn == "distinct":
+    if history.fn in ("distinct", "approx_distinct"):
         return len(set(values))
     kind = history.argument.type
     numbers = [v for v in values if isinstance(v, int | float)]
@@ -106,10 +131,12 @@ def _aggregate(history: History, values: Sequence[Value]) -> Value:
     units = 10**kind.scale if kind.kind is Kind.DECIMAL else 1
     if history.fn == "avg":
         return total / units / len(numbers)
-    if history.fn in ("median", "percentile"):
+    if history.fn in ("median", "percentile", "approx_percentile"):
         percent = history.percent.value if isinstance(history.percent, Const) else 50
         assert isinstance(percent, int)
         rank = max(math.ceil(Fraction(percent * len(numbers), 100)), 1)
+        if history.fn == "approx_percentile":
+            return bucket_middle(sorted(numbers)[rank - 1], None if kind.is_float else units)
         return sorted(numbers)[rank - 1] / units
     exact = [Fraction(n / units) for n in numbers]
     mean = sum(exact, Fraction(0)) / len(exact)

@@ -20,6 +20,7 @@ def test_the_past_of_a_key_in_words() -> None:
     program = program_over(
         "count(pay over 3 s) > 1", "sum(pay.amount over previous 3 s) > 1.00", "last(pay).size > 1",
         "stddev(pay.amount over 3 s) > 1", "count(pay over 3 s by way) > 1",
+        "approx_percentile(pay.size over 6400 s, 50) > 1.0",
     )  # fmt: skip
     plan = program.histories
     assert plan is not None
@@ -38,6 +39,7 @@ def test_the_past_of_a_key_in_words() -> None:
     page = StoredPast(0, DOMAIN, encode_head(histories), written)
     (share,) = past_held([StoredPast(0, DOMAIN, encode_head(histories))])
     assert (share.domain, share.pages, share.keys, share.events) == (DOMAIN, 1, 2, len(histories))
+    assert share.panes == 2, "one size in one pane of each key"
     assert (share.segments, share.size) == (len(written), sum(map(len, written.values())))
     (past,) = past_of_key([page], "x", [{DOMAIN: program}])
     # At 11 s the window of 3 s has the events of 9, 10 and 11 s, of which the last one is of y.
@@ -50,5 +52,6 @@ def test_the_past_of_a_key_in_words() -> None:
     }
     assert past.events[-1]["event_time"] == "2023-11-14T22:13:30.000Z"
     assert (past.events[-1]["event_type"], past.events[-1]["amount"]) == ("pay", 0.10)
+    assert past.panes_count == 1
     assert past.events_count == len({event["event_time"] for event in past.events}), "each event once"
     assert list(past_of_key([page], "nobody", [{DOMAIN: program}])) == []

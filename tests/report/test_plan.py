@@ -119,3 +119,8 @@ pattern often by card_id {
     line = next(line for line in plan_text(planned(text)).splitlines() if "past  " in line)
     assert "100 events of" in line
     assert often.state_bytes > 100 * often.past.event_bytes
+    (rank,) = planned(text.replace("count(transaction over 1 h)", "approx_percentile(transaction.amount over 90 d, 95)")
+                      .replace("avg(transaction.amount over previous 90 d)", "1")
+                      .replace("count(transaction over previous 1 h)", "2")).patterns  # fmt: skip
+    assert rank.past is not None
+    assert (rank.past.events, rank.past.pane_rows) == (0, 100), "no event of the 90 days"

@@ -25,6 +25,8 @@ _HISTORIES = (
     "amount > 1.3 * avg(payment.amount over 3 d)",
     "amount >= max(payment.amount over 5 d)",
     "last(payment over 9 d).amount < amount",
+    "amount > approx_percentile(payment.amount over previous 20 d, 80)",
+    "approx_distinct(payment.terminal_id over 8 d where amount > 20.00) > 2",
 )
 
 

@@ -38,8 +38,14 @@ pattern wakes_up by terminal_id {
   where  a: payment  exists(payment) and not exists(payment over previous 12 d) and last(payment).amount < amount
   emit   amount = a.amount
 }
+pattern beyond_most by customer_id {
+  seq    a
+  where  a: payment  amount > 1.5 * approx_percentile(payment.amount over previous 40 d, 95)
+                     and approx_distinct(payment.terminal_id over 25 d) > 8
+  emit   amount = a.amount
+}
 """
-NAMES = ("unusual", "many_terminals", "wakes_up")
+NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most")
 
 
 def records() -> list[UpsertRecord]:

@@ -1,0 +1,142 @@
+"""Percentiles and numbers of different values of windows whose older members are panes: codes with a weight.
+
+    codes, weights int64[C]   by key, then pane; a code says which bucket or hash, in their order
+    lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever goes back
+
+A tree of counts (Fenwick, "A new data structure for cumulative frequency tables", 1994) follows the window, so that an
+event costs O(log of the different codes) however long windows are.
+Tested by: tests/engine/test_sketches.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels.jit import bare, kernel
+
+
+@bare
+def follow_panes(key: Any, pane: Any, starts: Any, opens: Any, highs: Any, lows: Any) -> None:
+    """Where the window of each new event begins.
+
+    Shapes: key, pane int64[C], by key; starts int64[Q] where the members of a new event's key begin; opens int64[Q] the
+    first pane of its window; highs int64[Q]. Fills lows int64[Q]. A member that came late counts in the newest pane of
+    those before it: `pane` is changed.
+    """
+    for i in range(1, key.shape[0]):
+        if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
+            pane[i] = pane[i - 1]
+    low = 0
+    for q in range(starts.shape[0]):
+        low = max(low, starts[q])
+        while low < highs[q] and pane[low] < opens[q]:
+            low += 1
+        lows[q] = low
+
+
+@bare
+def _add(tree: Any, code: Any, change: Any) -> None:
+    node = code + 1
+    while node < tree.shape[0]:
+        tree[node] += change
+        node += node & -node
+
+
+@bare
+def _find(tree: Any, wanted: Any) -> Any:
+    """The code at this rank, from 1."""
+    size = tree.shape[0] - 1
+    node, step = 0, size
+    while step > 0:
+        if node + step <= size and tree[node + step] < wanted:
+            node += step
+            wanted -= tree[node]
+        step >>= 1
+    return node
+
+
+@bare
+def _up_to(tree: Any, code: Any) -> Any:
+    """How much the codes up to this one have."""
+    node, total = code + 1, 0
+    while node > 0:
+        total += tree[node]
+        node -= node & -node
+    return total
+
+
+@kernel
+def _tree(codes_count: Any) -> Any:
+    size = 1
+    while size <= codes_count:
+        size *= 2
+    return np.zeros(size + 1, np.int64)
+
+
+@kernel
+def find_weighted_rank(
+    codes: Any, weights: Any, codes_count: Any, percent: Any, lows: Any, highs: Any, out: Any
+) -> None:
+    """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 where it is 0."""
+    tree = _tree(codes_count)
+    total = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            _add(tree, codes[high], weights[high])
+            total += weights[high]
+            high += 1
+        while low < lows[q]:
+            _add(tree, codes[low], -weights[low])
+            total -= weights[low]
+            low += 1
+        out[q] = _find(tree, (percent * total + 99) // 100) if total > 0 else -1
+
+
+@kernel
+def count_different(codes: Any, codes_count: Any, rank: Any, lows: Any, highs: Any, counts: Any, out: Any) -> None:
+    """Fill counts int64[Q] with how many different codes windows have, and out int64[Q] with that of this rank, or -1
+    where there are fewer."""
+    tree, times = _tree(codes_count), np.zeros(codes_count + 1, np.int64)
+    different = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            code = codes[high]
+            if times[code] == 0:
+                _add(tree, code, 1)
+                different += 1
+            times[code] += 1
+            high += 1
+        while low < lows[q]:
+            code = codes[low]
+            times[code] -= 1
+            if times[code] == 0:
+                _add(tree, code, -1)
+                different -= 1
+            low += 1
+        counts[q] = different
+        out[q] = _find(tree, rank) if different >= rank else -1
+
+
+@kernel
+def keep_least(group: Any, pane: Any, panes_count: Any, most: Any, kept: Any) -> None:
+    """Clear kept uint8[C] for members that no window can have among its `most` least ones.
+
+    Shapes: group, pane int64[C] by group, then ascending by hash, each hash of a group once; panes are numbers below
+    panes_count, later ones greater. A later window has whatever comes in the same pane or a later one: a member goes
+    when `most` smaller hashes do.
+    """
+    tree = _tree(panes_count)
+    begin = 0
+    for i in range(group.shape[0]):
+        if i > 0 and group[i] != group[i - 1]:
+            for j in range(begin, i):
+                if kept[j] != 0:
+                    _add(tree, pane[j], -1)
+            begin = i
+        seen = _up_to(tree, panes_count - 1)
+        earlier = _up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
+        kept[i] = seen - earlier < most
+        if kept[i] != 0:
+            _add(tree, pane[i], 1)
