@@ -38,7 +38,7 @@ from cep.report import budget
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
-from cep.rulebook.publish import Step, acknowledged, approval_problem, plan
+from cep.rulebook.publish import Step, acknowledged, approval_problem, lacking_past, plan
 from cep.rulebook.publish_lists import ListStep, acknowledged_lists, plan_lists, running_lists
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
@@ -193,5 +193,7 @@ def _print_answer(status: dict[str, Any], changes: Sequence[ControlRecord], cons
     reasons = acknowledged(status, changes)[1] | acknowledged_lists(status, changes)[1]
     for name, reason in reasons.items():
         console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+    for line in lacking_past(status, changes):
+        console.print(line, markup=False, style="yellow")
     console.print(f"the job is at epoch {status['epoch']}", markup=False)
     return 1 if reasons else 0

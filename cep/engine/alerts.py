@@ -25,8 +25,9 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
-from cep.engine.reach import known_from
+from cep.engine.reach import KeptWindow, known_from
 from cep.kernels.layout import Int64
+from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
 
@@ -91,6 +92,13 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
+def _kept(deployed: DeployedRule) -> list[KeptWindow]:
+    """The windows of a rule's histories, each with since when its events are kept; none where all of them are."""
+    if not deployed.known_ms:
+        return []
+    return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), deployed.known_ms[1:], strict=True)]
+
+
 def rule_alerts(
     rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _MATCH, since_ms: int = TIME_MS_MIN
 ) -> pa.Table:
@@ -139,7 +147,7 @@ def rule_alerts(
         _measures_json(measures, count),
         events,
         pa.array((matches.cut[rows] & rule.past) != 0),
-        known_from(rule.windows, times[offsets[:-1]], since_ms).cast(_TIMESTAMP),
+        known_from(rule.windows, times[offsets[:-1]], since_ms, _kept(deployed)).cast(_TIMESTAMP),
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
         pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),
         pa.array(detected).cast(_TIMESTAMP),

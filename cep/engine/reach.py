@@ -1,7 +1,8 @@
 """How far back the windows of a rule reach from its matches, beside since when the job has seen events.
 
 A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
-third day is one of three days. The alert then tells from when on the events of its window are known.
+third day is one of three days. The same holds of a rule that came to a running job for what nobody had kept. The alert
+then tells from when on the events of its window are known.
 Tested by: tests/engine/test_reach.py
 """
 
@@ -17,6 +18,9 @@ from cep.engine.calendar import unit_starts
 from cep.kernels.layout import Int64
 from cep.lang.ir import HistoryWindow
 
+# A window, None for all of the past, and since when its events are kept.
+KeptWindow = tuple[HistoryWindow | None, int]
+
 
 def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
     """For each time the earliest one that lies in a window of an event then. `windows` are one or more."""
@@ -31,13 +35,24 @@ def reaches_ms(windows: Sequence[HistoryWindow], time_ms: Int64) -> Int64:
     return found
 
 
-def known_from(windows: Sequence[HistoryWindow], first_ms: Int64, since_ms: int) -> pa.Array:
-    """`since_ms` for the matches whose windows reach back before it, null for the others.
+def known_from(
+    windows: Sequence[HistoryWindow],
+    first_ms: Int64,
+    since_ms: int,
+    kept: Sequence[KeptWindow] = (),
+) -> pa.Array:
+    """Since when events are known for the matches whose windows reach back before that, null for the others.
 
     Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
-    know since when it has seen events has TIME_MS_MIN.
+    know since when it has seen events has a `since_ms` of TIME_MS_MIN. `kept`: of windows of a rule that came later,
+    None for all of the past, since when their events are kept; the latest of what a match lacks is told.
     """
-    if not windows or since_ms == TIME_MS_MIN:
-        return pa.nulls(len(first_ms), pa.int64())
-    is_whole = reaches_ms(windows, first_ms) >= since_ms
-    return pa.array(np.full(len(first_ms), since_ms), pa.int64(), mask=is_whole)
+    found = np.full(len(first_ms), TIME_MS_MIN, np.int64)
+    if windows and since_ms > TIME_MS_MIN:
+        found[reaches_ms(windows, first_ms) < since_ms] = since_ms
+    for window, kept_ms in kept:
+        lacks = np.full(len(first_ms), kept_ms > TIME_MS_MIN)
+        if window is not None:
+            lacks &= reaches_ms([window], first_ms) < kept_ms
+        found[lacks] = np.maximum(found[lacks], kept_ms)
+    return pa.array(found, pa.int64(), mask=found == TIME_MS_MIN)

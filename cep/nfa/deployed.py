@@ -25,6 +25,8 @@ class DeployedRule:
     `resumed_ms` tells the part of a version that follows a pause, which goes on with no run of the part before.
     `carries` is the version whose runs become this one's at `from_ms`, 0 for none.
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
+    `known_ms` is empty where all that its histories ask for is kept since the job's first event; else it says since
+    when the key domain has had a rule, and then for each of `lang.walk.histories` since when (rulebook/known_past.py).
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
     """
@@ -44,6 +46,7 @@ class DeployedRule:
     until_ms: int = TIME_MS_MAX
     resumed_ms: int | None = None
     carries: int = 0
+    known_ms: tuple[int, ...] = ()
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)

@@ -72,7 +72,7 @@ class HistoryColumn:
     @property
     def is_single(self) -> bool:
         """Whether one event alone decides its value."""
-        return _is_single(self.expr)
+        return is_single(self.expr)
 
     @property
     def is_sparse(self) -> bool:
@@ -88,13 +88,7 @@ class HistoryColumn:
     @property
     def span_ms(self) -> int:
         """How long after an event it may be asked for at most."""
-        window = self.expr.window
-        if window is None:
-            return TIME_MS_MAX
-        if window.calendar is not None:
-            return CALENDAR_MS_MAX[window.calendar]
-        assert isinstance(window.ms, int), "parameters are bound before compilation"
-        return window.ms
+        return span_ms(self.expr)
 
     @property
     def is_first(self) -> bool:
@@ -166,7 +160,18 @@ class HistoryPlan:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))
 
 
-def _is_single(expr: History) -> bool:
+def span_ms(expr: History) -> int:
+    """How long after an event a history may ask for it at most."""
+    window = expr.window
+    if window is None:
+        return TIME_MS_MAX
+    if window.calendar is not None:
+        return CALENDAR_MS_MAX[window.calendar]
+    assert isinstance(window.ms, int), "parameters are bound before compilation"
+    return window.ms
+
+
+def is_single(expr: History) -> bool:
     """Whether one event alone decides the value. The first one of a window changes with the window."""
     return expr.fn in ("last", "exists", "first_seen") or (expr.fn == "first" and expr.window is None)
 
@@ -229,7 +234,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 member,
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
-                1 if _is_single(expr) else events_max,
+                1 if is_single(expr) else events_max,
                 _digest(expr),
                 _tally(expr),
                 _panes(expr),

@@ -21,6 +21,7 @@ from typing import Any
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import UpsertRecord
 from cep.nfa.deployed import DeployedRule
+from cep.rulebook.known_past import Wanted
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -30,7 +31,7 @@ class Entry:
     """A version that matches: the record it came from (to save it) and the rule (to run it), without its interval.
 
     `data` is the record as JSON and `digest` its SHA-256. `carries` says whether its automaton is that of the version
-    that it names, so that it may take over the runs of that one.
+    that it names, so that it may take over the runs of that one. `wanted` is what its histories ask for.
     """
 
     record: UpsertRecord
@@ -38,6 +39,7 @@ class Entry:
     data: bytes
     digest: str
     carries: int = 0
+    wanted: tuple[Wanted, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,10 @@ class Change:
     def to_json(self) -> list[Any]:
         """As saved.py keeps it: the entry by the hash of its record."""
         entry = self.entry
-        held = None if entry is None else [entry.digest, entry.rule.epoch, entry.carries]
+        held: list[Any] | None = None
+        if entry is not None:
+            known = [entry.rule.known_ms] if entry.rule.known_ms else []
+            held = [entry.digest, entry.rule.epoch, entry.carries, *known]
         times = [self.closed_ms, self.ended_ms, self.resumed_ms]
         return [self.version, self.from_ms, self.drops, held, *times]
 

@@ -47,10 +47,22 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class PastReport:
+    """A history of a rule that came to a running job, of which nobody had kept the past: what it asks for is known
+    from `from_ms` on, and its windows are whole from `whole_ms` (None: never, it has none)."""
+
+    history: str
+    event_type: str
+    from_ms: int
+    whole_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RuleReport:
     """One version in force, waiting for its start, or draining. Times are event time, ms UTC.
 
-    A version that a pause cuts has several: one for each part.
+    A version that a pause cuts has several: one for each part. `past` has its histories that are not whole from the
+    job's first event on.
     """
 
     rule_id: str
@@ -61,6 +73,7 @@ class RuleReport:
     from_ms: int
     starts_until_ms: int
     until_ms: int
+    past: tuple[PastReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

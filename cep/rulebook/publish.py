@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cep.model.rule import ControlRecord, RetireRecord, RollbackRecord, UpsertRecord
+from cep.rulebook.known_past import past_in_words
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.outcome import PastReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +121,14 @@ def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) ->
         elif status["last_versions"].get(record.id, 0) < record.version:
             open_.append(name)
     return open_, reasons
+
+
+def lacking_past(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> list[str]:
+    """Of the versions that were published, which histories look back further than the job has kept events."""
+    published = {(record.id, record.version) for record in records if isinstance(record, UpsertRecord | RollbackRecord)}
+    found: dict[str, None] = {}
+    for rule in status["rules"]:
+        if (rule["rule_id"], rule["version"]) in published:
+            for past in rule.get("past", ()):  # a job of an earlier build does not say
+                found[f"{rule['rule_id']} version {rule['version']}: {past_in_words(PastReport(**past))}"] = None
+    return list(found)

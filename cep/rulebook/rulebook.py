@@ -59,6 +59,8 @@ from cep.rulebook.intervals import (
     start_of,
     with_turns,
 )
+from cep.rulebook.known_past import Neighbour, known_since, past_in_words, past_of, wanted_of
+from cep.rulebook.levels import by_level
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
@@ -158,7 +160,9 @@ class Rulebook:
     @property
     def fingerprint(self) -> str:
         """Equal for rulebooks that match alike: what a compiled program is cached by. Refused records do not count."""
-        text = "\n".join([repr(self.schema), *(f"{rule.epoch} {rule.mark}" for rule in self.deployed())])
+        text = "\n".join(
+            [repr(self.schema), *(f"{rule.epoch} {rule.mark} {rule.known_ms}" for rule in self.deployed())]
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
@@ -225,7 +229,7 @@ class Rulebook:
         if isinstance(record, SnoozeRecord):
             outcome = self.snoozes.apply(record, from_ms)
         else:
-            outcome = self._change_rule(record, from_ms)
+            outcome = self._change_rule(record, from_ms, has_matched=seen_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
 
     def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
@@ -235,21 +239,23 @@ class Rulebook:
             del self.refusals[refusal.rule_id]
         return outcome
 
-    def _change_rule(self, record: RuleChange, from_ms: int) -> Outcome:
+    def _change_rule(self, record: RuleChange, from_ms: int, *, has_matched: bool) -> Outcome:
         if record.id not in self.known and len(self.known) >= RULES_MAX:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         known = self.known.get(record.id, Known())
         if isinstance(record, PauseRecord | ResumeRecord):
             outcome, known = _turn(known, record, from_ms)
         elif isinstance(record, RollbackRecord):
-            outcome, known = self._change_version(known, record.as_upsert(), from_ms)
+            outcome, known = self._change_version(known, record.as_upsert(), from_ms, has_matched=has_matched)
         elif isinstance(record, UpsertRecord | RetireRecord):
-            outcome, known = self._change_version(known, record, from_ms)
+            outcome, known = self._change_version(known, record, from_ms, has_matched=has_matched)
         if outcome.kind == "applied":
             self.known[record.id] = known
         return outcome
 
-    def _change_version(self, known: Known, record: UpsertRecord | RetireRecord, from_ms: int) -> tuple[Outcome, Known]:
+    def _change_version(
+        self, known: Known, record: UpsertRecord | RetireRecord, from_ms: int, *, has_matched: bool
+    ) -> tuple[Outcome, Known]:
         is_shadow = isinstance(record, UpsertRecord) and record.status == "shadow"
         last_version = max(known.version, known.shadow_version if is_shadow else 0)
         if record.version <= last_version:
@@ -266,12 +272,14 @@ class Rulebook:
                 return Outcome("refused", compiled.reason, compiled.diagnostics), known
             if record.status in _MATCHING:
                 entry = entry_of(record, deployed_rule(record, compiled, self.epoch + 1))
+                if has_matched:
+                    entry, note = self._with_past(entry, from_ms)
         drops = entry is None or entry.record.on_update == "restart"
         changes = with_turns(
             (*(known.shadow if is_shadow else known.live), Change(record.version, from_ms, drops, entry))
         )
         if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:
-            entry, note = self._carrying(changes[-2].entry, entry)
+            entry, note = self._carrying(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
         if is_shadow:
             known = replace(known, shadow=changes, shadow_version=record.version)
@@ -283,14 +291,26 @@ class Rulebook:
             del self.refusals[record.id]
         return Outcome("applied", note), known
 
-    def _carrying(self, before: Entry | None, entry: Entry) -> tuple[Entry, str]:
+    def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
+        """The version with since when its past is kept, and what there is to say of that."""
+        if not entry.wanted and all(event_type.retain_ms is None for event_type in self.schema.event_types):
+            return entry, ""
+        rules = [other for known in self.known.values() for other in known.entries]
+        (level,) = (own for own in by_level([*(other.rule for other in rules), entry.rule]) if entry.rule in own)
+        beside = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
+        there = [Neighbour(other.wanted, other.rule.known_ms) for other in rules if other.rule.identity in beside]
+        known_ms = known_since(entry.wanted, from_ms, there, self.schema)
+        past = past_of(entry.rule.pattern, known_ms)
+        return replace(entry, rule=replace(entry.rule, known_ms=known_ms)), "; ".join(map(past_in_words, past))
+
+    def _carrying(self, before: Entry | None, entry: Entry, note: str) -> tuple[Entry, str]:
         """The version with those whose runs it may take over, and what there is to say if it may not."""
         if before is None:
-            return entry, ""
+            return entry, note
         version = before.rule.version
         if same_automaton(before.rule.pattern, entry.rule.pattern, self.schema):
-            return replace(entry, carries=version), ""
-        return entry, f"version {version} has another automaton or other windows: its runs drain"
+            return replace(entry, carries=version), note
+        return entry, note or f"version {version} has another automaton or other windows: its runs drain"
 
     def set_aside(self, refusal: Refusal) -> None:
         """Remember the newest refusal of each rule."""
@@ -347,6 +367,7 @@ class Rulebook:
                     from_ms=rule.from_ms,
                     starts_until_ms=rule.starts_until_ms,
                     until_ms=rule.until_ms,
+                    past=past_of(rule.pattern, rule.known_ms) if rule.known_ms else (),
                 )
                 for rule in self.deployed()
             ),
@@ -379,7 +400,7 @@ def _turn(known: Known, record: PauseRecord | ResumeRecord, from_ms: int) -> tup
 def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:
     """A version with its bytes."""
     data = record.to_json()
-    return Entry(record, rule, data, hashlib.sha256(data).hexdigest(), carries)
+    return Entry(record, rule, data, hashlib.sha256(data).hexdigest(), carries, wanted_of(rule.pattern))
 
 
 def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cep.base.errors import StateCorruptError, StateFormatError
@@ -76,7 +76,7 @@ def record_digests(index: bytes) -> set[str]:
     try:
         rules = json.loads(index)["rules"].values()
         held = [change[3] for rule in rules for track in ("live", "shadow") for change in rule[track]]
-        return {digest for digest, _, _ in (entry for entry in held if entry is not None)}
+        return {entry[0] for entry in held if entry is not None}
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _corrupt(index, error) from error
 
@@ -142,7 +142,7 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
     version, from_ms, drops, held, *settled = saved
     if held is None:
         return Change(version, from_ms, drops, None, *settled)
-    digest, epoch, carries = held
+    digest, epoch, carries, *known = held
     record, problems = parse_control(record_of(digest))
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
@@ -151,7 +151,8 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
         book.set_aside(Refusal(record.id, record.version, reason))
         return Change(version, from_ms, drops, None, *settled)
-    return Change(version, from_ms, drops, entry_of(record, deployed_rule(record, compiled, epoch), carries), *settled)
+    rule = replace(deployed_rule(record, compiled, epoch), known_ms=tuple(known[0]) if known else ())
+    return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
 
 
 def _corrupt(data: bytes, error: Exception) -> StateCorruptError:
