@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 
@@ -113,7 +114,7 @@ class EventType:
         return next((f for f in self.fields if f.name == name), None)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Schema:
     """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
 
@@ -131,6 +132,10 @@ class Schema:
 
     def columns(self) -> dict[str, Type]:
         """Every field name of every event type with its type; nullable if it may be absent from an event."""
+        return dict(self._columns)
+
+    @cached_property
+    def _columns(self) -> dict[str, Type]:
         found: dict[str, Type] = {}
         for event_type in self.event_types:
             for field in event_type.fields:

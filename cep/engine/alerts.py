@@ -13,7 +13,7 @@ import decimal
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,13 @@ def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN)
 def sort_alerts(table: pa.Table) -> pa.Table:
     """The order in which alert sets are compared and written."""
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
+
+
+def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
+    """All alerts of tables that are sorted each, in that order too."""
+    if len(tables) > 1:
+        return sort_alerts(pa.concat_tables(tables))
+    return tables[0] if tables else ALERT_SCHEMA.empty_table()
 
 
 def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:

@@ -84,6 +84,8 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
     after = dict(memory)
     _exclude_and_suppress(alerts, detected_ms, reasons, policies, after)
     goes_out = reasons == ""
+    if goes_out.all():
+        return HeldBack(alerts, alerts.slice(0, 0), (), after)
     return HeldBack(
         alerts.filter(pa.array(goes_out)),
         alerts.filter(pa.array(~goes_out)),

@@ -15,9 +15,14 @@ def part_due(held: Iterable[EventBatch], bound_ms: int) -> tuple[EventBatch | No
     due: list[EventBatch] = []
     rest: list[EventBatch] = []
     for batch in held:
+        if not len(batch):
+            continue
         ready = batch.time_ms < bound_ms
-        if ready.any():
+        if ready.all():
+            due.append(batch)
+        elif ready.any():
             due.append(batch.take(ready))
-        if not ready.all():
-            rest.append(batch.take(~ready) if ready.any() else batch)
+            rest.append(batch.take(~ready))
+        else:
+            rest.append(batch)
     return concat_batches(due) if due else None, rest

@@ -45,7 +45,7 @@ from cep.base.durable import replace_file
 from cep.base.errors import StateError, StoreError, UsageError
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
-from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
@@ -78,7 +78,7 @@ class Held:
         return bool(self.alerts or self.letters)
 
     def table(self) -> pa.Table:
-        return sort_alerts(pa.concat_tables(self.alerts)) if self.alerts else ALERT_SCHEMA.empty_table()
+        return sorted_together(self.alerts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,8 +397,7 @@ class Commits:
         if waits_for is not None:
             waits_for.result()
         self._on_step("4")
-        tables = [item.alerts for item in items if item.alerts.num_rows]
-        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
         outlets.deliver(alerts, [letter for item in items for letter in item.letters], self._base + number)
 
     def _forget(self, commits: Sequence[int]) -> None:

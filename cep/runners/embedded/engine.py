@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, route
-from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.alerts import sorted_together
 from cep.engine.partition import divide
 from cep.kernels.layout import Int64
 from cep.lists.store import ListStore
@@ -84,6 +84,15 @@ class Stepped:
     counters: Counter[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """Rules, and what follows from them: the programs of each level, and what is held back."""
+
+    rules: KnownRulebook
+    programs: list[Mapping[KeyDomain, Program]]
+    policies: Policies
+
+
 class Engine:
     """The job's rulebook, watermark and keyed state. `initial` are the control records that it begins with."""
 
@@ -114,6 +123,7 @@ class Engine:
         self._memory: Memory = {}
         self._rules = JobRules(job, initial, own_lists=lists)
         self._rulebook = known(self._rules, "")
+        self._force: _InForce | None = None
         self._saved_rulebook: object = None  # what the store has
         self._saved_memory: object = None
         self._added_bytes = self._whole_bytes = 0
@@ -167,7 +177,7 @@ class Engine:
             produced: list[Decoded] = []
             # What a pattern produces may have the time of an event that is still to come, and stands behind it.
             times_of_work = (before_ms, self.watermark_ms, due_before(self.watermark_ms, at_once=at_once and not level))
-            for done in self._work(level, self._shared_out(routed), times_of_work):
+            for done in self._work(level, routed, times_of_work):
                 tables += done.output.alerts
                 produced += done.output.produced
                 if level == 0:
@@ -178,11 +188,11 @@ class Engine:
                 counters.update(done.output.counters)
             if produced and level + 1 < job.levels_count:
                 self._route_produced(concat_decoded(job.schema, produced), routed)
-        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        alerts = sorted_together(tables)
         if letters:
             letters = under_rules(letters, self.epoch, self._rulebook.rulebook.content_hash)
         if alerts.num_rows:  # without any, what is remembered stays as it is
-            policies = Policies.of(self._rulebook.rulebook)
+            policies = self._in_force().policies
             held = hold_back(alerts, policies, self._memory)
             self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
             letters += held_lines(held)
@@ -216,18 +226,33 @@ class Engine:
             self._pool.shutdown()
 
     def _work(
-        self, level: int, batches: Sequence[Mapping[int, EventBatch]], times_of_work: tuple[int, int, int]
+        self, level: int, routed: Mapping[int, Sequence[EventBatch]], times_of_work: tuple[int, int, int]
     ) -> list[Done]:
-        rulebook = self._rulebook.rulebook
-        programs = self._programs.of(rulebook, self.job.schema, level)
-        known = rulebook.domains() if self.job.levels_count > 1 else ()
-        works = [Work(programs, own, *times_of_work, known, self.since_ms) for own in batches]
-        shares = self._levels[level]
-        if sum(map(len, chain.from_iterable(own.values() for own in batches))) < EVENTS_ALONE:
-            return [self._together[level].step(works)]
+        known = self._rulebook.rulebook.domains() if self.job.levels_count > 1 else ()
+        programs = self._in_force().programs[level]
+
+        def work(own: Mapping[int, EventBatch]) -> Work:
+            return Work(programs, own, *times_of_work, known, self.since_ms)
+
+        whole = {number: concat_batches(batches) for number, batches in routed.items()}
+        shares, together = self._levels[level], self._together[level]
+        is_small = sum(map(len, whole.values())) < EVENTS_ALONE
+        if is_small and len(self.groups) == self.job.groups_count and together.takes_whole(work(whole)):
+            return [together.step_whole(work(whole))]
+        works = [work(own) for own in self._shared_out(whole)]
+        if is_small:
+            return [together.step(works)]
         if self._pool is None:
             return [share.step(work) for share, work in zip(shares, works, strict=True)]
         return list(self._pool.map(lambda share, work: share.step(work), shares, works))
+
+    def _in_force(self) -> _InForce:
+        """What follows from the rulebook; worked out once for each."""
+        if self._force is None or self._force.rules is not self._rulebook:
+            rulebook = self._rulebook.rulebook
+            levels = [self._programs.of(rulebook, self.job.schema, at) for at in range(self.job.levels_count)]
+            self._force = _InForce(self._rulebook, levels, Policies.of(rulebook))
+        return self._force
 
     def _change_rules(self, controls: tuple[bytes, ...], before_ms: int) -> tuple[list[bytes], Counter[str]]:
         if not controls:
@@ -263,12 +288,11 @@ class Engine:
             if len(batch):
                 routed.setdefault(number, []).append(batch)
 
-    def _shared_out(self, routed: Mapping[int, Sequence[EventBatch]]) -> list[dict[int, EventBatch]]:
+    def _shared_out(self, routed: Mapping[int, EventBatch]) -> list[dict[int, EventBatch]]:
         """The events of each share by the number of their domain; those of other processes' key groups are left out."""
         count = len(self._levels[0])
         found: list[dict[int, EventBatch]] = [{} for _ in range(count)]
-        for number, batches in routed.items():
-            batch = concat_batches(batches)
+        for number, batch in routed.items():
             if count == 1 and len(self.groups) == self.job.groups_count:
                 found[0][number] = batch
                 continue

@@ -47,6 +47,7 @@ class Shapes:
     def __init__(self, store: KeyedStore) -> None:
         self._store = store
         self._known: dict[int, Shape] = {}
+        self._learnt: Shape | None = None  # the last one
         self._new: list[Shape] = []
 
     def of(self, number: int) -> Shape:
@@ -61,10 +62,14 @@ class Shapes:
 
     def learn(self, shape: Shape) -> Shape:
         """The same shape, which the next `save` makes known to the store if it is new."""
+        learnt = self._learnt
+        if learnt is not None and (learnt is shape or learnt == shape):
+            return learnt
         found = self._known.get(shape.number)
         if found is None:
             found = self._known[shape.number] = shape
             self._new.append(shape)
+        self._learnt = found
         return found
 
     def save(self, batch: WriteBatch) -> None:

@@ -31,7 +31,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
-from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.deploy import Deployment
@@ -140,7 +140,7 @@ def replay(
                 files += _put_states(ending, job, programs, number, ended)
             if produced and not is_last:
                 _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
-    alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+    alerts = sorted_together(tables)
     return Replayed(alerts, tuple(letters), counters, time.monotonic() - started, first_ms, until_ms, tuple(files))
 
 

@@ -314,6 +314,23 @@ class Together:
             for number in range(len(job.domains))
         ]
 
+    def takes_whole(self, work: Work) -> bool:
+        """Whether nothing but pages is asked for by this work of all of them: no event has waited, or is to wait, and
+        ids are not remembered."""
+        if self._job.dedup_ms:
+            return False
+        is_due = all((batch.time_ms < work.due_ms).all() for batch in work.batches.values())
+        return self._job.order == ARRIVAL or (is_due and all(share.waiting.is_empty for share in self._shares))
+
+    def step_whole(self, work: Work) -> Done:
+        """As `step`, for work that is not divided. Raises: StateError, StoreError."""
+        output = StepOutput(since_ms=work.since_ms)
+        for share in self._shares:
+            share.close_pages()
+        batches, late = on_time(self._job, {n: [batch] for n, batch in work.batches.items()}, work.before_ms, output)
+        match_all(self._job, self._pages, work, batches, output)
+        return Done(output, late)
+
     def step(self, works: Sequence[Work]) -> Done:
         """As Share.step of each. Raises: StateError, StoreError."""
         output, late = StepOutput(since_ms=works[0].since_ms), []

@@ -44,11 +44,16 @@ class WaitingOfShare:
         self._due_ms: dict[int, int] = {}  # the latest that was asked for since then
         self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no event waits."""
+        return not any(self._held.values())
+
     def part(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
         """Take in what is new of a domain; returns what is due, None if nothing is."""
         held, added = self._held.get(number, []), self._added.get(number, [])
-        if fresh is None and not held:
-            return None
+        if not held and (fresh is None or (fresh.time_ms < due_ms).all()):
+            return fresh  # nothing waits, so that there is nothing to tell of either
         new = [] if fresh is None else [fresh]
         due, rest = part_due([*held, *new], due_ms)
         self._held[number] = [concat_batches(rest)] if len(rest) > _PARTS_MAX else rest

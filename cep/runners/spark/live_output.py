@@ -31,7 +31,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError
-from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.alerts import sorted_together
 from cep.runners.beginning import read_beginning
 from cep.runners.kept_rulebooks import KeptRulebooks
 from cep.runners.letters import under_rules
@@ -127,7 +127,7 @@ class LiveOutput:
                 letters += [orjson.dumps({"code": "late", **event}) for event in json.loads(payload)]
             else:
                 letters.append(payload)
-        alerts = sort_alerts(pa.concat_tables(tables)) if tables else ALERT_SCHEMA.empty_table()
+        alerts = sorted_together(tables)
         # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
         if self.rules is not None:
             alerts, held = self.rules.take(alerts, status, batch_id)
