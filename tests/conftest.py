@@ -15,6 +15,8 @@ from tests.real_kafka import MockCluster, RealKafka, open_kafka
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.real_s3 import S3Server
+
 os.environ["TZ"] = "UTC"
 time.tzset()
 
@@ -59,6 +61,15 @@ def pytest_testnodedown(node: Any) -> None:
     """Take it from there."""
     if "kafka" in getattr(node, "workeroutput", {}):
         node.config.stash[_KAFKA] = node.workeroutput["kafka"]
+
+
+@pytest.fixture
+def s3() -> Iterator[S3Server]:
+    """An S3 server, and the environment that leads to it."""
+    from tests.real_s3 import open_s3  # noqa: PLC0415 the other tests need no web server
+
+    with open_s3() as server:
+        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

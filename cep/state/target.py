@@ -3,13 +3,16 @@
 A file has its name only when all of its bytes are there: locally it is written beside, synced and renamed, and the
 folder is synced; object stores do so themselves. On a file system that can do neither, a torn file is found by its
 checksum. Where source and target are on one disk, files that never change again are linked, not copied.
-Tested by: tests/state/test_target.py
+Credentials come from the environment, in the way of the object store's own tools: for S3 AWS_ACCESS_KEY_ID,
+AWS_ENDPOINT_URL and the like, for what fsspec reaches itself FSSPEC_SFTP_PASSWORD and the like.
+Tested by: tests/state/test_target.py, tests/state/test_s3.py
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +22,10 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from cep.base.durable import sync
-from cep.base.errors import StateCorruptError, StoreError
+from cep.base.errors import StateCorruptError, StoreError, UsageError
 
 PARTIAL = ".part"
+_PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
 class Target:
@@ -33,13 +37,18 @@ class Target:
     def __init__(self, url: str) -> None:
         """The folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
 
-        Raises: StoreError if the protocol is unknown or its package is missing.
+        Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a password,
+        which would come into messages.
         """
+        if _PASSWORD.search(url):
+            shown = _PASSWORD.sub("://…@", url)
+            raise UsageError(f"{shown} has a password in it; give it in the environment, like FSSPEC_SFTP_PASSWORD")
         self.url = url
         try:
             self._files, root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
-            raise StoreError(f"cannot reach {url}: {error}; install the package, or give a local directory") from error
+            package = "`pip install 'cep[s3]'`" if url.startswith("s3:") else "the package"
+            raise StoreError(f"cannot reach {url}: {error}; install {package}, or give a local directory") from error
         self._root = str(root).rstrip("/")
         self._is_local = isinstance(self._files, LocalFileSystem)
 
@@ -66,7 +75,7 @@ class Target:
             elif self._files.exists(self._path(name)):
                 raise FileExistsError(errno.EEXIST, "")
             else:
-                self._files.pipe_file(self._path(name), data)
+                self._files.pipe_file(self._path(name), data, mode="create")  # of two at a time one fails, where it can
 
     def put(self, source: Path, name: str, may_link: bool = False) -> None:
         """A copy of a local file, in place of what has the name. Pass `may_link` if it never changes again."""
@@ -138,6 +147,12 @@ class Target:
                 raise StateCorruptError(text) from error
             full = "; make room there, or keep fewer checkpoints" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
             raise StoreError(text + full) from error
+        except Exception as error:
+            # Not every package has its errors from OSError: botocore has a tree of its own.
+            raise StoreError(
+                f"cannot {doing} {name or 'files'} in {self.url}: {type(error).__name__}: {error}; check the address, "
+                "the credentials and the network"
+            ) from error
 
 
 def _linked(source: Path, path: Path) -> bool:
