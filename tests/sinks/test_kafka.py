@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -208,3 +209,31 @@ def test_wrong_settings_are_named_and_secrets_are_not() -> None:
     with pytest.raises(SinkError, match=r"no\.such\.setting") as caught:
         KafkaTransactionSink(to)
     assert "hunter2" not in str(caught.value) + repr(to)
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker: KafkaCluster) -> None:
+    """What was committed behind a micro-batch, of all partitions; what was aborted or is older is not among it."""
+    if not kafka_broker.is_real:
+        return
+    to = target(kafka_broker)
+    first = KafkaTransactionSink(to)
+    first.write(alert_table(0, 20), 3)
+    first.write(alert_table(20, 5), 4)
+    first._transactions._producer.begin_transaction()
+    first._transactions._producer.produce(to.topic, b"{}", b"never")
+    first._transactions._producer.flush(TIMEOUT_S)
+    now_ms = int(time.time() * 1_000)
+    later = KafkaTransactionSink(to)  # ends what the first one has left open
+    told = later.recall(3, now_ms)
+    assert told.number == 4
+    assert sorted(told.alert_ids) == names(0, 25), "of an hour before too, which does no harm"
+    assert later.recall(4, now_ms).alert_ids == frozenset(), "nothing came behind it"
+    assert later.recall(7, now_ms).number == 7
+    assert later.recall(3, now_ms + 2 * 3_600_000).alert_ids == frozenset()
+    later.write(alert_table(25, 5), 9)
+    assert keys(consumed(kafka_broker, to.topic, 30)) == names(0, 30)
+    nobody = KafkaTransactionSink(NOBODY)
+    with pytest.raises(SinkError, match="does not tell which alerts it has"):
+        nobody.recall(0, now_ms)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -192,3 +193,38 @@ def test_from_kafka_to_kafka_killed_at_any_time(kafka_broker: KafkaCluster, tmp_
         assert sorted(found) == wanted
     else:  # the mock shows what was never committed too
         assert sorted(set(found)) == wanted
+
+
+@pytest.mark.slow
+def test_a_machine_that_is_lost_sends_no_alert_twice(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """Killed when it has sent alerts of which no checkpoint knows, its folder gone: the topic says what it has got."""
+    lines = list(day())
+    events, alerts = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts"))
+    for topic in (events, alerts):
+        kafka_broker.create(topic)
+    arguments = [
+        "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", events,
+        "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--key-groups", "16",
+        "--checkpoint-target", str(tmp_path / "far"), "--checkpoint-interval", "1 h", "--max-records", "200",
+    ]  # fmt: skip
+    found: list[bytes] = []
+    for number in range(3):
+        third = lines[number * len(lines) // 3 : (number + 1) * len(lines) // 3]
+        kafka_broker.send(events, [{"value": line, "partition": 0} for line in third])
+        if number > 0:
+            process = start(*arguments)
+            before = len(found)
+            found = consumed(kafka_broker.address, alerts, lambda values, known=before: len(values) > known)  # type: ignore[misc]
+            process.kill()
+            process.communicate()
+            assert len(found) > before
+            shutil.rmtree(tmp_path / "job")
+        process = start(*arguments, "--available-now")
+        _, said = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, said.decode()
+        assert (b"the job goes on" in said) == (number > 0)
+        found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= 5)
+    wanted = sorted(expected(lines, GIVEN, tmp_path))
+    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted))
+    if kafka_broker.is_real:
+        assert sorted(found) == wanted
