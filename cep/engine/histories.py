@@ -24,7 +24,7 @@ from cep.engine.history_reach import Reached, kept_for, reach
 from cep.engine.history_rows import concat_rows, sort_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, span_codes, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
-from cep.engine.panes import appended_panes, panes_of_keys, without_strange_panes
+from cep.engine.panes import panes_of_keys, without_strange_panes
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lists.timeline import Lists
 from cep.nfa.histories import HistoryPlan
@@ -99,7 +99,7 @@ def look_back(
         span_ms = spans_after(plan, table, asked)
         longer = _kept_longer(reached, table, span_ms)
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
-        in_panes = appended_panes(plan, asked.panes_after(plan.panes.values()), reached.keys, watermark_ms)
+        in_panes = asked.panes_after(plan.panes.values(), reached.keys, watermark_ms)
         segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *in_panes)
         facts = PageFacts(panes=frozenset(plan.panes))
         if reached.is_carried:

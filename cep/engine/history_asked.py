@@ -10,17 +10,19 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
 from cep.engine.history_reach import Reached
+from cep.engine.history_state import Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
-from cep.engine.panes import NO_PANES, PaneRows, Woven, codes_of, concat_panes, opens_pane, pane_of, values_of, woven
+from cep.engine.panes import NO_PANES, PaneRows, Woven, appended_panes, codes_of, opens_pane, pane_of, values_of, woven
 from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
 from cep.engine.tallies import TALLY_WIDTH, Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
@@ -51,12 +53,13 @@ class Asked:
         table: HistoryTable,
         reached: Reached | None = None,
         before: Tallied | None = None,
-        panes: PaneRows = NO_PANES,
+        panes: Mapping[int, PaneRows] | None = None,
     ) -> None:
         self.table = table
         self._reached = reached
         self._before = Tallied() if before is None else before
-        self._panes = panes
+        self._panes = {} if panes is None else panes
+        self._weaves: dict[str, Woven] = {}
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
         self.overflows = self.folded = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
@@ -219,19 +222,25 @@ class Asked:
 
     def _woven(self, history: HistoryColumn) -> Woven:
         """The panes of a history, the members that are in none yet, and windows in their order."""
+        if history.identity not in self._weaves:
+            self._weaves[history.identity] = self._weave(history)
+        return self._weaves[history.identity]
+
+    def _weave(self, history: HistoryColumn) -> Woven:
         table, windows = self.table, self.windows(history)
         values, times = table.columns[history.value, windows.rows], table.time[windows.rows]
         ones = np.ones(len(values), np.int64)
         codes = codes_of(history, values, table.texts)
-        members = PaneRows(table.key[windows.rows], ones * history.panes, pane_of(history, times), codes, ones)
+        members = PaneRows(table.key[windows.rows], pane_of(history, times), codes, ones)
         new = table.new_rows[windows.at]
-        old = self._panes.take(self._panes.of == history.panes)
+        old = self._panes.get(history.panes, NO_PANES)
         return woven(old, members, table.key[new], opens_pane(history, table.time[new]), windows.highs)
 
-    def panes_after(self, histories: Iterable[HistoryColumn]) -> PaneRows:
-        """What has come into the panes of these histories in the call."""
-        found = [self._woven(history) for history in histories]
-        return concat_panes([each.rows.take(each.members) for each in found])
+    def panes_after(self, histories: Iterable[HistoryColumn], keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+        """What has come into the panes of these histories in the call; `keys` are the call's."""
+        for history in histories:
+            found = self._woven(history)
+            yield from appended_panes(history, found.rows.take(found.members), keys, watermark_ms)
 
     # ------------------------------------------------------------------------------------------------ functions
 

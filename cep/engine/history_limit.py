@@ -26,8 +26,8 @@ from cep.nfa.histories import HistoryPlan
 
 def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
     """What is to be kept of one page after a micro-batch that has reached it."""
-    panes = joined_panes(plan, [segment for segment in histories.segments if segment.is_panes], watermark_ms)
-    events = tuple(segment for segment in histories.segments if not segment.is_panes)
+    panes = joined_panes(plan, [segment for segment in histories.segments if segment.panes], watermark_ms)
+    events = tuple(segment for segment in histories.segments if not segment.panes)
     found = _tended_events(plan, replace(histories, segments=events), watermark_ms)
     return replace(found, segments=(*found.segments, *panes))
 

@@ -59,7 +59,7 @@ class Reached:
 
 def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvents, clock_ms: int) -> Reached:
     """What is looked at of the past in a call after which the clock stands at `clock_ms`."""
-    segments = [segment for segment in histories.segments if not segment.is_panes]
+    segments = [segment for segment in histories.segments if not segment.panes]
     pages = sorted({segment.page for segment in segments})
     facts = tuple(histories.facts_of(page) for page in pages)
     most = dict.fromkeys(pages, int(np.bincount(new.key).max()))

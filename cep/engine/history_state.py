@@ -49,7 +49,7 @@ class Segment:
     `spans` counts its events by `HistoryRows.span`, `most` are those of its busiest key. `kept` None: in memory only.
 
     `page` is the number of the page that it belongs to in the call that is under way, -1 if that is not decided yet.
-    `is_panes`: its rows are panes (panes.py), not events.
+    `panes`: its rows are panes of what has this number (panes.py); 0: they are events.
     """
 
     first_ms: int
@@ -60,7 +60,7 @@ class Segment:
     load: Callable[[], Block]
     kept: Kept | None = None
     page: int = -1
-    is_panes: bool = False
+    panes: int = 0
 
     def __len__(self) -> int:
         return sum(self.spans.values())
@@ -124,7 +124,7 @@ class Histories:
 
     def __len__(self) -> int:
         """How many events are kept."""
-        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.is_panes)
+        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.panes)
 
 
 def span_code(span_ms: int) -> int:
@@ -220,7 +220,7 @@ def partition_histories(
             continue
         block = segment.load()
         for at, own in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
-            segments[at].append(replace(segment_of(own, segment.span_ms, pages[at]), is_panes=segment.is_panes))
+            segments[at].append(replace(segment_of(own, segment.span_ms, pages[at]), panes=segment.panes))
     found = [Histories(segments=tuple(own), loose=histories.loose, facts=histories.facts) for own in segments]
     if len(histories.keys):
         part = np.searchsorted(pages, page_of(histories.keys))

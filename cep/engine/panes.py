@@ -6,45 +6,43 @@
 The grid depends on the window alone, and a window has whole panes at its far edge, which is so rounded outwards. So a
 value is the same however the events came: in one replay, in micro-batches, before and after a restart.
 
-Panes are rows of segments of their own (`Segment.is_panes`): a micro-batch adds what its events are, and when newer
-segments have grown to the size of an older one they become one, in which equal codes of a pane are one row. So a key
-has no more rows than its panes have codes, twice over at most, and a row is written anew some ten times.
+Panes are rows of segments of their own, of one history or of several that share them (`Segment.panes`): a micro-batch
+adds what its events are, and when newer segments have grown to the size of an older one they become one, in which equal
+codes of a pane are one row. So a key has no more rows than its panes have codes, twice over at most, and a row is
+written anew some ten times.
 
-    HistoryRows   key | event_type -1 | time_ms: begin of the pane | span | pane_of, pane_code, pane_weight int64
+    HistoryRows   key | event_type -1 | time_ms: begin of the pane | span | pane_code, pane_weight: int32 if they fit
 
 Tested by: tests/engine/test_panes.py, tests/engine/test_histories.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import TIME_MS_MIN
 from cep.engine import sketches
 from cep.engine.calendar import opens_ms
-from cep.engine.history_rows import HistoryRows, block_of, concat_blocks
+from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_code
 from cep.kernels import sketches as kernels
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
-_OF, _CODE, _WEIGHT = "pane_of", "pane_code", "pane_weight"
+_CODE, _WEIGHT = "pane_code", "pane_weight"
 _EVENT_TYPE = -1
 _JOINED_SHARE = 2  # a segment is joined with the newer ones when they have this share of its rows
 
 
 @dataclass(frozen=True, slots=True)
 class PaneRows:
-    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, `of` says which histories they are of
-    (`HistoryColumn.panes`), pane_ms is the begin of the pane."""
+    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, pane_ms the begin of the pane."""
 
     key: Int64
-    of: Int64
     pane_ms: Int64
     code: Int64
     weight: Int64
@@ -54,7 +52,7 @@ class PaneRows:
 
     def take(self, rows: np.ndarray) -> PaneRows:
         """The rows at these positions, or where this is true."""
-        return PaneRows(self.key[rows], self.of[rows], self.pane_ms[rows], self.code[rows], self.weight[rows])
+        return PaneRows(self.key[rows], self.pane_ms[rows], self.code[rows], self.weight[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +69,33 @@ class Woven:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
     """All rows, part after part."""
+    if len(parts) == 1:
+        return parts[0]
     parts = [NO_PANES, *parts]
     return PaneRows(
         np.concatenate([part.key for part in parts]),
-        np.concatenate([part.of for part in parts]),
         np.concatenate([part.pane_ms for part in parts]),
         np.concatenate([part.code for part in parts]),
         np.concatenate([part.weight for part in parts]),
     )
 
 
-def panes_of_keys(histories: Histories, keys: pa.Array, touched: np.ndarray) -> PaneRows:
-    """The kept panes of those of the keys that are touched, bool[K]."""
-    parts = []
+def panes_of_keys(histories: Histories, keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
+    """The kept panes of those of the keys that are touched, bool[K]; by what they are of."""
+    parts: dict[int, list[PaneRows]] = {}
     for segment in histories.segments:
-        if segment.is_panes:
+        if segment.panes:
             block = segment.load()
             number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(-1)).astype(np.int64)
             wanted = (number >= 0) & touched[number]
             own = np.flatnonzero(wanted[block.rows.key])
-            parts.append(_rows_of(block.rows, own, number))
-    return concat_panes(parts)
+            parts.setdefault(segment.panes, []).append(_rows_of(block.rows, own, number))
+    return {of: concat_panes(own) for of, own in parts.items()}
 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
@@ -113,8 +112,7 @@ def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     """By what each of a history's values is kept."""
     assert history.expr.argument is not None, "they have a field"
     type_ = history.expr.argument.type
-    is_count = history.expr.fn == "approx_distinct"
-    return sketches.hashes(values, type_, texts) if is_count else sketches.buckets(values, type_)
+    return sketches.hashes(values, type_, texts) if history.is_hashed else sketches.buckets(values, type_)
 
 
 def woven(old: PaneRows, members: PaneRows, key: Int64, opens: Int64, highs: Int64) -> Woven:
@@ -142,28 +140,38 @@ def values_of(history: HistoryColumn, found: Woven) -> tuple[Int64, np.ndarray]:
     """Slots and null flags of an approximate history at each new event."""
     expr, rows = history.expr, found.rows
     assert expr.argument is not None, "they have a field"
-    different, codes = np.unique(rows.code, return_inverse=True)
     at = np.empty(len(found.lows), np.int64)
-    if expr.fn == "approx_distinct":
-        counts = np.empty(len(found.lows), np.int64)
-        kernels.count_different(codes, len(different), sketches.hashes_max(), found.lows, found.highs, counts, at)
-        chosen = different[np.maximum(at, 0)] if len(different) else at
-        return sketches.estimated(counts, chosen), np.zeros(len(at), np.uint8)
-    percent = getattr(expr.percent, "value", None)
+    if history.is_hashed:
+        return _different(found), np.zeros(len(at), np.uint8)
+    percent = 50 if expr.percent is None else getattr(expr.percent, "value", None)
     assert isinstance(percent, int), "parameters are bound before compilation"
-    kernels.find_weighted_rank(codes, rows.weight, len(different), percent, found.lows, found.highs, at)
-    chosen = different[np.maximum(at, 0)] if len(different) else np.zeros(len(at), np.int64)
-    return sketches.middles(chosen, expr.argument.type).view(np.int64), (at < 0).astype(np.uint8)
+    least = int(rows.code.min(initial=0))
+    count = int(rows.code.max(initial=0)) - least + 1  # of the buckets between: an octave has 50
+    kernels.find_weighted_rank(rows.code - least, rows.weight, count, percent, found.lows, found.highs, at)
+    return sketches.middles(at + least, expr.argument.type).view(np.int64), (at < 0).astype(np.uint8)
+
+
+def _different(found: Woven) -> Int64:
+    """How many different hashes windows have, or are estimated to have."""
+    counts, at = np.empty(len(found.lows), np.int64), np.empty(len(found.lows), np.int64)
+    encoded = pa.array(found.rows.code).dictionary_encode()
+    codes, different = np.asarray(encoded.indices).astype(np.int64), np.asarray(encoded.dictionary)
+    order = np.argsort(different)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    kernels.count_different(rank[codes], len(order), sketches.hashes_max(), found.lows, found.highs, counts, at)
+    chosen = different[order][np.maximum(at, 0)] if len(order) else at
+    return sketches.estimated(counts, chosen)
 
 
 # -------------------------------------------------------------------------------------------------------- kept
 
 
-def appended_panes(plan: HistoryPlan, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
-    """A segment of these rows, if anything of them can still be asked for."""
-    rows = merged(plan, rows, watermark_ms)
+def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+    """A segment of these rows of a history, if anything of them can still be asked for."""
+    rows = merged(history, rows, watermark_ms)
     if len(rows):
-        yield _segment(plan, rows, keys)
+        yield _segment(history, rows, keys)
 
 
 def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
@@ -171,69 +179,62 @@ def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
 
     What a rule leaves behind that is gone must not be taken for its own when it comes back.
     """
-    wanted = frozenset(plan.panes)
-    segments: list[Segment] = []
-    for segment in histories.segments:
-        known = histories.facts_of(segment.page).panes
-        if not segment.is_panes or known == wanted:
-            segments.append(segment)
-        else:
-            segments += _joined(plan, [segment], TIME_MS_MIN, known & wanted)
-    return replace(histories, segments=tuple(segments))
+    wanted = plan.panes.keys()
+    segments = histories.segments
+    kept = [s for s in segments if not s.panes or s.panes in wanted & histories.facts_of(s.page).panes]
+    return replace(histories, segments=tuple(kept)) if len(kept) < len(segments) else histories
 
 
-def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> tuple[Segment, ...]:
+def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
     """The same panes in fewer segments, where newer ones have come to the size of an older one. All are of one page."""
+    for of, history in plan.panes.items():
+        yield from _joined_of(history, [segment for segment in segments if segment.panes == of], watermark_ms)
+
+
+def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
     start = len(segments) - 1
     total = len(segments[start]) if segments else 0
     while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
         start -= 1
         total += len(segments[start])
     if start < len(segments) - 1:
-        return (*segments[:start], *_joined(plan, segments[start:], watermark_ms, frozenset(plan.panes)))
+        return [*segments[:start], *_joined(history, segments[start:], watermark_ms)]
     for at, segment in enumerate(segments):
-        over = sum(count for code, count in segment.spans.items() if segment.last_ms + 2**code <= watermark_ms)
-        if _JOINED_SHARE * over > len(segment):
-            again = _joined(plan, [segment], watermark_ms, frozenset(plan.panes))
-            return (*segments[:at], *again, *segments[at + 1 :])  # one a micro-batch: the others have time
-    return tuple(segments)
+        # Times are those of panes: about as many rows as the share of its time that has left the window.
+        over_ms = watermark_ms - segment.first_ms - segment.span_ms
+        if _JOINED_SHARE * over_ms > segment.last_ms - segment.first_ms:
+            again = _joined(history, [segment], watermark_ms)
+            return [*segments[:at], *again, *segments[at + 1 :]]  # one a micro-batch: the others have time
+    return segments
 
 
-def merged(plan: HistoryPlan, rows: PaneRows, watermark_ms: int) -> PaneRows:
+def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
     """One row for each code of a pane, without what no window can hold any more.
 
     Of hashes only the newest pane of each stays, and of those the ones that some window may have among its least.
     """
-    numbers = list(plan.panes)
-    spans = np.array([plan.panes[number].panes_span_ms for number in numbers], np.int64)
-    order = np.argsort(np.array(numbers, np.int64))
-    which = order[np.searchsorted(np.array(numbers, np.int64)[order], rows.of)] if numbers else rows.of
-    is_alive = rows.pane_ms + spans[which] > watermark_ms
-    is_hash = np.array([plan.panes[number].expr.fn == "approx_distinct" for number in numbers], bool)[which]
-    return concat_panes([_least(rows.take(is_alive & is_hash)), _added(rows.take(is_alive & ~is_hash))])
+    rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
+    if not len(rows):
+        return rows
+    return _least(rows) if history.is_hashed else _added(rows)
 
 
 def _added(rows: PaneRows) -> PaneRows:
     """Equal codes of a pane are one row with their weight together."""
-    if not len(rows):
-        return rows
-    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.of, rows.key)))
-    begins = np.flatnonzero(_differs(rows.key, rows.of, rows.pane_ms, rows.code))
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
+    begins = np.flatnonzero(_differs(rows.key, rows.pane_ms, rows.code))
     return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
 
 
 def _least(rows: PaneRows) -> PaneRows:
     """The newest pane of each hash, of those that a window may need."""
-    if not len(rows):
-        return rows
-    rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.of, rows.key)))
-    is_newest = np.append(_differs(rows.key, rows.of, rows.code)[1:], True)
+    rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.key)))
+    is_newest = np.append(_differs(rows.key, rows.code)[1:], True)
     rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
-    group = np.cumsum(_differs(rows.key, rows.of))
-    most = sketches.hashes_max() + 1  # one more tells whether there are more
     panes, pane = np.unique(rows.pane_ms, return_inverse=True)
     kept = np.ones(len(rows), np.uint8)
-    kernels.keep_least(group, pane, len(panes), most, kept)
+    most = sketches.hashes_max() + 1  # one more tells whether there are more
+    kernels.keep_least(rows.key, pane, len(panes), most, kept)
     return rows.take(kept.astype(bool))
 
 
@@ -246,30 +247,32 @@ def _differs(*columns: Int64) -> np.ndarray:
     return found
 
 
-def _joined(
-    plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int, wanted: frozenset[int]
-) -> tuple[Segment, ...]:
-    """One segment of the panes that are wanted; none for nothing."""
-    block = concat_blocks([segment.load() for segment in segments])
-    rows = _rows_of(block.rows, np.arange(len(block)), np.arange(len(block.keys)))
-    rows = merged(plan, rows.take(np.isin(rows.of, np.array(sorted(wanted), np.int64))), watermark_ms)
-    return (replace(_segment(plan, rows, block.keys), page=segments[0].page),) if len(rows) else ()
+def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
+    """One segment of all; none for nothing."""
+    blocks = [segment.load() for segment in segments]
+    encoded = pa.concat_arrays([block.keys for block in blocks]).dictionary_encode()
+    numbers = np.split(np.asarray(encoded.indices).astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
+    parts = [_rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
+    rows = merged(history, concat_panes(parts), watermark_ms)
+    return [replace(_segment(history, rows, encoded.dictionary), page=segments[0].page)] if len(rows) else []
 
 
 def _rows_of(rows: HistoryRows, own: Int64, number: Int64) -> PaneRows:
     """Kept rows at these positions as panes; `number` is what the keys of the block are called."""
-    of, code, weight = (np.asarray(rows.columns[name])[own] for name in (_OF, _CODE, _WEIGHT))
-    return PaneRows(number[rows.key[own]], of, rows.time_ms[own], code, weight)
+    code, weight = (np.asarray(rows.columns[name])[own].astype(np.int64) for name in (_CODE, _WEIGHT))
+    return PaneRows(number[rows.key[own]], rows.time_ms[own], code, weight)
 
 
-def _segment(plan: HistoryPlan, rows: PaneRows, keys: pa.Array) -> Segment:
-    spans = {number: history.panes_span_ms for number, history in plan.panes.items()}
-    order = np.lexsort((rows.code, rows.pane_ms, rows.of, rows.key))
-    rows = rows.take(order)
-    different, which = np.unique(rows.of, return_inverse=True)
-    codes = np.array([span_code(spans[number]) for number in different.tolist()], np.int8)[which]
-    columns = {_OF: pa.array(rows.of), _CODE: pa.array(rows.code), _WEIGHT: pa.array(rows.weight)}
+def _segment(history: HistoryColumn, rows: PaneRows, keys: pa.Array) -> Segment:
+    rows = rows.take(np.lexsort((rows.pane_ms, rows.key)))
+    codes = np.full(len(rows), span_code(history.panes_span_ms), np.int8)
+    columns = {_CODE: _narrow(rows.code), _WEIGHT: _narrow(rows.weight)}
     types = np.full(len(rows), _EVENT_TYPE, np.int64)
     kept = HistoryRows(rows.key.astype(np.int32), types, rows.pane_ms, codes, columns)
-    longest_ms = max(spans[number] for number in different.tolist())
-    return replace(segment_of(block_of(keys, kept), longest_ms), is_panes=True)
+    return replace(segment_of(block_of(keys, kept), history.panes_span_ms), panes=history.panes)
+
+
+def _narrow(values: Int64) -> pa.Array:
+    info = np.iinfo(np.int32)
+    fits = values.min(initial=0) >= info.min and values.max(initial=0) <= info.max
+    return pa.array(values.astype(np.int32) if fits else values)

@@ -58,6 +58,11 @@ class HistoryColumn:
         return _is_approximate(self.expr)
 
     @property
+    def is_hashed(self) -> bool:
+        """Whether its panes have hashes, of which the least tell how many there are."""
+        return self.expr.fn == "approx_distinct"
+
+    @property
     def pane_ms(self) -> int:
         """How long the panes of its window are."""
         assert self.expr.window is not None, "panes are of windows"

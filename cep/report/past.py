@@ -60,7 +60,7 @@ def past_held(pasts: Iterable[StoredPast]) -> tuple[PastShare, ...]:
     for past in pasts:
         known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
-        panes = sum(len(segment) for segment in histories.segments if segment.is_panes)
+        panes = sum(len(segment) for segment in histories.segments if segment.panes)
         found[past.domain] = replace(
             known,
             pages=known.pages + 1,
@@ -82,8 +82,8 @@ def past_of_key(
         histories = decode_head(past.head, _loader(past))
         for program in (level[past.domain] for level in programs if past.domain in level):
             rows = [_of_key(Block(histories.keys, histories.pinned), key)]
-            rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.is_panes]
-            panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.is_panes)
+            rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
+            panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
             events = sorted((e for part in rows for e in _events(part, program)), key=lambda e: e["event_time"])
             unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
             tallies = tuple(_tallies(histories, key, program))

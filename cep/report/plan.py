@@ -30,8 +30,8 @@ _SLOT_BYTES = 8
 _EVENT_FIXED_SLOTS = 6
 # The key's number, type, time and span of a past event in a segment.
 _PAST_FIXED_BYTES = 15
-# The same of a pane, and what it is of, a code and its weight.
-PANE_ROW_BYTES = _PAST_FIXED_BYTES + 3 * _SLOT_BYTES
+# The same of a pane, a bucket and how many events are in it; a hash and a 1 are half as much again.
+PANE_ROW_BYTES = _PAST_FIXED_BYTES + _SLOT_BYTES
 # Of a hash that stays in a window its newest pane is kept, and the window's least: about k · (1 + ln 65) rows. Values
 # between 1 and 1 000 are in 500 buckets.
 _PANE_ROWS_MAX = {

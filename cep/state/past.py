@@ -4,7 +4,7 @@
               tally:IDENTITY …                                                     counts and sums of windows, by key
               sub:key:IDENTITY, sub:sums:…, sub:0:… …                              and by sub-key, the fields of it
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
-              segment_panes                                                        are they panes, or events?
+              segment_panes                                                        panes of what; 0: of events
               span_code, span_count, span_segment                                  what is in them
     segment   keys | key, type, time, span | field:NAME …
 
@@ -65,7 +65,7 @@ def encode_head(histories: Histories) -> bytes:
         "segment_number": pa.array([k.number for k in kept if k], pa.int64()),
         "segment_size": pa.array([k.size for k in kept if k], pa.int64()),
         "segment_digest": pa.array([k.digest for k in kept if k], pa.string()),
-        "segment_panes": pa.array([s.is_panes for s in segments], pa.bool_()),
+        "segment_panes": pa.array([s.panes for s in segments], pa.int64()),
         "span_code": pa.array([code for code, _, _ in spans], pa.int64()),
         "span_count": pa.array([count for _, count, _ in spans], pa.int64()),
         "span_segment": pa.array([at for _, _, at in spans], pa.int64()),
@@ -89,12 +89,12 @@ def decode_head(data: bytes, load: Load) -> Histories:
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
         spans[at][code] = count
-    are_panes = lists.get("segment_panes", [False] * len(spans))  # heads of before there were any have none
+    panes = lists.get("segment_panes", [0] * len(spans))  # heads of before there were any have none
     segments = []
     for at, counts in enumerate(spans):
         kept = Kept(*(lists[f"segment_{name}"][at] for name in ("number", "size", "digest")))
         first, last, span, most = (lists[f"segment_{name}"][at] for name in ("first", "last", "span", "most"))
-        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, is_panes=are_panes[at]))
+        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, panes=panes[at]))
     pinned = HistoryRows(
         _numbers(columns["pinned_key"]),
         _numbers(columns["pinned_type"]),

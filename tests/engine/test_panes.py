@@ -97,10 +97,22 @@ def test_state_does_not_grow_with_the_events_of_a_window() -> None:
         list(after_each(program, 25, 400, pause_ms))[-1] for pause_ms in (6 * 60_000, 60_000)
     )  # 42 days or 7 days
     rows = [sum(map(len, found.segments)) for found in (few, many)]
-    assert all(segment.is_panes for found in (few, many) for segment in found.segments)
+    assert all(segment.panes for found in (few, many) for segment in found.segments)
     assert rows[1] < rows[0] < 10_000, "not a row for each of 10 000 events and functions"
     steady = [sum(map(len, found.segments)) for found in after_each(program, 60, 400, 60_000)]
     assert steady[-1] < 2.2 * steady[24], "of twice and a half the events"
+
+
+def test_codes_of_any_size_are_joined() -> None:
+    """Segments keep codes as small as they are."""
+    program, state = program_over(RANK.replace("pay.amount", "pay.weight"), DISTINCT), None
+    numbers = [(1.0, 1), (1e300, 2), (-1e-300, 3), (0.0, 4)] * 6
+    for at, (weight, size) in enumerate(numbers):
+        event = payment(at, START_MS + at, "x", size)
+        state = fed(program, state, [Event(at, "pay", event.time_ms, at, {**event.fields, "weight": weight})])
+    assert state is not None
+    assert len(state.histories.segments) <= 6
+    assert sum(map(len, state.histories.segments)) <= 3 * 8
 
 
 def test_panes_leave_with_their_window() -> None:
