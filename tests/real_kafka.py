@@ -274,23 +274,28 @@ def open_kafka() -> RealKafka | MockCluster:
 @functools.cache
 def jars() -> Path:
     """The folder of the broker's jars, fetched if it is not there. Raises: NoBrokerError."""
+    return fetched(f"kafka-{VERSION}", _POM)
+
+
+def fetched(name: str, pom: str) -> Path:
+    """The folder `name` in the user's cache with what a project depends on, by Maven. Raises: NoBrokerError."""
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "cep" / f"kafka-{VERSION}"
+    folder = base / "cep" / name
     if folder.is_dir():
         return folder
     maven = shutil.which("mvn")
     if maven is None:
-        raise NoBrokerError("no mvn on the path to fetch the broker with")
+        raise NoBrokerError(f"no mvn on the path to fetch {name} with")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as work:
-        (Path(work) / "pom.xml").write_text(_POM, encoding="utf-8")
+        (Path(work) / "pom.xml").write_text(pom, encoding="utf-8")
         command = [maven, "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
         try:
             done = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False, timeout=_FETCH_S)
         except subprocess.TimeoutExpired as error:
-            raise NoBrokerError(f"Maven has not fetched the broker in {_FETCH_S:.0f} s") from error
+            raise NoBrokerError(f"Maven has not fetched {name} in {_FETCH_S:.0f} s") from error
         if done.returncode != 0:
-            raise NoBrokerError(f"Maven cannot fetch the broker: {done.stdout[-500:]}")
+            raise NoBrokerError(f"Maven cannot fetch {name}: {done.stdout[-500:]}")
         try:
             (Path(work) / "jars").replace(folder)
         except OSError:

@@ -175,8 +175,9 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
             asked.message,
         )
         events = TopicSource(
-            servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes, asked.ending
-        )
+            servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes, asked.ending,
+            asked.connector,
+        )  # fmt: skip
     else:
         assert settings.events.folder is not None, "asked for above"
         events = FolderSource(settings.events.folder, settings.events.max_files)

@@ -195,6 +195,12 @@ class EventsSettings(_Section):
         None, "Folder in which files appear: JSON lines or Parquet.", "--events", "FOLDER", '"events"'
     )
     topic: str | None = _setting(None, "Topic of events.", "--topic", "NAME", '"payments"')
+    connector: Literal["client", "spark"] = _setting(
+        "client",
+        "What reads the topic: client (librdkafka), or spark (its JVM's connector; the package in [spark] conf).",
+        "--connector",
+        "WHICH",
+    )
     format: Literal["json", "avro", "protobuf"] = _setting(
         "json", "How the values of the topic are written: json, avro, protobuf.", "--format", "FORMAT"
     )

@@ -56,10 +56,13 @@ class Position:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Position:
-        """What `to_json` wrote. Raises: SourceError for something else."""
+        """What `to_json` wrote, or the Kafka connector of Spark's JVM: offsets alone. Raises: SourceError."""
         try:
-            offsets = {topic: {int(p): offset for p, offset in of.items()} for topic, of in data["offsets"].items()}
-            return Position(offsets, data["behind"], data["topic_ids"])
+            told = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
+            offsets = {
+                topic: {int(p): int(offset) for p, offset in of.items()} for topic, of in told["offsets"].items()
+            }
+            return Position(offsets, told["behind"], told["topic_ids"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceError(
                 f"the checkpoint directory has offsets in a form that this build does not know ({error!r}); "

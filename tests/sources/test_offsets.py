@@ -34,7 +34,8 @@ def test_a_position_is_written_down_and_read_again() -> None:
     position = Position({"a": {0: 5, 1: 7}, "b": {2: 1}}, {"a": [1]}, {"a": "x"})
     assert Position.from_json(json.loads(json.dumps(position.to_json()))) == position
     with pytest.raises(SourceError, match="in a form that this build does not know"):
-        Position.from_json({"a": {"0": 5}})
+        Position.from_json({"a": {"0": "five"}})
+    assert Position.from_json({"a": {"0": 5}}) == Position({"a": {0: 5}}), "of the connector of Spark's JVM"
 
 
 def test_what_is_behind_and_which_topics_are_known() -> None:

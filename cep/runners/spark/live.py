@@ -47,6 +47,7 @@ from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
+from cep.runners.spark.connector import ConnectorTopic, packed_topic
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
@@ -67,6 +68,7 @@ _POLL_S = 1
 _DECIMAL_DIGITS = 38  # the most that Spark has
 
 
+CLIENT, JVM = "client", "spark"
 _JSON = RecordFormat()
 
 
@@ -85,7 +87,10 @@ class FolderSource:
 
 @dataclass(frozen=True, slots=True)
 class TopicSource:
-    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them."""
+    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them.
+
+    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py).
+    """
 
     servers: str
     topic: str
@@ -95,6 +100,7 @@ class TopicSource:
     form: RecordFormat = _JSON
     bytes_per_trigger: int | None = None
     ending: str | None = None
+    connector: str = CLIENT
 
 
 Source = FolderSource | TopicSource
@@ -201,6 +207,8 @@ def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
 
 def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
     """The events, packed. Those of a topic are packed where they are read."""
+    if isinstance(source, TopicSource) and source.connector == JVM:
+        return packed_topic(spark, _for_connector(source), job)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
         form = source.form
@@ -211,6 +219,19 @@ def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) ->
         return reader.load()
     events, column = _folder_stream(spark, source)
     return events.mapInArrow(packer(job, column), PACKED_SCHEMA)
+
+
+def _for_connector(source: TopicSource) -> ConnectorTopic:
+    """Raises: UsageError for what Spark's connector cannot keep to."""
+    asked = {
+        "max_records": source.records_per_trigger,
+        "max_bytes": source.bytes_per_trigger,
+        "ending": source.ending,
+    }
+    for name, value in asked.items():
+        if value is not None:
+            raise UsageError(f'connector = "spark" knows no {name}; leave it out, or read with connector = "client"')
+    return ConnectorTopic(source.servers, source.topic, source.starting, source.settings, source.form)
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
@@ -48,6 +49,7 @@ _PLACE = ("topic", "partition")
 _WHOLE = "source"
 
 PackedRow = tuple[int, str, int, int, bytes]
+Decode = Callable[[Schema, pa.Array, str], Decoded]  # values of a topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,14 @@ class DecodedPart:
     is_behind: bool = False
 
 
-def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow. `values_column` names the column of JSON records; None: fields are columns."""
+def _decode_json(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
+    return decode_json(schema, values)
+
+
+def packer(
+    job: Job, values_column: str | None, decode: Decode = _decode_json
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The function for mapInArrow. `values_column` names the column of records; None: fields are columns."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held: list[pa.RecordBatch] = []
@@ -69,15 +77,15 @@ def packer(job: Job, values_column: str | None) -> Callable[[Iterator[pa.RecordB
             held.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, _parts(job, held, values_column))
+                yield pack_parts(job, _parts(job, held, values_column, decode))
                 held, records = [], 0
         if records:
-            yield pack_parts(job, _parts(job, held, values_column))
+            yield pack_parts(job, _parts(job, held, values_column, decode))
 
     return pack
 
 
-def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None) -> list[DecodedPart]:
+def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None, decode: Decode) -> list[DecodedPart]:
     """The records by partition. Spark may have put several into one batch."""
     table = pa.Table.from_batches(batches).combine_chunks()
     if values_column is None:
@@ -86,12 +94,13 @@ def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None) -
         )
         return [DecodedPart(_WHOLE, decoded)]
     if not set(_PLACE) <= set(table.schema.names):
-        return [DecodedPart(_WHOLE, decode_json(job.schema, table.column(values_column).combine_chunks()))]
+        return [DecodedPart(_WHOLE, decode(job.schema, table.column(values_column).combine_chunks(), _WHOLE))]
     parts = []
     for place in table.select(_PLACE).group_by(list(_PLACE)).aggregate([]).to_pylist():
         is_here = [pc.equal(table[name], place[name]) for name in _PLACE]
         values = table.column(values_column).filter(pc.and_(*is_here)).combine_chunks()
-        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decode_json(job.schema, values)))
+        decoded = decode(job.schema, values, place["topic"])
+        parts.append(DecodedPart(f"{place['topic']}-{place['partition']}", decoded))
     return parts
 
 

@@ -1,0 +1,124 @@
+"""A Kafka topic → packed rows, read by the Kafka connector of Spark's own JVM instead of kafka.py.
+
+    connector = "client"   kafka.py: librdkafka, read and packed by one task; bounds of a micro-batch, an end, topic ids
+    connector = "spark"    here: records come through the JVM to the task that packs them (packed.py)
+
+For a platform on which only Spark's connector is allowed or maintained. It wants the package of `package()`. The same
+records give the same alerts. What it cannot say of a stream is refused: which partitions have more waiting (without
+which a bounded micro-batch would take them for late), where a stream ends, and librdkafka's settings that have no
+counterpart in Java's client.
+Tested by: tests/runners/spark/test_connector.py
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyspark
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from cep.base.errors import UsageError
+from cep.model.rule import utc_ms
+from cep.runners.job import Job
+from cep.runners.spark.packed import PACKED_SCHEMA, packer
+from cep.sources.offsets import is_time
+from cep.sources.registry.kafka import RecordFormat, decode
+
+FORMAT = "kafka"
+_ARTIFACT = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+_COLUMNS = ("topic", "partition", "value")
+_LOGINS = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_KNOWN = (
+    "security.protocol",
+    "sasl.mechanism",
+    "sasl.mechanisms",
+    "sasl.username",
+    "sasl.password",
+    "ssl.ca.location",
+    "client.id",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorTopic:
+    """What to read: `starting` as settings say places, `settings` librdkafka's, `form` how values are written."""
+
+    servers: str
+    topic: str
+    starting: str
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+    form: RecordFormat
+
+
+def package() -> str:
+    """The connector for the Spark that is installed, as `spark.jars.packages` names it."""
+    return f"{_ARTIFACT}:{pyspark.__version__}"
+
+
+def packed_topic(spark: SparkSession, source: ConnectorTopic, job: Job) -> DataFrame:
+    """The stream of a topic's records as packed rows of a job.
+
+    Raises: UsageError if the connector is not there, or has no counterpart for a setting.
+    """
+    reader = (
+        spark.readStream.format(FORMAT)
+        .option("kafka.bootstrap.servers", source.servers)
+        .option("subscribe", source.topic)
+        .option("failOnDataLoss", "true")
+        .option("kafka.isolation.level", "read_committed")
+    )
+    if is_time(source.starting):
+        reader = reader.option("startingTimestamp", utc_ms(source.starting))
+        reader = reader.option("startingOffsetsByTimestampStrategy", "latest")
+    else:
+        reader = reader.option("startingOffsets", source.starting)
+    for name, value in java_settings(dict(source.settings)).items():
+        reader = reader.option(f"kafka.{name}", value)
+    try:
+        records = reader.load()
+    except AnalysisException as error:
+        raise UsageError(
+            f'connector = "spark" needs Spark\'s Kafka connector; add "spark.jars.packages" = "{package()}" to [spark] '
+            'conf, or read with connector = "client"'
+        ) from error
+    return records.select(*_COLUMNS).mapInArrow(
+        packer(job, "value", functools.partial(decode, source.form)), PACKED_SCHEMA
+    )
+
+
+def java_settings(client: Mapping[str, str]) -> dict[str, str]:
+    """The settings of librdkafka as those of Java's client.
+
+    Raises: UsageError, which names a setting without a counterpart, but no value.
+    """
+    for name in client:
+        if name not in _KNOWN:
+            raise UsageError(
+                f"Spark's Kafka connector has no counterpart of librdkafka's {name}; known: {', '.join(_KNOWN)}; "
+                'or read with connector = "client"'
+            )
+    found = {name: client[name] for name in ("security.protocol", "client.id") if name in client}
+    if "ssl.ca.location" in client:
+        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
+    if "sasl.username" in client:
+        mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
+        if mechanism not in _LOGINS:
+            raise UsageError(
+                f"with a user name Spark's Kafka connector takes sasl.mechanism {', '.join(_LOGINS)}, not {mechanism!r}"
+            )
+        user, password = (_quoted(client.get(f"sasl.{name}", "")) for name in ("username", "password"))
+        login = f"{_LOGINS[mechanism]} required username={user} password={password};"
+        found |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    return found
+
+
+def _quoted(text: str) -> str:
+    """A value in the configuration of a login module, which ends at nothing that is in it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,133 @@
+"""The Kafka connector of Spark's JVM gives what a replay gives; a job may change over to our own reading."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.base.errors import UsageError
+from cep.cli.main import main
+from cep.runners.spark.connector import java_settings
+from cep.sinks.files import read_alerts
+from tests.real_kafka import KafkaCluster, NoBrokerError, fetched
+from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, write_file
+from tests.runners.spark.live_kafka import mix, send
+
+LATENESS_MS = 90_000
+DAY_MS = 86_400_000
+WAIT_S = 300
+PARTITIONS = 4  # of the mock, too
+# The connector's own artifacts of the newest versions that Maven's central repository has, without what Spark brings.
+_ARTIFACTS = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.1"),
+)
+_DEPENDENCY = """<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>
+  <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"""
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>cep.tests</groupId><artifactId>connector</artifactId><version>1</version>
+  <dependencies>{"".join(_DEPENDENCY.format(*artifact) for artifact in _ARTIFACTS)}</dependencies>
+</project>
+"""
+
+
+@pytest.fixture(scope="module")
+def connector() -> str:
+    """The paths of the connector's jars."""
+    try:
+        return ",".join(map(str, sorted(fetched("spark-kafka-4.2.0", _POM).glob("*.jar"))))
+    except NoBrokerError as error:
+        raise pytest.skip.Exception(str(error)) from error  # where Maven reaches nothing
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_job_that_changes_over(
+    spark: SparkSession, kafka_broker: KafkaCluster, connector: str, tmp_path: Path
+) -> None:
+    lines, topic = payments(61), f"connector-{uuid.uuid4().hex}"
+    kafka_broker.create(topic, PARTITIONS)
+    stream = mix(lines, 9, PARTITIONS, LATENESS_MS)
+    (tmp_path / "control").mkdir()
+    (tmp_path / "cep.toml").write_text(f'[spark]\nconf = {{ "spark.jars" = {json.dumps(connector)} }}\n')
+    words = [
+        "live", "--conf", str(tmp_path / "cep.toml"), "--rules", str(ROOT / "rules"), "--control",
+        str(tmp_path / "control"), "--bootstrap-servers", kafka_broker.address, "--topic", topic, "--lateness",
+        f"{LATENESS_MS} ms", "--dedup", "1 d", "--checkpoint", str(tmp_path / "job"), "--alerts",
+        str(tmp_path / "alerts"), "--key-groups", "4", "--available-now",
+    ]  # fmt: skip
+    half = len(stream.second) // 2
+    for records, which in ((stream.first, "spark"), (stream.second[:half], "spark"), (stream.second[half:], "client")):
+        send(kafka_broker, topic, records)
+        run(words, which)
+    given = rules()
+    job = replace(make_job(given.values(), LATENESS_MS), dedup_ms=DAY_MS)
+    (tmp_path / "clean").mkdir()
+    write_file(tmp_path / "clean" / "events.jsonl", stream.clean, 0)
+    wanted = [orjson.loads(line) for line in rows(replayed(spark, tmp_path / "clean", job, given.values()).alerts)]
+    assert wanted
+    found = read_alerts(tmp_path / "alerts")
+    assert sorted(map(orjson.dumps, found)) == sorted(map(orjson.dumps, wanted))
+
+
+def run(words: list[str], connector: str) -> None:
+    """One start of the job, in a process that has the connector's jars from the beginning."""
+    command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words]
+    done = subprocess.run(
+        [*command, "--connector", connector], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, check=False, timeout=WAIT_S, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_settings_of_librdkafka_in_the_words_of_java() -> None:
+    given = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": 'a"b',
+             "sasl.password": "c\\d", "ssl.ca.location": "/ca.pem"}  # fmt: skip
+    assert java_settings(given) == {
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": "/ca.pem",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
+        'username="a\\"b" password="c\\\\d";',
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ssl.key.password": "hidden"}, "no counterpart of librdkafka's ssl.key.password"),
+        ({"sasl.username": "u", "sasl.password": "hidden", "sasl.mechanism": "GSSAPI"}, "not 'GSSAPI'"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        java_settings(given)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("more", "said"), [((), "spark.jars.packages"), (("--max-records", "10"), "knows no max_records")]
+)
+def test_a_job_that_cannot_start_says_why(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+) -> None:
+    assert spark.version, "the job runs in the session of the tests, which has no connector"
+    words = ["live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", "127.0.0.1:9", "--topic", "t"]
+    words += ["--checkpoint", str(tmp_path / "job"), "--connector", "spark", *more]
+    assert main(words) == 2
+    assert said in " ".join(capfd.readouterr().err.split())
