@@ -18,12 +18,16 @@ from rich.text import Text
 from cep.cli.paths import printed
 from cep.report.keyed_state import Held, RunFacts, held, runs_of_key
 from cep.report.past import KeyPast, PastShare, past_held, past_of_key
+from cep.report.past_parts import PastPart
 from cep.runners.embedded.savepoint import newest_pages
 from cep.runners.embedded.targets import is_embedded
 
+_RULES_SHOWN = 5
+
 HELP = """\
 Show the keyed state of a live job, as it was at the end of its last finished micro-batch: pages, keys, runs and bytes,
-shared out among the rules, and what is kept of the past for conditions that look back; or, with --key, every partial
+shared out among the rules, and what is kept of the past for conditions that look back, with the rules that ask for it
+(what several ask for is kept once, and counted once); or, with --key, every partial
 match of one key with its events and what it waits for, and its past: counts and sums as they stand, the last events.
 
 examples:
@@ -45,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     if is_embedded(options.checkpoint):
         newest = newest_pages(options.checkpoint, options.key)
         if options.key is None:
-            _print_held(held(newest.pages), past_held(newest.pasts), options.json)
+            _print_held(held(newest.pages), past_held(newest.pasts, [newest.programs]), options.json)
             return 0
         found = list(runs_of_key(newest.pages, options.key, [newest.programs]))
         known = list(past_of_key(newest.pasts, options.key, [newest.programs]))
@@ -62,10 +66,10 @@ def run(options: argparse.Namespace) -> int:
         with console.status("reading the state"):
             pages = stored_pages(spark, options.checkpoint, job, options.key)
             pasts = stored_pasts(spark, options.checkpoint, job, options.key)
-            if options.key is None:
-                _print_held(held(pages), past_held(pasts), options.json)
-                return 0
             programs = programs_of(spark, options.checkpoint, job)
+            if options.key is None:
+                _print_held(held(pages), past_held(pasts, programs), options.json)
+                return 0
             runs = list(runs_of_key(pages, options.key, programs))
             past = list(past_of_key(pasts, options.key, programs))
     finally:
@@ -94,6 +98,21 @@ def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
             f"{share.size:,} bytes in {share.segments:,} segments; {share.keys:,} keys, "
             f"{share.head_size:,} bytes in {share.pages:,} heads"
         )
+        _print_parts(share.parts)
+
+
+def _print_parts(parts: Sequence[PastPart]) -> None:
+    """What of the past is kept for which rules; what several ask for is there once."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("past", "of", "rows", "bytes", "for"):
+        table.add_column(name, justify="right" if name in ("rows", "bytes") else "left")
+    for part in parts:
+        named = ", ".join(part.rules[:_RULES_SHOWN]) or "no rule any more"
+        left_out = len(part.rules) - _RULES_SHOWN
+        named += f" and {left_out:,} others" if left_out > 0 else ""
+        table.add_row(part.kind, Text(part.of), f"{part.rows:,}", f"{part.size:,}", Text(named))
+    if parts:
+        Console(highlight=False).print(table)
 
 
 def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: bool) -> int:

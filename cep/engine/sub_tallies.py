@@ -30,6 +30,11 @@ class SubTallies:
     def __len__(self) -> int:
         return len(self.key)
 
+    @property
+    def nbytes(self) -> int:
+        """About how much memory they take."""
+        return int(self.key.nbytes + self.sums.nbytes) + sum(int(values.nbytes) for values in self.by)
+
     def take(self, rows: Int64) -> SubTallies:
         """The entries at these positions."""
         indices = pa.array(rows)

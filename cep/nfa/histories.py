@@ -55,7 +55,7 @@ class HistoryColumn:
     @property
     def is_approximate(self) -> bool:
         """Whether it is worked out from panes alone."""
-        return _is_approximate(self.expr)
+        return is_approximate(self.expr)
 
     @property
     def is_hashed(self) -> bool:
@@ -65,9 +65,7 @@ class HistoryColumn:
     @property
     def pane_ms(self) -> int:
         """How long the panes of its window are."""
-        assert self.expr.window is not None, "panes are of windows"
-        assert isinstance(self.expr.window.ms, int), "panes are of lengths of time"
-        return -(-self.expr.window.ms // HISTORY_PANES)
+        return pane_ms(self.expr)
 
     @property
     def panes_span_ms(self) -> int:
@@ -176,6 +174,13 @@ def span_ms(expr: History) -> int:
     return window.ms
 
 
+def pane_ms(expr: History) -> int:
+    """How long the panes of its window are."""
+    assert expr.window is not None, "panes are of windows"
+    assert isinstance(expr.window.ms, int), "panes are of lengths of time"
+    return -(-expr.window.ms // HISTORY_PANES)
+
+
 def is_single(expr: History) -> bool:
     """Whether one event alone decides the value. The first one of a window changes with the window."""
     return expr.fn in ("last", "exists", "first_seen") or (expr.fn == "first" and expr.window is None)
@@ -267,13 +272,14 @@ def _tally(expr: History) -> str:
     return _digest(alike) + SQUARES * (expr.fn == "stddev")
 
 
-def _is_approximate(expr: History) -> bool:
+def is_approximate(expr: History) -> bool:
+    """Whether it is worked out from panes alone."""
     return expr.fn in ("approx_distinct", "approx_percentile")
 
 
 def _panes(expr: History) -> int:
     """What is kept for it in panes: the same whatever the percentage, and whether or not the event itself counts."""
-    if not _is_approximate(expr) or expr.window is None:
+    if not is_approximate(expr) or expr.window is None:
         return 0
     kept = replace(expr, percent=None, window=replace(expr.window, previous=False))
     return int(_digest(kept)[:15], 16) + 1

@@ -21,6 +21,7 @@ from cep.lang.show import show_expr
 from cep.model.rule import utc_text
 from cep.nfa.histories import HistoryColumn
 from cep.nfa.program import Program
+from cep.report.past_parts import Asking, PastPart, joined, parts_of
 from cep.state.past import Load, StoredPast, decode_head, decode_segment
 
 _EVENTS_SHOWN = 20
@@ -30,7 +31,7 @@ _SUB_KEYS_SHOWN = 5  # of each history
 @dataclass(frozen=True, slots=True)
 class PastShare:
     """What is kept of the past for the rules of a key domain. `size` is bytes of segments, `head_size` of heads;
-    `panes` are rows of panes, what approximate functions keep instead of events."""
+    `panes` are rows of panes, what approximate functions keep instead of events. `parts`: for which rules it is."""
 
     domain: KeyDomain
     pages: int
@@ -40,6 +41,7 @@ class PastShare:
     segments: int
     size: int
     head_size: int
+    parts: tuple[PastPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,18 @@ class KeyPast:
     panes_count: int
 
 
-def past_held(pasts: Iterable[StoredPast]) -> tuple[PastShare, ...]:
-    """Count, by key domain. Keys are those with a carried sum or a pinned event. Raises: StateError."""
+def past_held(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain, Program]]) -> tuple[PastShare, ...]:
+    """Count, by key domain. Keys are those with a carried sum or a pinned event. `programs` are as in runs_of_key.
+
+    Raises: StateError.
+    """
     found: dict[KeyDomain, PastShare] = {}
+    asking: dict[KeyDomain, Asking] = {}
     for past in pasts:
         known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
+        if past.domain not in asking:
+            asking[past.domain] = Asking([level[past.domain] for level in programs if past.domain in level])
         panes = sum(len(segment) for segment in histories.segments if segment.panes)
         found[past.domain] = replace(
             known,
@@ -70,6 +78,7 @@ def past_held(pasts: Iterable[StoredPast]) -> tuple[PastShare, ...]:
             segments=known.segments + len(histories.segments),
             size=known.size + sum(s.kept.size for s in histories.segments if s.kept),
             head_size=known.head_size + len(past.head),
+            parts=joined((*known.parts, *parts_of(histories, asking[past.domain]))),
         )
     return tuple(found[domain] for domain in sorted(found))
 

@@ -12,7 +12,7 @@ Tested by: tests/rulebook/test_known_past.py, tests/runners/test_later_rules.py
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MAX, TIME_MS_MIN
@@ -21,7 +21,7 @@ from cep.lang.ir import Binary, Call, CurrentField, Expr, History, PatternIR
 from cep.lang.show import show_expr
 from cep.lang.walk import histories, nodes
 from cep.model.rule import utc_text
-from cep.nfa.histories import is_single, span_ms
+from cep.nfa.histories import is_approximate, is_single, pane_ms, span_ms
 from cep.rulebook.outcome import PastReport
 
 
@@ -29,15 +29,17 @@ from cep.rulebook.outcome import PastReport
 class Wanted:
     """What a history asks for: the events for which all `conditions` hold, for `span_ms`, and these `columns`.
 
-    `identity` is the same for equal histories. Of what one event decides, only that event is kept (`is_single`).
+    `identity` is the same for equal histories. Of what one event decides only that event is kept, and of approximate
+    functions none (`keeps_events`). The window of those may reach back by a pane of `pane_ms` further than its length.
     """
 
     identity: str
     event_type: str
     span_ms: int
-    is_single: bool
+    keeps_events: bool
     conditions: frozenset[str]
     columns: frozenset[str]
+    pane_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +79,15 @@ def _wanted(history: History) -> Wanted:
             columns.add(node.field)
         elif isinstance(node, Call) and node.fn == "in_list":
             columns.add(repr(node))  # what lists said is kept with the event, for those that asked
-    single = is_single(history)
+    rounded_ms = pane_ms(history) if is_approximate(history) else 0
     return Wanted(
-        repr(history), history.event_type, span_ms(history), single, frozenset(conditions), frozenset(columns)
+        identity=repr(replace(history, percent=None) if rounded_ms else history),
+        event_type=history.event_type,
+        span_ms=span_ms(history) + rounded_ms,
+        keeps_events=not (rounded_ms or is_single(history)),
+        conditions=frozenset(conditions),
+        columns=frozenset(columns),
+        pane_ms=rounded_ms,
     )
 
 
@@ -97,7 +105,8 @@ def known_since(
     """`DeployedRule.known_ms` of a rule that starts at `from_ms` in a job that has matched events already."""
     placed_ms = min([from_ms, *(neighbour.placed_ms for neighbour in neighbours)])
     there = [pair for neighbour in neighbours for pair in neighbour.each()]
-    found = (placed_ms, *(min(from_ms, _since(one, there, placed_ms, schema)) for one in wanted))
+    since = ((min(from_ms, _since(one, there, placed_ms, schema)), one.pane_ms) for one in wanted)
+    found = (placed_ms, *(at if at == TIME_MS_MIN else at + rounded_ms for at, rounded_ms in since))
     return () if max(found) == TIME_MS_MIN else found
 
 
@@ -120,7 +129,7 @@ def _since(one: Wanted, there: Sequence[tuple[Wanted, int]], placed_ms: int, sch
 
 def _holds(other: Wanted, one: Wanted) -> bool:
     """Whether all events that one asks for are kept for the other."""
-    if other.is_single or other.event_type != one.event_type:
+    if not other.keeps_events or other.event_type != one.event_type:
         return False
     return other.span_ms >= one.span_ms and other.conditions <= one.conditions
 

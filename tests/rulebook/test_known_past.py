@@ -87,6 +87,14 @@ def test_a_rule_that_comes_later_is_told_from_when_its_windows_are_whole() -> No
         ("count(payment over 30 d) > 1", "exists(payment over previous 1 h)", True),
         ("count(payment over 30 d by shop_id) > 1", "first_seen(shop_id) < 1 h", False),
         ("first_seen(shop_id) < 1 d", "first_seen(shop_id) < 1 h", True),
+        # Panes are begun from events, but no events from panes.
+        (
+            "approx_percentile(payment.amount over 1 d, 50) > 1.0",
+            "approx_percentile(payment.amount over 1 d, 9) > 1.0",
+            True,
+        ),
+        ("distinct(payment.shop_id over 2 d) > 1", "approx_distinct(payment.shop_id over 1 d) > 1", True),
+        ("approx_distinct(payment.shop_id over 2 d) > 1", "distinct(payment.shop_id over 1 d) > 1", False),
     ],
 )
 def test_what_other_rules_keep_is_there(there: str, later: str, is_kept: bool) -> None:
@@ -94,6 +102,13 @@ def test_what_other_rules_keep_is_there(there: str, later: str, is_kept: bool) -
     book.apply(rule("a", there), None)
     book.apply(rule("b", later), T1_MS)
     assert since(book, "b") == ([] if is_kept else [T1_MS + 1])
+
+
+def test_a_window_of_panes_is_whole_a_pane_later() -> None:
+    book = book_of()
+    book.apply(rule("a", "amount > 1.00"), None)
+    book.apply(rule("b", "approx_distinct(payment.shop_id over 64 h) > 3"), T1_MS)
+    assert since(book, "b") == [T1_MS + 1 + HOUR_MS]
 
 
 def test_without_a_window_it_is_never_whole() -> None:

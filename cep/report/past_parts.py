@@ -1,0 +1,139 @@
+"""The head of a page of histories → what of the page is kept for which rules.
+
+    kept events     by how long they are kept, of segments        the rules, and the event types, that ask for so long
+    panes           of approximate functions                      by history
+    pinned events   that decide values alone, of heads            by event type
+    carried         tallies, of heads                             by history
+
+What several rules ask for is kept once, so it is counted once and names all of them. Bytes are shares of what is
+stored, in proportion to rows; those of what nobody asks for any more have no rule.
+Tested by: tests/report/test_past.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cep.base.limits import TIME_MS_MAX
+from cep.engine.history_state import Histories, span_code
+from cep.lang.show import show_duration, show_expr
+from cep.lang.walk import histories as histories_in
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+from cep.nfa.program import Program
+
+_KINDS = ("kept events", "panes", "pinned events", "carried")
+
+
+@dataclass(frozen=True, slots=True)
+class PastPart:
+    """One part of what is kept for a key domain: `kind` is one of four words (above), `of` says of what, `rows` counts
+    events or entries, `size` is bytes, `rules` are the rules that ask for it."""
+
+    kind: str
+    of: str
+    rows: int
+    size: int
+    rules: tuple[str, ...]
+
+
+class Asking:
+    """Which rules of a key domain ask for what of the past. `programs` are those of the domain, one for each level."""
+
+    def __init__(self, programs: Sequence[Program]) -> None:
+        self._columns: list[tuple[HistoryColumn, tuple[str, ...]]] = []
+        self._retained: list[tuple[str, int]] = []
+        self._types: tuple[str, ...] = ()
+        for program in programs:
+            plan = program.histories
+            if plan is not None:
+                self._columns += _with_rules(program, plan)
+                self._types = tuple(event_type.name for event_type in program.schema.event_types)
+                self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
+
+    def kept(self, code: int) -> tuple[str, tuple[str, ...]]:
+        """Of events with this span (history_rows.py): how long they are kept and of what type, and for whom."""
+        found = [
+            (column.expr.event_type, column.span_ms, rules)
+            for column, rules in self._columns
+            if not (column.is_single or column.is_approximate) and span_code(column.span_ms) == code
+        ]
+        found += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
+        if not found:
+            return f"up to {show_duration(min(2**code, TIME_MS_MAX))}", ()
+        longest_ms = max(ms for _, ms, _ in found)
+        types = ", ".join(sorted({name for name, _, _ in found}))
+        return f"{types} for {show_duration(longest_ms)}", _names(rules for _, _, rules in found)
+
+    def pinned(self, code: int) -> tuple[str, tuple[str, ...]]:
+        """Of pinned events of an event type: its name, and for whom they are."""
+        rules = [
+            names
+            for column, names in self._columns
+            if (column.is_single or column.is_sparse) and column.event_type in (-1, code)
+        ]
+        return (self._types[code] if code < len(self._types) else str(code)), _names(rules)
+
+    def panes(self, number: int) -> tuple[str, tuple[str, ...]]:
+        """Of panes: what they are of, and for whom."""
+        return _told((column, rules) for column, rules in self._columns if column.panes == number)
+
+    def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
+        """Of a tally: what it is of, and for whom."""
+        return _told((column, rules) for column, rules in self._columns if column.tally == name)
+
+
+def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:
+    """The parts of one page; the same part may come several times."""
+    for segment in histories.segments:
+        size = segment.kept.size if segment.kept is not None else 0
+        if segment.panes:
+            of, rules = asking.panes(segment.panes)
+            yield PastPart("panes", of, len(segment), size, rules)
+            continue
+        for code, count in segment.spans.items():
+            of, rules = asking.kept(code)
+            yield PastPart("kept events", of, count, round(size * count / len(segment)), rules)
+    pinned = histories.pinned
+    codes, counts = np.unique(pinned.event_type, return_counts=True)
+    for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
+        of, rules = asking.pinned(code)
+        yield PastPart("pinned events", of, count, round(pinned.nbytes * count / len(pinned)), rules)
+    sizes: Mapping[str, tuple[int, int]] = {
+        **{name: (int((tally[:, 0] != 0).sum()), tally.nbytes) for name, tally in histories.tallies.items()},
+        **{name: (len(entries), entries.nbytes) for name, entries in histories.sub_tallies.items()},
+    }
+    for name, (count, size) in sizes.items():
+        of, rules = asking.tallied(name)
+        yield PastPart("carried", of, count, size, rules)
+
+
+def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:
+    """Equal parts as one, kind by kind, the largest first."""
+    found: dict[tuple[str, str, tuple[str, ...]], PastPart] = {}
+    for part in parts:
+        at = (part.kind, part.of, part.rules)
+        known = found.get(at)
+        found[at] = part if known is None else replace(part, rows=known.rows + part.rows, size=known.size + part.size)
+    return tuple(sorted(found.values(), key=lambda part: (_KINDS.index(part.kind), -part.size, part.of)))
+
+
+def _with_rules(program: Program, plan: HistoryPlan) -> Iterator[tuple[HistoryColumn, tuple[str, ...]]]:
+    """Each history with the rules that ask for it."""
+    rules: dict[object, dict[str, None]] = {}
+    for rule in program.rules:
+        for expr in histories_in(rule.deployed.pattern):
+            rules.setdefault(expr, {})[f"{rule.deployed.rule_id} v{rule.deployed.version}"] = None
+    for column in plan.histories:
+        yield column, tuple(rules.get(column.expr, ()))
+
+
+def _told(found: Iterable[tuple[HistoryColumn, tuple[str, ...]]]) -> tuple[str, tuple[str, ...]]:
+    asked = list(found)
+    return ", ".join(sorted({show_expr(column.expr) for column, _ in asked})), _names(rules for _, rules in asked)
+
+
+def _names(rules: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    return tuple(sorted({name for names in rules for name in names}))
