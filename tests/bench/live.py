@@ -34,6 +34,7 @@ from pyspark.sql import SparkSession
 
 from cep.rulebook.deploy import deploy
 from cep.runners.job import Job
+from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.live import (
     JAVA_OPTIONS,
     SPARK_SETTINGS,
@@ -46,6 +47,7 @@ from cep.runners.spark.live import (
 )
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.session import create_session
+from cep.runners.spark.state import stored_part
 from cep.runners.warm import warm_up
 from cep.sinks.letters import LetterFiles
 from cep.state.pages import decode_page
@@ -180,8 +182,7 @@ def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: 
 
 def stored(spark: SparkSession, checkpoint: Path) -> tuple[int, int]:
     """(bytes of pages, keys in them) in the state store at the end."""
-    frame = spark.read.format("statestore").option("path", str(checkpoint)).option("stateVarName", "pages").load()
-    pages = [bytes(row[0]) for row in frame.selectExpr("user_map_value.content").collect()]
+    pages = [bytes(row.content) for row in stored_part(spark, checkpoint.parent, PAGES, 0).collect()]
     return sum(map(len, pages)), sum(len(decode_page(page).keys) for page in pages)
 
 

@@ -48,6 +48,7 @@ from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
 from cep.runners.spark.connector import ConnectorTopic, packed_topic
+from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
@@ -127,9 +128,10 @@ class LiveSettings:
 def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) -> StreamingQuery:
     """Start the query; it runs in threads of its own until it is stopped or fails.
 
-    Raises: SourceError if the events cannot be read.
+    Raises: SourceError if the events cannot be read, UsageError if an older build wrote the keyed state.
     """
     job = settings.job
+    refuse_other_variables(settings.checkpoint)
     spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaEventsSource)
     directory = settings.checkpoint.parent.resolve()

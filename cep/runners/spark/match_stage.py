@@ -1,13 +1,13 @@
 """Second stage of the live job: packed rows of one key group → alerts, with keyed state in Spark's state store.
 
-    state variable        holds                                             touched
-    progress  ValueState  rulebook digest, event times, deadlines           read and written once a micro-batch
-    pages     MapState    (domain << 16 | page) → runs of many keys         a touched page is written, read if not held
+    part of its state     holds                                             touched
+    progress              rulebook digest, event times, deadlines           read and written once a micro-batch
+    pages                 (domain << 16 | page) → runs of many keys         a touched page is written, read if not held
                                                                             (held_pages.py)
-    past      MapState    the same → head of their histories                where rules look back: the same (past.py)
-    segments  MapState    page, number → past events of many keys           a new one; those that a window reaches into
-    waiting   MapState    domain → events that are not due yet              where some wait (event_time.py)
-    seen      MapState    domain, bucket → hashes of event ids              where duplicates are looked for
+    past                  the same → head of their histories                where rules look back: the same (past.py)
+    segments              page, number → past events of many keys           a new one; those that a window reaches into
+    waiting               domain → events that are not due yet              where some wait (event_time.py)
+    seen                  domain, bucket → hashes of event ids              where duplicates are looked for
 
 Every key group has rows in every micro-batch with records: how far each partition was read. So all have the same
 watermark, and windows close with it in the same micro-batch; no timer of Spark is needed.
@@ -28,7 +28,7 @@ import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cep.base.errors import StateFormatError
 from cep.base.limits import PAGE_BYTES_HELD, TIME_MS_MAX, TIME_MS_MIN
@@ -48,6 +48,7 @@ from cep.runners.letters import on_time
 from cep.runners.output import encode_alerts
 from cep.runners.paged import SinglePages, drop_pages, match_pages
 from cep.runners.rule_status import rule_status
+from cep.runners.spark.group_parts import GroupParts, Part
 from cep.runners.spark.held_pages import HeldPages
 from cep.runners.spark.packed import (
     ALERTS,
@@ -134,12 +135,8 @@ class MatchProcessor(StatefulProcessor):
         self._begins = begins
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self._handle = handle
-        self._progress_state = handle.getValueState("progress", "content binary")
-        self._pages = handle.getMapState("pages", "page int", "content binary")
-        self._pasts = PastPages(handle)
-        self._waiting = handle.getMapState("waiting", "domain int", "content binary")
-        self._seen = handle.getMapState("seen", "domain int, bucket bigint", "content binary")
+        self._kept = GroupParts(handle)
+        self._pasts = PastPages(self._kept.past, self._kept.segments)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Called once a micro-batch for each key group that has rows."""
@@ -181,7 +178,7 @@ class MatchProcessor(StatefulProcessor):
         progress.since_ms = output.since_ms = since_after(progress.since_ms, times.first_ms, before_ms)
         watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))
         progress.watermark_ms = watermark_ms
-        seen = _SeenIds(progress.seen, self._seen)
+        seen = _SeenIds(progress.seen, self._kept.seen)
         fresh, late = on_time(job, duplicates.without_seen(job, batches, before_ms, seen, output), before_ms, output)
         if not is_first:  # the first stage has told already what is behind, or was here before
             output.counters.clear()
@@ -191,7 +188,7 @@ class MatchProcessor(StatefulProcessor):
         programs = _PROGRAMS.of(rulebook.rulebook, job.schema, self._level)
         for number, domain in enumerate(job.domains):
             batch = released.get(number)
-            pages = _DomainPages(job, (self._level, group, number), progress, (self._pages, self._pasts))
+            pages = _DomainPages(job, (self._level, group, number), progress, (self._kept.pages, self._pasts))
             if domain in programs:
                 events = empty_batch(job.schema) if batch is None else batch
                 match_pages(pages, programs[domain], events, watermark_ms, output)
@@ -208,7 +205,7 @@ class MatchProcessor(StatefulProcessor):
             # What this micro-batch has matched may be held back by what is forgotten at its end.
             status = {**rule_status(after.rulebook), "policies": Policies.of(rulebook.rulebook).to_json()}
             yield group, STATUS, 0, 0, orjson.dumps(status)
-        self._progress_state.update((progress.to_bytes(),))
+        self._kept.progress.put(0, progress.to_bytes())
         alerts = output.alert_table()
         if alerts.num_rows:
             yield group, ALERTS, 0, 0, encode_alerts(alerts)
@@ -223,22 +220,22 @@ class MatchProcessor(StatefulProcessor):
             yield group, WATERMARK, 0, 0, told
 
     def _load_progress(self, group: int) -> Progress:
-        stored = self._progress_state.get()
+        stored = self._kept.progress.get(0)
         if stored is not None:
-            return Progress.from_bytes(bytes(stored[0]))
+            return Progress.from_bytes(stored)
         return Progress() if self._begins is None else self._begin(group, *self._begins)
 
     def _begin(self, group: int, checkpoint: Path, begins: Beginning) -> Progress:
         """Take up what the key group has from elsewhere (beginning.py)."""
         kept = group_beginning(checkpoint, begins, self._job, self._level, group)
         for page, data in kept.pages.items():
-            self._pages.updateValue((page,), (data,))
+            self._kept.pages.put(page, data)
         self._pasts.begin(kept.heads, kept.segments)
         for number, data in kept.waiting.items():
-            self._waiting.updateValue((number,), (data,))
+            self._kept.waiting.put(number, data)
         seen: dict[int, list[int]] = {}
         for (number, bucket), data in sorted(kept.seen.items()):
-            self._seen.updateValue((number, bucket), (data,))
+            self._kept.seen.put(number, data, bucket)
             seen.setdefault(number, []).append(bucket)
         waiting_ms = min((int(decode_batch(data).time_ms.min()) for data in kept.waiting.values()), default=None)
         times = begins.partition_times()
@@ -283,34 +280,32 @@ class MatchProcessor(StatefulProcessor):
         for number in range(len(self._job.domains)):
             if number not in fresh and not is_due:
                 continue
-            stored = self._waiting.getValue((number,)) if progress.waiting_ms is not None else None
-            held = [conformed(decode_batch(bytes(stored[0])), self._job.schema)] if stored is not None else []
+            stored = self._kept.waiting.get(number) if progress.waiting_ms is not None else None
+            held = [conformed(decode_batch(stored), self._job.schema)] if stored is not None else []
             due, rest = part_due([*held, fresh[number]] if number in fresh else held, bound_ms)
             if due is not None:
                 released[number] = due
             if rest:
                 left = concat_batches(rest)
                 earliest.append(int(left.time_ms.min()))
-                self._waiting.updateValue((number,), (encode_batch(left),))
+                self._kept.waiting.put(number, encode_batch(left))
             elif stored is not None:
-                self._waiting.removeKey((number,))
+                self._kept.waiting.remove(number)
         progress.waiting_ms = min(earliest, default=None)
         return released
 
 
 class _DomainPages(SinglePages):
     """As paged.DomainPages; a slot is the number of a page in its key group. `place` are the level, the key group and
-    the number of the domain, `kept` the state variables."""
+    the number of the domain, `kept` where pages and histories are."""
 
-    def __init__(
-        self, job: Job, place: tuple[int, int, int], progress: Progress, kept: tuple[MapState, PastPages]
-    ) -> None:
+    def __init__(self, job: Job, place: tuple[int, int, int], progress: Progress, kept: tuple[Part, PastPages]) -> None:
         self._job = job
         self._level, self._group, number = place
         self._base = number << PAGE_BITS
         self._deadlines = progress.deadlines
         self._digests = progress.digests
-        self._map = kept[0]
+        self._pages = kept[0]
         self._pasts = _DomainPasts(number, progress.over, kept[1], self.slots)
 
     @property
@@ -333,14 +328,13 @@ class _DomainPages(SinglePages):
             return None
         held = _HELD.get((self._level, self._group, page), self._digests.get(page))
         if held is None:
-            stored = self._map.getValue((page,))
-            assert stored is not None, "a page with a deadline is stored"
-            held = bytes(stored[0])
+            held = self._pages.get(page)
+            assert held is not None, "a page with a deadline is stored"
         return decode_page(held)
 
     def write(self, slot: int, keyed_state: KeyedState, deadline_ms: int) -> None:
         page, data = self._base + slot, encode_page(keyed_state, compressed=True)
-        self._map.updateValue((page,), (data,))
+        self._pages.put(page, data)
         self._deadlines[page] = deadline_ms
         self._digests[page] = _HELD.put((self._level, self._group, page), data)
 
@@ -349,7 +343,7 @@ class _DomainPages(SinglePages):
         self._digests.pop(page, None)
         _HELD.drop((self._level, self._group, page))
         if self._deadlines.pop(page, None) is not None:
-            self._map.removeKey((page,))
+            self._pages.remove(page)
 
 
 class _DomainPasts:
@@ -380,25 +374,25 @@ class _DomainPasts:
 
 
 class _SeenIds:
-    """As duplicates.SeenIds. `buckets`: those of each domain that the state variable `map_` has."""
+    """As duplicates.SeenIds. `buckets`: those of each domain that `part` has."""
 
-    def __init__(self, buckets: dict[int, list[int]], map_: MapState) -> None:
+    def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets
-        self._map = map_
+        self._part = part
 
     def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        stored = self._map.getValue((number, bucket)) if bucket in self._buckets.get(number, ()) else None
-        return duplicates.from_bytes(b"" if stored is None else bytes(stored[0]))
+        stored = self._part.get(number, bucket) if bucket in self._buckets.get(number, ()) else None
+        return duplicates.from_bytes(stored or b"")
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
         joined = np.concatenate([self.of(number, bucket), hashes])
-        self._map.updateValue((number, bucket), (duplicates.to_bytes(joined),))
+        self._part.put(number, duplicates.to_bytes(joined), bucket)
         self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
 
     def forget(self, oldest: int) -> None:
         for number, buckets in self._buckets.items():
             for bucket in [bucket for bucket in buckets if bucket < oldest]:
-                self._map.removeKey((number, bucket))
+                self._part.remove(number, bucket)
             self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
 
 

@@ -1,4 +1,4 @@
-"""Pages of histories in the state variables of one stateful processor: heads by page, segments by page and number.
+"""Pages of histories in what a key group keeps: heads by page, segments by page and number.
 
 Segments never change, and are known by the hash of their bytes. So what a worker process has decoded once it holds for
 the micro-batches to come, up to a number of bytes, whichever of its tasks and queries asks.
@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-
 from cep.base.limits import SEGMENT_BYTES_HELD
 from cep.engine.history_rows import Block
 from cep.engine.history_state import Histories, Kept
+from cep.runners.spark.group_parts import Part
 from cep.state.past import HeldBlocks, decode_head, decode_segment, digests_of, encode_head, stored
 
 _BLOCKS = HeldBlocks(SEGMENT_BYTES_HELD)
@@ -22,24 +21,23 @@ _BLOCKS = HeldBlocks(SEGMENT_BYTES_HELD)
 class PastPages:
     """The histories of the Spark group that is being processed, by page id."""
 
-    def __init__(self, handle: StatefulProcessorHandle) -> None:
-        """To be made in the processor's `init`."""
-        self._heads = handle.getMapState("past", "page int", "content binary")
-        self._segments = handle.getMapState("segments", "page int, number bigint", "content binary")
+    def __init__(self, heads: Part, segments: Part) -> None:
+        self._heads = heads
+        self._segments = segments
         self._there: dict[int, dict[int, str]] = {}  # of the pages of this call: number → digest
 
     def begin(self, heads: Mapping[int, bytes], segments: Mapping[tuple[int, int], bytes]) -> None:
         """Take up what was made elsewhere: heads by page, segments by page and number."""
         for page, data in heads.items():
-            self._heads.updateValue((page,), (data,))
-        for place, data in segments.items():
-            self._segments.updateValue(place, (data,))
+            self._heads.put(page, data)
+        for (page, number), data in segments.items():
+            self._segments.put(page, data, number)
 
     def read(self, page: int) -> Histories:
         """A page that is known to be there. Raises: StateError."""
-        data = self._heads.getValue((page,))
+        data = self._heads.get(page)
         assert data is not None, "a page that is not over yet is stored"
-        found = decode_head(bytes(data[0]), lambda kept: self._block(page, kept))
+        found = decode_head(data, lambda kept: self._block(page, kept))
         self._there[page] = digests_of(found)
         return found
 
@@ -47,27 +45,27 @@ class PastPages:
         """Put a page in the place of the one that was read, if any was there: the new segments, and the head."""
 
         def put(number: int, data: bytes) -> None:
-            self._segments.updateValue((page, number), (data,))
+            self._segments.put(page, data, number)
 
         now = stored(histories, put, lambda kept: self._block(page, kept), _BLOCKS)
         there = digests_of(now)
         for number in sorted(self._there.pop(page, {}).keys() - there.keys()):
-            self._segments.removeKey((page, number))
-        self._heads.updateValue((page,), (encode_head(now),))
+            self._segments.remove(page, number)
+        self._heads.put(page, encode_head(now))
 
     def remove(self, page: int) -> None:
         """Forget a page that is there."""
         if page not in self._there:
             self.read(page)
         for number in sorted(self._there.pop(page)):
-            self._segments.removeKey((page, number))
-        self._heads.removeKey((page,))
+            self._segments.remove(page, number)
+        self._heads.remove(page)
 
     def _block(self, page: int, kept: Kept) -> Block:
         found = _BLOCKS.get(kept.digest)
         if found is None:
-            data = self._segments.getValue((page, kept.number))
+            data = self._segments.get(page, kept.number)
             assert data is not None, "a segment that a head names is stored"
-            found = decode_segment(bytes(data[0]))
+            found = decode_segment(data)
             _BLOCKS.put(kept.digest, found)
         return found

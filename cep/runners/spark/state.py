@@ -23,6 +23,7 @@ from cep.rulebook.store import RulebookStore
 from cep.runners.group_entries import PAGE_BITS
 from cep.runners.job import Job, Programs
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
+from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, refuse_other_variables
 from cep.runners.spark.match_stage import Progress
 from cep.state.pages import StoredPage
 from cep.state.past import StoredPast
@@ -51,14 +52,13 @@ def planned_batch(checkpoint: Path) -> int | None:
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
     """The pages of a checkpoint, one after another; with a key, only those of its key group."""
     for operator in operators(checkpoint):
-        frame = variable(spark, checkpoint, "pages", operator)
+        frame = stored_part(spark, checkpoint, PAGES, operator)
         if key is not None:
             group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
-            frame = frame.where(F.col("key.key_group") == group)
-        chosen = frame.selectExpr("key.key_group", "user_map_key.page", "user_map_value.content")
+            frame = frame.where(F.col("key_group") == group)
         try:
-            for row in chosen.toLocalIterator():
-                yield StoredPage(row.key_group, job.domains[row.page >> PAGE_BITS], bytes(row.content))
+            for row in frame.toLocalIterator():
+                yield StoredPage(row.key_group, job.domains[row.at >> PAGE_BITS], bytes(row.content))
         except PySparkException as error:
             raise unreadable(checkpoint, error) from error
 
@@ -66,20 +66,17 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
     """The pages of histories of a checkpoint; with a key, only those of its key group, with their past events."""
     for operator in operators(checkpoint):
-        heads, segments = (variable(spark, checkpoint, name, operator) for name in ("past", "segments"))
+        heads, segments = (stored_part(spark, checkpoint, name, operator) for name in (PAST, SEGMENTS))
         own: dict[int, dict[int, bytes]] = {}
         try:
             if key is not None:
                 group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
-                heads, segments = (frame.where(F.col("key.key_group") == group) for frame in (heads, segments))
-                wanted = segments.selectExpr("user_map_key.page", "user_map_key.number", "user_map_value.content")
-                for row in wanted.toLocalIterator():
-                    own.setdefault(row.page, {})[row.number] = bytes(row.content)
-            for row in heads.selectExpr(
-                "key.key_group", "user_map_key.page", "user_map_value.content"
-            ).toLocalIterator():
-                domain = job.domains[row.page >> PAGE_BITS]
-                yield StoredPast(row.key_group, domain, bytes(row.content), own.get(row.page, {}))
+                heads, segments = (frame.where(F.col("key_group") == group) for frame in (heads, segments))
+                for row in segments.toLocalIterator():
+                    own.setdefault(row.at, {})[row.number] = bytes(row.content)
+            for row in heads.toLocalIterator():
+                domain = job.domains[row.at >> PAGE_BITS]
+                yield StoredPast(row.key_group, domain, bytes(row.content), own.get(row.at, {}))
         except PySparkException as error:
             raise unreadable(checkpoint, error) from error
 
@@ -87,12 +84,7 @@ def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
     """The programs of the rules in force, by key domain, for each level of patterns that feed each other."""
     try:
-        found = (
-            variable(spark, checkpoint, "progress", operators(checkpoint)[0])
-            .selectExpr("value.content")
-            .limit(1)
-            .collect()
-        )
+        found = stored_part(spark, checkpoint, PROGRESS, operators(checkpoint)[0]).limit(1).collect()
     except PySparkException as error:
         raise unreadable(checkpoint, error) from error
     digest = Progress.from_bytes(bytes(found[0].content)).rulebook if found else ""
@@ -108,11 +100,16 @@ def operators(checkpoint: Path) -> list[int]:
     return sorted(int(path.name) for path in (checkpoint / QUERY_FOLDER / "state").glob("*") if path.name.isdigit())
 
 
-def variable(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
-    """A state variable of a matching stage, as Spark's data source gives it. Raises: StateCorruptError."""
-    reader = spark.read.format("statestore").option("stateVarName", name).option("operatorId", operator)
+def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
+    """A part of what the key groups of a matching stage keep (group_parts.py): key_group, at, number, content.
+
+    Raises: UsageError if an older build wrote it, StateCorruptError.
+    """
+    refuse_other_variables(checkpoint / QUERY_FOLDER)
+    reader = spark.read.format("statestore").option("stateVarName", VARIABLE).option("operatorId", operator)
     try:
-        return reader.load(str(checkpoint / QUERY_FOLDER))
+        entries = reader.load(str(checkpoint / QUERY_FOLDER)).where(F.col("user_map_key.part") == name)
+        return entries.selectExpr("key.key_group", "user_map_key.at", "user_map_key.number", "user_map_value.content")
     except PySparkException as error:
         raise unreadable(checkpoint, error) from error
 

@@ -36,8 +36,9 @@ from cep.runners.job import Job
 from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, held
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import last_alerted
+from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
 from cep.runners.spark.match_stage import Progress
-from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, unreadable, variable
+from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, stored_part, unreadable
 from cep.sources.offsets import Position
 from cep.state.checkpoints import Part
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
@@ -102,32 +103,23 @@ def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) 
 
 def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tuple[int, GroupState, Progress | None]]:
     """(key group, a part of its state, its progress if that is the part), one after another."""
-    columns = {
-        "pages": ("user_map_key.page", "user_map_value.content"),
-        "past": ("user_map_key.page", "user_map_value.content"),
-        "segments": ("user_map_key.page", "user_map_key.number", "user_map_value.content"),
-        "waiting": ("user_map_key.domain", "user_map_value.content"),
-        "seen": ("user_map_key.domain", "user_map_key.bucket", "user_map_value.content"),
-        "progress": ("value.content",),
-    }
-    for name, wanted in columns.items():
-        frame = variable(spark, checkpoint, name, operator).selectExpr("key.key_group", *wanted)
+    for name in (PAGES, PAST, SEGMENTS, WAITING, SEEN, PROGRESS):
         try:
-            for row in frame.toLocalIterator():
+            for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
                 content = bytes(row.content)
-                if name == "progress":
+                if name == PROGRESS:
                     progress = Progress.from_bytes(content)
                     yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
-                elif name == "pages":
-                    yield row.key_group, GroupState(pages={row.page: content}), None
-                elif name == "past":
-                    yield row.key_group, GroupState(heads={row.page: content}), None
-                elif name == "segments":
-                    yield row.key_group, GroupState(segments={(row.page, row.number): content}), None
-                elif name == "waiting":
-                    yield row.key_group, GroupState(waiting={row.domain: content}), None
+                elif name == PAGES:
+                    yield row.key_group, GroupState(pages={row.at: content}), None
+                elif name == PAST:
+                    yield row.key_group, GroupState(heads={row.at: content}), None
+                elif name == SEGMENTS:
+                    yield row.key_group, GroupState(segments={(row.at, row.number): content}), None
+                elif name == WAITING:
+                    yield row.key_group, GroupState(waiting={row.at: content}), None
                 else:
-                    yield row.key_group, GroupState(seen={(row.domain, row.bucket): content}), None
+                    yield row.key_group, GroupState(seen={(row.at, row.number): content}), None
         except PySparkException as error:
             raise unreadable(checkpoint, error) from error
 

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.model.rule import RetireRecord, UpsertRecord, utc_text
+from cep.runners.spark.group_parts import PAGES
+from cep.runners.spark.state import stored_part
 from tests.runners.spark.live_cases import (
     END,
     LiveRun,
@@ -118,8 +120,7 @@ def test_partial_matches_expire_when_their_key_never_comes_back(spark: SparkSess
     live.phase([payments(24)])
 
     def pages() -> int:
-        reader = spark.read.format("statestore").option("stateVarName", "pages")
-        return reader.load(str(live.checkpoint)).count()
+        return stored_part(spark, live.checkpoint.parent, PAGES, 0).count()
 
     assert pages() == 8, "one for each key group"
     live.phase([], [END])
@@ -132,8 +133,7 @@ def test_runs_are_dropped_when_a_key_loses_its_last_rule(spark: SparkSession, tm
     account = live.job.domains.index(("account_id",))
 
     def account_pages() -> int:
-        pages = spark.read.format("statestore").option("stateVarName", "pages").load(str(live.checkpoint))
-        return pages.where(f"user_map_key.page >> 16 = {account}").count()
+        return stored_part(spark, live.checkpoint.parent, PAGES, 0).where(f"at >> 16 = {account}").count()
 
     lines = split(payments(25), 2)
     live.phase(lines[:1])

@@ -10,8 +10,10 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
+from cep.base.errors import StateCorruptError, UsageError
 from cep.cli import state
 from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.spark.group_parts import VARIABLE, refuse_other_variables
 from tests.runners.spark.live_cases import LiveRun, make_job, rules
 
 pytestmark = pytest.mark.spark
@@ -21,6 +23,26 @@ def payment(number: int, card: str, second: int, amount: float) -> bytes:
     event = {"tx_id": f"t{number}", "event_time": f"2026-03-01T10:00:{second:02}Z", "card_id": card}
     rest = {"account_id": "a1", "amount": amount, "status": "approved", "channel": "ecom", "country": "FR"}
     return orjson.dumps({**event, **rest})
+
+
+def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
+    """Spark would drop what it no longer finds declared, without a word."""
+    folder = tmp_path / "query" / "state" / "0" / "_metadata" / "v2"
+    folder.mkdir(parents=True)
+
+    def written(*names: str) -> None:
+        properties = {"stateVariables": [{"stateName": name, "stateVariableType": "MapState"} for name in names]}
+        (folder / "0").write_text(f"v2\n{json.dumps({'operatorPropertiesJson': json.dumps(properties)})}")
+
+    written("progress", "pages", "past")
+    with pytest.raises(UsageError, match="progress, pages, past apart, as an older build did"):
+        refuse_other_variables(tmp_path / "query")
+    written(VARIABLE)
+    refuse_other_variables(tmp_path / "query")
+    (folder / "0").write_text("v2\nnonsense")
+    with pytest.raises(StateCorruptError, match="does not say what the job keeps"):
+        refuse_other_variables(tmp_path / "query")
+    refuse_other_variables(tmp_path / "none")
 
 
 def test_runs_of_a_job(
@@ -41,6 +63,8 @@ def test_runs_of_a_job(
         code = state.run(parser.parse_args(["--checkpoint", str(checkpoint), "--json", *words]))
         return code, json.loads(capsys.readouterr().out)
 
+    # What Spark says of a real job is read as meant.
+    refuse_other_variables(live.checkpoint)
     code, whole = told()
     assert code == 0
     assert isinstance(whole, dict)

@@ -1,0 +1,83 @@
+"""What a key group keeps in Spark's state: one state variable, a map with parts.
+
+    part      at                  number    content
+    progress  0                   0         rulebook digest, event times, deadlines (match_stage.py)
+    pages     domain << 16, page  0         runs of many keys
+    past      domain << 16, page  0         head of their histories
+    segments  domain << 16, page  number    past events of many keys
+    waiting   domain              0         events that are not due yet
+    seen      domain              bucket    hashes of event ids
+
+Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
+a quarter of Java's processor time in a small micro-batch.
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_state.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
+
+from cep.base.errors import StateCorruptError, UsageError
+
+VARIABLE = "parts"
+PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "seen"
+# Types, not text: Spark's Python asks Java twice what a text means.
+_KEY = StructType(
+    [StructField("part", StringType()), StructField("at", IntegerType()), StructField("number", LongType())]
+)
+_VALUE = StructType([StructField("content", BinaryType())])
+
+
+class Part:
+    """One part of what the Spark group that is being processed keeps."""
+
+    def __init__(self, entries: MapState, name: str) -> None:
+        self._entries = entries
+        self._name = name
+
+    def get(self, at: int, number: int = 0) -> bytes | None:
+        """The content, None if there is none."""
+        found = self._entries.getValue((self._name, at, number))
+        return None if found is None else bytes(found[0])
+
+    def put(self, at: int, content: bytes, number: int = 0) -> None:
+        """Put a content in the place of what was there."""
+        self._entries.updateValue((self._name, at, number), (content,))
+
+    def remove(self, at: int, number: int = 0) -> None:
+        """Forget what is there."""
+        self._entries.removeKey((self._name, at, number))
+
+
+class GroupParts:
+    """All parts. To be made in a processor's `init`."""
+
+    def __init__(self, handle: StatefulProcessorHandle) -> None:
+        entries = handle.getMapState(VARIABLE, _KEY, _VALUE)
+        self.progress = Part(entries, PROGRESS)
+        self.pages = Part(entries, PAGES)
+        self.past = Part(entries, PAST)
+        self.segments = Part(entries, SEGMENTS)
+        self.waiting = Part(entries, WAITING)
+        self.seen = Part(entries, SEEN)
+
+
+def refuse_other_variables(query: Path) -> None:
+    """Raises: UsageError if an older build wrote a query's keyed state, with variables that Spark would drop."""
+    for path in sorted(query.glob("state/*/_metadata/v2/*")):
+        if not path.name.isdigit():
+            continue
+        try:
+            properties = json.loads(json.loads(path.read_text().splitlines()[1])["operatorPropertiesJson"])
+            names = [variable["stateName"] for variable in properties["stateVariables"]]
+        except (ValueError, IndexError, KeyError, TypeError) as error:
+            raise StateCorruptError(f"{path} does not say what the job keeps ({error!r}); restore it") from error
+        if names != [VARIABLE]:
+            raise UsageError(
+                f"{query.parent} keeps {', '.join(names)} apart, as an older build did; make a savepoint with "
+                "`cep savepoint --portable` of that build and restore it with `cep restore --engine spark`"
+            )
