@@ -1,0 +1,35 @@
+"""What the benchmarks of the embedded runner share: the peer's patterns as a job, and payments of its shape.
+
+Beside bench/embedded.py.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cep.rulebook.deploy import deploy
+from tests.bench.peer_data import NAMES, records
+
+RECORDS = records(NAMES)
+GIVEN = deploy(RECORDS)
+INITIAL = tuple(record.to_json() for record in RECORDS)
+START_MS = 1_700_000_000_000
+WORKERS = 2
+
+
+def payments(count: int, keys: int, seed: int, first_ms: int, in_order: bool = False, first: int = 0) -> pa.Array:
+    """Events of the peer's shape as JSON values; with `in_order` each key once in turn, beginning with `first`."""
+    random = np.random.default_rng(seed)
+    account = (first + np.arange(count)) % keys if in_order else random.integers(0, keys, count)
+    amount = np.round(random.gamma(0.4, 250.0, count), 2)
+    columns = zip(
+        range(count), (first_ms + np.arange(count) // 10).tolist(), account.tolist(), amount.tolist(),
+        random.integers(0, 30, count).tolist(), (random.random(count) < 0.8).astype(int).tolist(), strict=True,
+    )  # fmt: skip
+    lines = [
+        b'{"seq_no":"%d-%d","event_time":%d,"account":"%d","amount":%.2f,"merchant":1,"country":%d,"channel":1,'
+        b'"success":%d}' % (seed, number, ms, key, value, country, success)
+        for number, ms, key, value, country, success in columns
+    ]
+    return pa.array(lines, pa.large_binary())

@@ -1,0 +1,244 @@
+"""Latency of `cep run` at fixed rates, exactly once: from when an event is due to when its commit is on disk and its
+alerts are with the sinks; and what the slowest micro-batches waited for.
+
+Run by bench/embedded.py.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cep.runners.embedded import run as run_module
+from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.job import Job
+from cep.sources.live.base import Chunk, Positions, decode_chunks
+from cep.state.store import WriteBatch
+from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments
+from tests.bench.peer_data import show
+
+_SLOWEST = 0.001  # of the micro-batches
+_SLOWEST_MIN = 5
+
+
+@dataclass
+class Paced:
+    """A source whose records are due at a fixed rate; `due_s` tells when each record of the last poll was."""
+
+    values: pa.Array
+    rate: float
+    started_s: float = 0.0
+    at: int = 0
+    ended: bool = False
+    due_s: list[np.ndarray] = field(default_factory=list)
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        if not self.started_s:
+            self.started_s = time.monotonic()
+        end = self._due(records_max)
+        if end == self.at:
+            time.sleep(min(wait_s, max(0.0, self.started_s + (self.at + 1) / self.rate - time.monotonic())))
+            end = self._due(records_max)
+        first, self.at = self.at, end
+        self.ended = end == len(self.values)
+        if end == first:
+            return []
+        self.due_s.append(self.started_s + np.arange(first, end) / self.rate)
+        return [Chunk("paced", self.values.slice(first, end - first))]
+
+    def _due(self, records_max: int) -> int:
+        due = int((time.monotonic() - self.started_s) * self.rate)
+        return min(due, self.at + records_max, len(self.values))
+
+    def positions(self) -> Positions:
+        return {"paced": self.at}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self.at = positions["paced"]
+
+    def behind(self) -> dict[str, bool]:
+        return {"paced": False}
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass
+class Clock:
+    """From when each event was due to when its commit was on disk and its alerts were with the sinks."""
+
+    source: Paced
+    commits: Commits
+    seconds: list[np.ndarray] = field(default_factory=list)
+    stepped: list[np.ndarray] = field(default_factory=list)  # since the last commit
+    behind: list[np.ndarray] = field(default_factory=list)  # committed while another delivery was on its way
+    committed: int = 0
+    delivery: object = None
+    alerts: int = 0
+
+    def note(self, report: BatchReport) -> None:
+        self.alerts += report.alerts.num_rows
+        self.stepped.append(self.source.due_s.pop(0))
+
+    def look(self) -> None:
+        """After each cycle."""
+        commits = self.commits
+        number = 0 if commits.head is None else commits.head.number
+        if number == self.committed:
+            return
+        self.committed, own, self.stepped = number, self.stepped, []
+        delivery = commits._delivery
+        if delivery is None:
+            self.take(own)
+        elif delivery is self.delivery:
+            self.behind += own
+        else:
+            self.delivery, waited, self.behind = delivery, [*self.behind, *own], []
+            delivery.done.add_done_callback(lambda _: self.take(waited))
+
+    def take(self, due_s: list[np.ndarray]) -> None:
+        self.seconds += [time.monotonic() - due for due in due_s]
+
+
+@dataclass
+class Phases:
+    """Milliseconds of each phase of each micro-batch."""
+
+    of_batch: list[dict[str, float]] = field(default_factory=list)
+    current: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def timing(self, commits: Commits, engine: Engine) -> Iterator[None]:
+        """While it is open, the calls that make up a micro-batch are timed."""
+        store = commits.store
+        at: list[tuple[Any, str, str]] = [
+            (run_module, "decode_chunks", "decode"), (engine, "step", "match"), (engine, "save", "gather what changed"),
+            (store, "write", "write to the store"), (store, "sync", "sync the log"),
+            (commits, "checkpoint", "begin a checkpoint"),
+        ]  # fmt: skip
+        before = [(owner, name, getattr(owner, name)) for owner, name, _ in at]
+        for owner, name, phase in at:
+            setattr(owner, name, self._timed(getattr(owner, name), phase))
+        try:
+            yield
+        finally:
+            for owner, name, method in before:
+                setattr(owner, name, method)
+
+    def cycle(self, work: Callable[[], bool]) -> None:
+        """Time one cycle; those that do nothing are left out."""
+        self.current = {}
+        began_s = time.perf_counter()
+        is_busy = work()
+        if is_busy and "match" in self.current:
+            whole = (time.perf_counter() - began_s) * 1_000
+            self.of_batch.append({**self.current, "the rest": whole - sum(self.current.values()), "all": whole})
+
+    def _timed(self, method: Callable[..., Any], phase: str) -> Callable[..., Any]:
+        def timed(*args: Any, **named: Any) -> Any:
+            began_s = time.perf_counter()
+            try:
+                return method(*args, **named)
+            finally:
+                took_ms = (time.perf_counter() - began_s) * 1_000
+                self.current[phase] = self.current.get(phase, 0.0) + took_ms
+
+        return timed
+
+    def tell(self, title: str) -> None:
+        """For the slowest micro-batches, how much longer than its median each phase took."""
+        names = list(dict.fromkeys(name for batch in self.of_batch for name in batch))
+        found = np.array([[batch.get(name, 0.0) for name in names] for batch in self.of_batch])
+        slowest = np.argsort(found[:, names.index("all")])[-max(_SLOWEST_MIN, int(len(found) * _SLOWEST)) :]
+        medians, tail = np.median(found, axis=0), found[slowest].mean(axis=0)
+        blamed = [names[int(np.argmax(found[row, :-1] - medians[:-1]))] for row in slowest]
+        rows = [
+            (
+                name,
+                f"{medians[n]:.2f}",
+                f"{np.percentile(found[:, n], 99):.2f}",
+                f"{tail[n]:.2f}",
+                str(blamed.count(name)),
+            )
+            for n, name in enumerate(names)
+        ]
+        head = ("phase", "median ms", "p99 ms", f"the {len(slowest)} slowest, mean ms", "longest over its median")
+        show(title, head, rows)
+
+
+def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], seconds: float) -> None:
+    """Percentiles at fixed rates, exactly once, state on RocksDB."""
+    rows = []
+    told: list[tuple[str, Phases]] = []
+    for keys in keys_counts:
+        job = Job(GIVEN.schema, GIVEN.key_domains, 32, max(1, keys // 100_000))
+        commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
+        engine = Engine(job, INITIAL, commits.store, Workers(WORKERS, 0, None, 64 << 20))
+        _fill(engine, commits, keys)
+        first_ms = START_MS + 60_000
+        for rate in rates:
+            count = int(rate * seconds)
+            source = Paced(payments(count, keys, 1, first_ms), rate)
+            first_ms += count
+            clock, phases, loads = Clock(source, commits), Phases(), engine.loads_count
+            runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(), clock.note)
+            with phases.timing(commits, engine):
+                while not source.ended:
+                    phases.cycle(lambda runner=runner: runner.cycle(0.05))  # type: ignore[misc]
+                    clock.look()
+            runner.finish()
+            clock.look()
+            clock.take([*clock.stepped, *clock.behind])
+            ms = np.concatenate(clock.seconds) * 1_000
+            figures = [f"{np.percentile(ms, p):,.1f}" for p in (50, 99, 99.9)]
+            loaded = engine.loads_count - loads
+            per_batch = f"{count / len(phases.of_batch):,.0f}"
+            rows.append(
+                (f"{rate:,}", f"{keys:,}", *figures, per_batch, f"{clock.alerts / seconds:,.0f}", f"{loaded:,}")
+            )
+            told.append((f"{rate:,} events/s, {keys:,} keys: what the slowest micro-batches waited for", phases))
+        engine.close()
+        commits.close()
+    head = (
+        "events/s", "keys", "p50 ms", "p99 ms", "p99.9 ms", "events a micro-batch", "alerts/s", "pages loaded",
+    )  # fmt: skip
+    show("latency, exactly once, RocksDB (p99.9 is to be under 20 ms at 10,000 events/s)", head, rows)
+    for title, phases in told:
+        phases.tell(title)
+    show("one write to this disk", ("", "p50 ms", "p99 ms"), [("fsync of 4 kB", *sync_ms(folder))])
+
+
+def _fill(engine: Engine, commits: Commits, keys: int) -> None:
+    """An event of every key, before the clock starts."""
+    for number in range(0, keys, 50_000):
+        some = min(50_000, keys - number)
+        values = payments(some, keys, 0, START_MS, in_order=True, first=number)
+        decoded = decode_chunks(engine.job.schema, [Chunk("paced", values)])
+        engine.step(decoded.parts, (), {"paced": (decoded.latest_ms["paced"], False)})
+        batch = WriteBatch()
+        engine.save(batch, 0)
+        commits.store.write(batch)
+
+
+def sync_ms(folder: Path) -> tuple[str, str]:
+    """What bounds a commit: the median and the 99th percentile of a small durable write."""
+    found = []
+    with (folder / "synced").open("wb") as file:
+        for _ in range(200):
+            file.write(bytes(4_096))
+            file.flush()
+            began_s = time.perf_counter()
+            os.fsync(file.fileno())
+            found.append((time.perf_counter() - began_s) * 1_000)
+    return f"{np.percentile(found, 50):,.2f}", f"{np.percentile(found, 99):,.2f}"
