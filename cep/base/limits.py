@@ -78,6 +78,8 @@ RULE_PRIORITY_MAX = 10_000
 KAFKA_WAIT_MS_MAX = 30_000
 # Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.
 WEBHOOK_WAIT_MS_MAX = 300_000
+# One entry of a store in its changelog: a page, the alerts of a commit. A larger one ends the job, with the reason.
+CHANGELOG_RECORD_BYTES_MAX = 16_777_216
 # Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
 KAFKA_IDLE_CONSUMERS_MAX = 4
 

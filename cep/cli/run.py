@@ -21,6 +21,7 @@ from rich.text import Text
 from cep.base.errors import CepError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
+from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import (
     URLS,
@@ -69,6 +70,8 @@ examples:
   cep replay --rules rules --events history/ --out past.jsonl --savepoint warm/
   cep run --from warm/ --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep
   cep run --rules rules --bootstrap-servers kafka:9092 --topic payments --alerts kafka:alerts --checkpoint /var/lib/cep
+  cep run … --checkpoint /var/lib/cep --checkpoint-target s3://bucket/job     (pip install 'cep[s3]')
+  cep run … --checkpoint /var/lib/cep --changelog payments-state              (state goes to a topic, too)
 """
 _STDIN = Path("-")
 
@@ -98,9 +101,12 @@ def run(options: argparse.Namespace) -> int:
     stop = stop_on_signals()
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
+    at_once = checkpoint is None or embedded.delivery == "at-least-once"
+    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
     commits = Commits(
         StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints),
         on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
+        changelog=changelog_of(settings, outlets.sinks, log),
     )
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
@@ -108,9 +114,6 @@ def run(options: argparse.Namespace) -> int:
     engine = Engine(job, initial, commits.store, workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
-    at_once = checkpoint is None or embedded.delivery == "at-least-once"
-    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
-
     rules = _Rules(engine, status)
 
     def report(found: BatchReport) -> None:
@@ -246,8 +249,9 @@ def _is_folder(where: str) -> bool:
 
 def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
     sinks: list[AlertSink] = []
-    servers, client = settings.kafka.bootstrap_servers or "", settings.kafka.client_settings()
-    for where in dict.fromkeys(settings.output.alerts or ("console",)):
+    servers, client = settings.kafka.bootstrap_servers or "", client_of(settings)
+    # With a changelog, Kafka comes last: what it has of the store is of alerts that all others have.
+    for where in sorted(dict.fromkeys(settings.output.alerts or ("console",)), key=_is_last):
         if where == "console":
             sinks.append(ConsoleSink())
         elif where.startswith(URLS):
@@ -263,6 +267,10 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
             name = f"{settings.job.checkpoint.resolve().name}-{topic}-{groups}"
             sinks.append(KafkaTransactionSink(KafkaTarget(servers, topic, name, client)))
     return sinks
+
+
+def _is_last(where: str) -> bool:
+    return where.startswith("kafka:")
 
 
 def _letters_folder(settings: Settings) -> Path | None:

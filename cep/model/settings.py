@@ -12,8 +12,6 @@ Tested by: tests/model/test_settings.py
 from __future__ import annotations
 
 import json
-import os
-import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -23,11 +21,9 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SecretStr,
-    TypeAdapter,
     ValidationError,
 )
 from pydantic.fields import FieldInfo
@@ -35,85 +31,9 @@ from pydantic.fields import FieldInfo
 from cep.base.errors import UsageError
 from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_LIVE_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
 from cep.model.problem import problems_of
-from cep.model.rule import utc_ms
+from cep.model.setting_types import Address, DurationMs, PathText, Place, Positive, Texts, from_environment
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
-_ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
-_LOOPBACK = "127.0.0.1"
-_FROM_ENVIRONMENT = "env:"
-_PORT_MAX = 65_535
-# Of each topic and partition an offset; -2 is earliest, -1 latest.
-_OFFSETS = TypeAdapter(
-    dict[str, dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[int, Field(ge=-2, strict=True)]]]
-)
 _WIDTH = 100
-
-
-def duration_ms(text: str) -> int:
-    """`10 s` in milliseconds. Raises: ValueError with a sentence for the author."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no time such as `500 ms`, `10 s`, `5 min`, `2 h`, `1 d`")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _duration(value: object) -> int:
-    if isinstance(value, str):
-        return duration_ms(value)
-    raise ValueError(f"{value!r} is no time; write a text such as `10 s`")
-
-
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) and value else value
-
-
-def _place(value: object) -> str:
-    """Offsets may stand in a file as a table."""
-    text = json.dumps(value) if isinstance(value, dict) else str(value)
-    try:
-        if text in ("earliest", "latest") or _OFFSETS.validate_json(text):
-            return text
-    except ValueError:
-        pass
-    try:
-        utc_ms(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{text!r} is no place in a topic; write earliest, latest, a time such as 2026-03-01T00:00:00Z, or "
-            '{"topic": {"0": 17}}'
-        ) from error
-    return text
-
-
-def _address(value: str) -> tuple[str, int] | None:
-    if not value:
-        return None
-    found = _ADDRESS.fullmatch(value)
-    if found is None or int(found[2]) > _PORT_MAX:
-        raise ValueError(f"{value!r} is no port or address such as 9464 or 0.0.0.0:9464; empty listens nowhere")
-    return (found[1] or _LOOPBACK).strip("[]"), int(found[2])
-
-
-def _from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    found = {}
-    for name, value in values.items():
-        text = value.get_secret_value()
-        if text.startswith(_FROM_ENVIRONMENT):
-            variable = text.removeprefix(_FROM_ENVIRONMENT)
-            if variable not in os.environ:
-                raise ValueError(f"`{name}` is to come from the environment, which has no {variable}")
-            value = SecretStr(os.environ[variable])  # noqa: PLW2901 the one that counts from here on
-        found[name] = value
-    return found
-
-
-DurationMs = Annotated[int, BeforeValidator(_duration)]
-PathText = Annotated[Path, BeforeValidator(_path)]
-Place = Annotated[str, BeforeValidator(_place)]
-Positive = Annotated[int, Field(ge=1, strict=True)]
-Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]
-Texts = tuple[str, ...]
 _PATH_OR_NONE: Any = PathText | None
 
 
@@ -215,7 +135,7 @@ class EventsSettings(_Section):
     message: str | None = _setting(
         None, "Name of the Protobuf message in the schema file.", "--message", "NAME", '"shop.Payment"'
     )
-    registry: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+    registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
         {},
         "Settings of the schema registry's client; `env:NAME` takes a value from the environment.",
         example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
@@ -281,7 +201,7 @@ class KafkaSettings(_Section):
     bootstrap_servers: str | None = _setting(
         None, "Brokers, host:port, more with commas.", "--bootstrap-servers", "HOST:PORT", '"kafka:9092"'
     )
-    client: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+    client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
         {},
         "Settings of librdkafka, for security above all; `env:NAME` takes a value from the environment.",
         example='{ "security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD" }',
@@ -318,7 +238,7 @@ class OutputSettings(_Section):
         '"payments-dead"',
     )
 
-    webhook: Annotated[dict[str, SecretStr], AfterValidator(_from_environment)] = _setting(
+    webhook: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
         {},
         "`secret`: what alerts to a webhook are signed with; `env:NAME` takes it from the environment.",
         example='{ "secret" = "env:WEBHOOK_SECRET" }',
@@ -391,6 +311,13 @@ class EmbeddedSettings(_Section):
         '"s3://bucket/job"',
     )
     kept: Positive = _setting(3, "Checkpoints that are kept.")
+    changelog: str | None = _setting(
+        None,
+        "Compacted topic that gets what each commit changes, with its alerts; a job without its folder reads it.",
+        "--changelog",
+        "TOPIC",
+        '"payments-state"',
+    )
     interval: DurationMs | None = _setting(
         None, "Least time between two commits; 0 s, for folders and memory 1 s.", "--interval", "TIME", '"0 s"'
     )

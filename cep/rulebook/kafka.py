@@ -7,7 +7,7 @@ Tested by: tests/rulebook/test_kafka.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -67,13 +67,16 @@ class Topic:
             raise SinkError(self._failed(count, errors[0] if errors else f"no answer within {wait_ms_max} ms"))
         return count
 
-    def create(self) -> bool:
-        """Make the topic, compacted, if it is not there; returns whether it was made. Raises: SinkError."""
+    def create(self, settings: Mapping[str, str] | None = None) -> bool:
+        """Make the topic, compacted, if it is not there; returns whether it was made. Raises: SinkError.
+
+        `settings`: the topic's, by the broker's names, beside that.
+        """
         admin = AdminClient({**dict(self.client_options), "bootstrap.servers": self.servers, "log_level": 2})
         try:
             if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
                 return False
-            made = admin.create_topics([NewTopic(self.name, 1, 1, config=_COMPACTED)])
+            made = admin.create_topics([NewTopic(self.name, 1, 1, config={**_COMPACTED, **(settings or {})})])
             made[self.name].result(KAFKA_WAIT_MS_MAX / 1_000)
         except (KafkaException, TimeoutError) as error:
             raise SinkError(f"topic {self.name} at {self.servers} cannot be made: {error}; make it yourself") from error

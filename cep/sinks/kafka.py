@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from time import monotonic
@@ -68,9 +68,12 @@ class KafkaTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Record:
+    """`topic`: another than that of the sink."""
+
     key: bytes | None
-    value: bytes
+    value: bytes | None
     headers: tuple[tuple[str, str | bytes | None], ...]
+    topic: str | None = None
 
 
 class _AgainError(Exception):
@@ -92,7 +95,8 @@ class _Transactions:
             "enable.partition.eof": "true",
             "auto.offset.reset": "earliest",
         }
-        self._place = TopicPartition(target.topic, 0)
+        self._here = (target.topic, 0)
+        self._place = TopicPartition(*self._here)
         self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._connect()
 
@@ -114,17 +118,20 @@ class _Transactions:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
         self._is_open = False
 
-    def write(self, records: Sequence[_Record], batch_id: int) -> None:
-        """Bring the micro-batch into the topic unless it is there. Raises: SinkError after `wait_ms_max`."""
+    def write(self, records: Sequence[_Record], batch_id: int, beside: Sequence[_Record] = ()) -> None:
+        """Bring the micro-batch into the topic unless it is there, and `beside` with it.
+
+        Raises: SinkError after `wait_ms_max`.
+        """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             digest = _digest(records)
             while True:
                 try:
                     self._open(deadline_s)
-                    if not records or self._is_there(batch_id, digest):
+                    if not (records or beside) or self._is_there(batch_id, digest):
                         return
-                    self._send(records, batch_id, digest, deadline_s)
+                    self._send([*records, *beside], TopicPartition(*self._here, batch_id + 1, digest), deadline_s)
                     self._commit(deadline_s)
                     break
                 except _AgainError as error:
@@ -133,6 +140,27 @@ class _Transactions:
         except KafkaException as error:
             raise SinkError(self._failed(records, batch_id, _reason(error))) from error
         self._held = (batch_id, digest)
+
+    def open(self) -> None:
+        """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
+        try:
+            self._open(monotonic() + self._target.wait_ms_max / 1_000)
+        except KafkaException as error:
+            raise SinkError(self._failed([], -1, _reason(error))) from error
+
+    def bring(self, records: Iterable[_Record]) -> None:
+        """A transaction of these, which is no micro-batch. Raises: SinkError after `wait_ms_max`."""
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            self._open(deadline_s)
+            self._send(records, None, deadline_s)
+            self._commit(deadline_s)
+        except (KafkaException, _AgainError) as error:
+            reason = _reason(error) if isinstance(error, KafkaException) else str(error)
+            raise SinkError(
+                f"what a job has kept so far was not brought to {self._target.servers} in one transaction: {reason}; "
+                "check the brokers and start again"
+            ) from error
 
     def recall(self, after: int, since_ms: int) -> tuple[frozenset[str], int]:
         """Keys of the records since a time, if there was a micro-batch behind `after`; and the number of the last one.
@@ -203,13 +231,14 @@ class _Transactions:
         return True
 
     # Step 3 of the protocol. A record that does not reach the brokers makes the transaction one that must be aborted.
-    def _send(self, records: Sequence[_Record], batch_id: int, digest: str, deadline_s: float) -> None:
+    def _send(self, records: Iterable[_Record], place: TopicPartition | None, deadline_s: float) -> None:
         self._producer.begin_transaction()
         try:
             for record in records:
                 self._produce(record, deadline_s)
             self._producer.flush(_left(deadline_s))
-            self._send_offset(TopicPartition(self._target.topic, 0, batch_id + 1, digest), deadline_s)
+            if place is not None:
+                self._send_offset(place, deadline_s)
         except KafkaException as error:
             self._abort(error, deadline_s)
             raise
@@ -266,7 +295,8 @@ class _Transactions:
     def _produce(self, record: _Record, deadline_s: float) -> None:
         while True:
             try:
-                self._producer.produce(self._target.topic, record.value, record.key, headers=list(record.headers))
+                topic = record.topic or self._target.topic
+                self._producer.produce(topic, record.value, record.key, headers=list(record.headers))
             except BufferError as error:
                 if monotonic() >= deadline_s:
                     raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error  # noqa: SLF001 its public name
@@ -287,10 +317,24 @@ class KafkaTransactionSink:
 
     def __init__(self, target: KafkaTarget) -> None:
         self._transactions = _Transactions(target, "alerts")
+        self._carried: list[_Record] = []
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Bring the micro-batch's alerts into the topic unless they are there. Raises: SinkError."""
-        self._transactions.write(_alert_records(alerts), batch_id)
+        """Bring the micro-batch's alerts, and what is carried, into Kafka unless they are there. Raises: SinkError."""
+        self._transactions.write(_alert_records(alerts), batch_id, self._carried)
+        self._carried = []
+
+    def open(self) -> None:
+        """End what an earlier process of this job has left open, so that readers see the end. Raises: SinkError."""
+        self._transactions.open()
+
+    def carry(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+        """Have the transaction of the next write bring these (key, value) to another topic."""
+        self._carried = [_Record(key, value, (), topic) for key, value in entries]
+
+    def bring(self, topic: str, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Bring these (key, value) to another topic, all or none. Raises: SinkError."""
+        self._transactions.bring(_Record(key, value, (), topic) for key, value in entries)
 
     def recall(self, after: int, since_ms: int) -> Recalled:
         """As RecallingSink.recall: the committed records of the topic since an hour before. Raises: SinkError."""
@@ -401,7 +445,7 @@ def _digest(records: Sequence[_Record]) -> str:
     """The same for the same records in the same order."""
     whole = hashlib.sha256()
     for record in records:
-        whole.update(hashlib.sha256(record.value).digest())
+        whole.update(hashlib.sha256(record.value or b"").digest())
     return whole.hexdigest()[:_DIGEST_CHARS]
 
 

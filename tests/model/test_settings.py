@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from cep.base.errors import UsageError
 from cep.base.limits import SETTINGS_FILE_BYTES_MAX
-from cep.model.settings import Settings, default_file, duration_ms, extra_of, fields, read_settings
+from cep.model.setting_types import duration_ms
+from cep.model.settings import Settings, default_file, extra_of, fields, read_settings
 
 UNITS = st.sampled_from([("ms", 1), ("s", 1_000), ("h", 3_600_000)])
 

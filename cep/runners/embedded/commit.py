@@ -4,7 +4,8 @@
     2  write     one write batch: changed pages, what waits, positions, rulebook, watermark, totals; alerts and letters;
                  which of them are to be delivered now, and that those of the last delivery are forgotten
     3  sync      the store's log reaches the disk: from here on the commit is there, before it is not
-    4  deliver   in the background: alerts and letters, of several commits perhaps, under the number of this one
+    4  deliver   in the background: alerts and letters, of several commits perhaps, under the number of this one; with a
+                 changelog what these commits have changed, in the same transaction
     5  settle    the delivery is known to be over: the next commit forgets it, and may ask for another one
 
 A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
@@ -14,9 +15,10 @@ checkpoint is.
 
 Start:
 
-    R1 open      the local store; if it is gone, damaged or behind, the newest whole checkpoint for it (opening.py)
+    R1 open      the local store; if it is gone, damaged or behind, that of the changelog or of the newest whole
+                 checkpoint (opening.py)
     R2 deliver   what was to be delivered, under its number: sinks take the same number twice as if it came once
-    R3 recall    after a checkpoint only: the sinks tell which alerts they got since. Those are not sent again
+    R3 recall    only if it was brought back: the sinks tell which alerts they got since. Those are not sent again
     R4 seek      the sources go on behind the positions
 
 A crash before 3 is over loses nothing that was shown: the work since the last commit is done again. After it, R2 does
@@ -47,6 +49,7 @@ from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
+from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
@@ -125,10 +128,15 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class _Delivery:
-    """Between 4 and 5. `commits`: those whose alerts and letters it has."""
+    """Between 4 and 5, under the number of the commit that began it, which may have nothing to deliver itself.
 
+    `commits`: those whose alerts and letters it has; `changed`: those whose changes it brings.
+    """
+
+    number: int
     commits: tuple[int, ...]
     done: Future[None]
+    changed: tuple[int, ...] = ()
 
 
 class Commits:
@@ -138,6 +146,7 @@ class Commits:
         self, settings: StoreSettings, on_step: Callable[[str], None] = lambda _: None,
         on_checkpoint: Callable[[int], None] = lambda _: None,
         on_failed: Callable[[StoreError], None] = lambda _: None,
+        changelog: Changelog | None = None,
     ) -> None:  # fmt: skip
         """R1 as far as the store: after it `store` is of the last commit, or of the newest whole checkpoint, or empty.
 
@@ -148,6 +157,7 @@ class Commits:
         self._lock = ExitStack()
         self._on_step = on_step
         self._on_failed = on_failed
+        self._changelog = changelog
         self._checkpoints: Checkpoints | None = None
         self._copying: Future[Published] | None = None
         self._copied_s = time.monotonic()
@@ -185,13 +195,16 @@ class Commits:
         settings = self._settings
         self._on_step("R1")
         (folder / DELIVERED).unlink(missing_ok=True)
-        opened = open_store(settings, folder)
+        opened = open_store(settings, folder, self._changelog)
         restored = opened.restored
         self.store, self.head, self.refused = opened.store, opened.head, opened.refused
         # In memory the newest checkpoint is the last commit: nothing went out behind it.
         if restored is not None and (settings.backend != "memory" or restored.refused):
             self._from_checkpoint_ms = restored.manifest.created_ms
-        self._lineage = self.head.lineage if self.head is not None and restored is None else uuid.uuid4().hex
+        if opened.replayed_ms is not None:
+            self._from_checkpoint_ms = opened.replayed_ms
+        is_own = self.head is not None and restored is None and opened.replayed_ms is None
+        self._lineage = self.head.lineage if self.head is not None and is_own else uuid.uuid4().hex
         self._checkpoints = Checkpoints(
             opened.target, folder / _LINKS, kept_count=settings.kept_count, restored=restored, on_step=on_checkpoint
         )
@@ -213,6 +226,8 @@ class Commits:
         engine.restore()
         self.totals, self._base, self._number = Counter(head.totals), head.base, head.number
         self._outgoing, self._sent = Outgoing.stored(self.store), Outgoing.sent(self.store)
+        if self._changelog is not None:
+            self._changelog.resume(self.store, self.lists)
         self._on_step("R2")
         if self._from_checkpoint_ms is not None:
             self._recall(outlets, self._from_checkpoint_ms)
@@ -253,7 +268,12 @@ class Commits:
     @property
     def is_waiting(self) -> bool:
         """Whether something is to be delivered that only another commit lets go."""
-        return self._delivery is None and bool(self._outgoing)
+        return self._delivery is None and (bool(self._outgoing) or self.unsent_bytes > 0)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of changes that no delivery to the changelog has taken over."""
+        return 0 if self._changelog is None else self._changelog.pending_bytes
 
     @property
     def undelivered_count(self) -> int:
@@ -275,10 +295,12 @@ class Commits:
         batch = WriteBatch()
         engine.save(batch, number)
         self._write_outgoing(batch, number)
-        delivers = self.is_waiting
-        delivery = number if delivers else (max(self._delivery.commits) if self._delivery is not None else None)
+        delivers = self._delivery is None and (bool(self._outgoing) or self._changelog is not None)
+        delivery = number if delivers else (self._delivery.number if self._delivery is not None else None)
         head = Head(number, self._base, self._lineage, engine.groups, delivery, dict(self.totals), sources.positions())
         head.save(batch)
+        if self._changelog is not None:
+            self._changelog.take(batch, self.store, self.lists, number)
         self.store.write(batch)
         self._on_step("3")
         self.store.sync()
@@ -286,11 +308,24 @@ class Commits:
         if is_memory or time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000:
             self.checkpoint(engine)
         if delivers:
-            commits = tuple(self._outgoing)
-            items = [self._outgoing[commit] for commit in commits]
-            waits_for = self._copying if is_memory else None
-            self._delivery = _Delivery(commits, self._thread.submit(self._deliver, outlets, items, number, waits_for))
+            self._delivery = self._begun_delivery(outlets, number)
         return True
+
+    def _begun_delivery(self, outlets: Outlets, number: int) -> _Delivery:
+        """Of all that waits, in the background."""
+        commits = tuple(self._outgoing)
+        items = [self._outgoing[commit] for commit in commits]
+        waits_for = self._copying if self._settings.backend == "memory" else None
+        entries, changed = ([], ()) if self._changelog is None else self._changelog.hand_over()
+
+        def deliver() -> None:
+            if waits_for is not None:
+                waits_for.result()
+            if self._changelog is not None:
+                self._changelog.carry(entries)
+            self._deliver(outlets, items, number)
+
+        return _Delivery(number, commits, self._thread.submit(deliver), changed)
 
     def _write_outgoing(self, batch: WriteBatch, number: int) -> None:
         for delivered in self._forgettable:
@@ -344,6 +379,8 @@ class Commits:
             delivery.done.result()
             self._on_step("5")
             self._forget(delivery.commits)
+            if self._changelog is not None:
+                self._changelog.settle(delivery.changed)
             self._delivery = None
 
     def _copied(self, copying: Future[Published]) -> None:
@@ -391,11 +428,7 @@ class Commits:
                 replace_file(self._settings.folder / DELIVERED, str(self._settled).encode())
         self._lock.close()
 
-    def _deliver(
-        self, outlets: Outlets, items: Sequence[Outgoing], number: int, waits_for: Future[Published] | None = None
-    ) -> None:
-        if waits_for is not None:
-            waits_for.result()
+    def _deliver(self, outlets: Outlets, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
         outlets.deliver(alerts, [letter for item in items for letter in item.letters], self._base + number)

@@ -26,7 +26,7 @@ from cep.state.store import KeyedStore, WriteBatch
 
 FORMAT = 2  # 1 had all of it beside the store, once a checkpoint
 _COMMIT, _ALERTS, _LETTERS = b"commit", b"alerts", b"letters"
-_HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
+HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
 _NUMBER = struct.Struct(">Q")
 
 
@@ -56,12 +56,12 @@ class Head:
             "totals": self.totals,
             "positions": self.positions,
         }
-        batch.put(_HEAD, orjson.dumps(body))
+        batch.put(HEAD, orjson.dumps(body))
 
 
 def read_head(store: KeyedStore) -> Head | None:
     """The last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
-    data = store.get(_HEAD)
+    data = store.get(HEAD)
     if data is None:
         return None
     found = _json(data)

@@ -5,10 +5,10 @@
     FOLDER/store/payload   only where a checkpoint was brought back: what that says beside its store
     FOLDER/store/damaged   only where the store gave bytes that cannot be right
 
-The local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else the newest whole
-checkpoint in its place. One that was brought back and has had no commit since is brought back again: it does not know
-what sinks were sent meanwhile. What cannot be judged (a full disk, a target out of reach, another format) stays as it
-is, and the job does not start: it may be the only store there is.
+The local store if it is here, can be read, and nobody has gone on from a checkpoint of it; else that of the changelog
+(changelog.py), if there is one; else the newest whole checkpoint in its place. One that was brought back and has had no
+commit since is brought back again: it does not know what sinks were sent meanwhile. What cannot be judged (a full disk,
+a target out of reach, another format) stays as it is, and the job does not start: it may be the only store there is.
 Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py
 """
 
@@ -20,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cep.base.errors import StateCorruptError, StateError
-from cep.runners.embedded.commit_entries import Head, read_head, store_of_payload
+from cep.runners.embedded.changelog import Changelog
+from cep.runners.embedded.commit_entries import Head, payload_of, read_head, store_of_payload
 from cep.runners.embedded.targets import own_target, remembered_target
-from cep.state.checkpoints import PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
+from cep.state.checkpoints import BESIDE, PAYLOAD, Restored, checkpoint_numbers, payload_bytes, restore
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.store import DurableStore
-from cep.state.target import Target
+from cep.state.target import PARTIAL, Target
 
 PART = "store"
 _STORE, _DAMAGED = "store", "damaged"
@@ -56,13 +57,17 @@ class StoreSettings:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A store, its last commit (None: the job begins), the checkpoint that was brought back, what was passed over."""
+    """A store, its last commit (None: the job begins), the checkpoint that was brought back, what was passed over.
+
+    `replayed_ms`: the time of the last commit of the changelog that the store was made of (ms UTC).
+    """
 
     target: Target
     store: DurableStore
     head: Head | None
     restored: Restored | None
     refused: tuple[str, ...]
+    replayed_ms: int | None = None
 
 
 def store_folder(folder: Path) -> Path:
@@ -76,8 +81,8 @@ def mark_damaged(folder: Path) -> None:
         (folder / _STORE / _DAMAGED).touch()
 
 
-def open_store(settings: StoreSettings, folder: Path) -> Opened:
-    """The store of the last commit, or of the newest whole checkpoint, or an empty one.
+def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
+    """The store of the last commit, or of the changelog, or of the newest whole checkpoint, or an empty one.
 
     Raises: StateCorruptError if what there is is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
@@ -86,6 +91,10 @@ def open_store(settings: StoreSettings, folder: Path) -> Opened:
     found, refused = _local(settings, target, working)
     if found is not None:
         return Opened(target, *found, None, refused)
+    replayed_ms = _replayed(settings, changelog, working)
+    if replayed_ms is not None:
+        store = settings.open(working / PART)
+        return Opened(target, store, read_head(store), None, refused, replayed_ms)
     if refused and not checkpoint_numbers(target):
         raise StateCorruptError(
             f"{refused[-1]}; and there is no checkpoint in {target.url} to go back to: restore a savepoint, or begin "
@@ -99,6 +108,24 @@ def open_store(settings: StoreSettings, folder: Path) -> Opened:
         store_of_payload(restored.payload)  # refuses those of another format
         refused += restored.refused
     return Opened(target, store, read_head(store), restored, refused)
+
+
+def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Path) -> int | None:
+    """Put the store of the changelog in the place of what is here, if the changelog has any; returns its time."""
+    if changelog is None:
+        return None
+    partial = working.with_name(working.name + PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    with settings.open(partial / PART) as store:
+        replayed_ms = changelog.replay(store, partial / BESIDE)
+        head = read_head(store)
+    if replayed_ms is not None and head is not None:
+        shutil.rmtree(working, ignore_errors=True)
+        (partial / PAYLOAD).write_bytes(payload_of(head.lineage))
+        partial.rename(working)
+        return replayed_ms
+    shutil.rmtree(partial, ignore_errors=True)
+    return None
 
 
 def _local(

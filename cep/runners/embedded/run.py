@@ -36,6 +36,7 @@ _ANSWER_S = 5.0
 _COMMIT_SHARE, _COMMIT_SHARE_LARGE = 2, 9
 _CHANGED_BYTES_MAX = 64 << 20  # of pages that wait for a commit in memory
 _HELD_MAX = 1_000_000  # alerts and letters; a job whose sinks are slower reads nothing more until they have taken some
+_UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over; as with alerts
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
 RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
@@ -135,7 +136,7 @@ class Runner:
     def cycle(self, wait_s: float) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
         pace, sources = self._pace, self._sources
-        while self._commits.undelivered_count > _HELD_MAX:
+        while self._commits.undelivered_count > _HELD_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
             self._commits.finish(wait=True)
             self.commit(is_due=True)
         controls = () if sources.control is None else _controls(sources.control.poll(pace.records_max, 0.0))

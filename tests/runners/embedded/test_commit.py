@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+import threading
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources
-from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.job import Job
@@ -24,11 +27,27 @@ from cep.state.target import Target
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Broker, BrokerSink, Crash, Lines, Steps
 from tests.runners.spark.live_cases import END, disordered, rules
+from tests.sinks.alerts import alert_table
 
 GIVEN = deployment()
 INITIAL = tuple(record.to_json() for record in rules().values())
 LATENESS_MS = 5 * MINUTE_MS
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
+
+
+@dataclass
+class Gated:
+    """A sink that waits at a gate, for half a minute at most."""
+
+    sink: AlertSink
+    gate: threading.Event
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        assert self.gate.wait(30)
+        self.sink.write(alerts, batch_id)
+
+    def close(self) -> None:
+        self.sink.close()
 
 
 def run(folder: Path, sink: AlertSink, lines: list[bytes], seed: int, steps: Steps, backend: str = "memory") -> bool:
@@ -193,3 +212,30 @@ def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
         Commits(StoreSettings(tmp_path / "job", "memory"))
     first.close()
     Commits(StoreSettings(tmp_path / "job", "memory")).close()
+
+
+def test_a_delivery_that_a_commit_without_alerts_began_comes_again_under_its_own_number(tmp_path: Path) -> None:
+    """Commits go on while it is on its way; the next life must not take the number of the alerts' own commit for it."""
+    broker, gate = Broker(), threading.Event()
+    settings = StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20)
+    for life in range(2):
+        sink = BrokerSink(broker, np.random.default_rng(0), 0.0)
+        outlets = Outlets((Gated(sink, gate) if life == 0 else sink,), None)
+        commits = Commits(settings)
+        engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+        sources = Sources(Lines([], np.random.default_rng(0)), None)
+        commits.resume(engine, sources, outlets)
+        if life == 0:
+            for alerts in (alert_table(0, 1), alert_table(1, 1)):  # the second waits for the first one's delivery
+                commits.take(Stepped(alerts, (), Counter()))
+                commits.begin(engine, sources, outlets)
+            gate.set()
+            commits.finish(wait=True)
+            gate.clear()
+            for _ in range(2):  # the first of these delivers what waits, the second sees it on its way
+                commits.begin(engine, sources, outlets)
+            gate.set()
+        engine.close()
+        commits.close()
+    assert sorted(broker.delivered) == [1, 3]
+    assert broker.redelivered == 1

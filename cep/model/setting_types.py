@@ -1,0 +1,94 @@
+"""Texts and values as settings files and flags have them → times in ms, paths, places in a topic, addresses, secrets.
+
+Tested by: tests/model/test_settings.py
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
+
+from cep.model.rule import utc_ms
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
+_ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
+_LOOPBACK = "127.0.0.1"
+_FROM_ENVIRONMENT = "env:"
+_PORT_MAX = 65_535
+# Of each topic and partition an offset; -2 is earliest, -1 latest.
+_OFFSETS = TypeAdapter(
+    dict[str, dict[Annotated[str, Field(pattern=r"^\d+$")], Annotated[int, Field(ge=-2, strict=True)]]]
+)
+
+
+def duration_ms(text: str) -> int:
+    """`10 s` in milliseconds. Raises: ValueError with a sentence for the author."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no time such as `500 ms`, `10 s`, `5 min`, `2 h`, `1 d`")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _duration(value: object) -> int:
+    if isinstance(value, str):
+        return duration_ms(value)
+    raise ValueError(f"{value!r} is no time; write a text such as `10 s`")
+
+
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) and value else value
+
+
+def _place(value: object) -> str:
+    """Offsets may stand in a file as a table."""
+    text = json.dumps(value) if isinstance(value, dict) else str(value)
+    try:
+        if text in ("earliest", "latest") or _OFFSETS.validate_json(text):
+            return text
+    except ValueError:
+        pass
+    try:
+        utc_ms(text)
+    except ValueError as error:
+        raise ValueError(
+            f"{text!r} is no place in a topic; write earliest, latest, a time such as 2026-03-01T00:00:00Z, or "
+            '{"topic": {"0": 17}}'
+        ) from error
+    return text
+
+
+def _address(value: str) -> tuple[str, int] | None:
+    if not value:
+        return None
+    found = _ADDRESS.fullmatch(value)
+    if found is None or int(found[2]) > _PORT_MAX:
+        raise ValueError(f"{value!r} is no port or address such as 9464 or 0.0.0.0:9464; empty listens nowhere")
+    return (found[1] or _LOOPBACK).strip("[]"), int(found[2])
+
+
+def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
+    """The values, with what the environment has in place of `env:NAME`. Raises: ValueError if it has not."""
+    found = {}
+    for name, value in values.items():
+        text = value.get_secret_value()
+        if text.startswith(_FROM_ENVIRONMENT):
+            variable = text.removeprefix(_FROM_ENVIRONMENT)
+            if variable not in os.environ:
+                raise ValueError(f"`{name}` is to come from the environment, which has no {variable}")
+            value = SecretStr(os.environ[variable])  # noqa: PLW2901 the one that counts from here on
+        found[name] = value
+    return found
+
+
+DurationMs = Annotated[int, BeforeValidator(_duration)]
+PathText = Annotated[Path, BeforeValidator(_path)]
+Place = Annotated[str, BeforeValidator(_place)]
+Positive = Annotated[int, Field(ge=1, strict=True)]
+Address = Annotated[tuple[str, int] | None, BeforeValidator(lambda v: _address(v) if isinstance(v, str) else v)]
+Texts = tuple[str, ...]

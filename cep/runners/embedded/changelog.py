@@ -1,0 +1,237 @@
+"""Commits → a compacted Kafka topic that has the store of the last delivered one; such a topic → a store.
+
+    store key → value                                   an entry; null for one that is gone
+    | FFFF | "" | "list" | name | part u32 | → bytes    a part of a set of a list (lists/store.py), which is a file here
+
+What commits change is gathered until the next delivery, and comes into the topic in the transaction of its alerts: who
+reads committed records sees the alerts of a commit and its store, or neither. What has been gathered is known to the
+local store too, and a process that was killed brings it after its next start:
+
+    | FFFF | "" | "changelog" | "changed" | commit u64 | → store keys, each behind its length u32
+    | FFFF | "" | "changelog" | "topic" |                → the topic that has all of the store
+
+A job whose folder is lost makes its store by reading the topic to its end, as opening.py says. A job that has a store
+and no changelog yet brings all of it in one transaction. One job, or one process of a job, to a topic.
+Tested by: tests/runners/embedded/test_changelog.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Protocol
+
+from cep.base.errors import UsageError
+from cep.lists.store import ListStore
+from cep.runners.embedded.commit_entries import HEAD
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
+from cep.sources.offsets import OffsetRange
+from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_key, store_key
+from cep.state.store import Change, DurableStore, WriteBatch
+
+Entry = tuple[bytes, bytes | None]
+_OWN, _LIST = b"changelog", b"list"
+_TOPIC = store_key(STORE_GROUP, b"", _OWN, b"topic")
+_CHANGED = prefix_range(STORE_GROUP, b"", _OWN, b"changed")
+_LISTS = prefix_range(STORE_GROUP, b"", _LIST)
+_NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
+_PART_BYTES = 1 << 20
+
+
+class Carrier(Protocol):
+    """What brings entries into a topic, in the transactions of a sink."""
+
+    def open(self) -> None:
+        """End what an earlier process has left open. Raises: SinkError."""
+        ...
+
+    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
+        """Have the next write bring these too, whatever it writes."""
+        ...
+
+    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
+        """Bring these alone, all or none. Raises: SinkError."""
+        ...
+
+
+class Changelog:
+    """The changelog of one process. `tell` is told how many of how many offsets have been read."""
+
+    def __init__(
+        self, topic: str, settings: KafkaSettings, carrier: Carrier, tell: Callable[[int, int], None] = lambda *_: None
+    ) -> None:
+        self.topic = topic
+        self._settings = settings
+        self._carrier = carrier
+        self._tell = tell
+        self._pending: dict[bytes, bytes | None] = {}
+        self.pending_bytes = 0  # of what no delivery has taken over
+        self._commits: list[int] = []  # whose changes are pending
+        self._forgettable: list[int] = []
+        self._is_whole = False  # whether the store says that the topic has all of it
+        self._sent_lists: dict[str, int] = {}  # name → parts
+
+    # ------------------------------------------------------------------------------------------------------- start
+
+    def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
+        """Fill the empty store, and the folder of lists; returns the time of the last commit, ms UTC, or None.
+
+        Raises: UsageError for a topic that is no changelog; SourceError, SinkError, StateError.
+        """
+        self._carrier.open()  # an open transaction would hide its end
+        wanted = self._range()
+        is_empty, committed_ms = True, None
+        for records in read_range(self._settings, wanted):
+            is_empty, batch = False, WriteBatch()
+            columns = (records.column(name).to_pylist() for name in ("key", "value", "timestamp"))
+            for key, value, time_ms in zip(*columns, strict=True):
+                if key is None:
+                    raise self._foreign()
+                if _LISTS.begin <= key < _LISTS.end:
+                    _write_part(lists_folder, key, value)
+                elif value is None:
+                    batch.delete(key)
+                else:
+                    batch.put(key, value)
+                if key == HEAD:
+                    committed_ms = int(time_ms)
+            store.write(batch)
+            self._tell(records.column("offset")[-1].as_py() + 1 - wanted.start, wanted.end - wanted.start)
+        store.sync()
+        if committed_ms is None and not is_empty:
+            raise self._foreign()
+        if committed_ms is not None:
+            self._tell(wanted.end - wanted.start, wanted.end - wanted.start)
+        return committed_ms
+
+    def resume(self, store: DurableStore, lists: ListStore) -> None:
+        """Go on from a store that has commits: bring all of it if the topic has nothing; know what is to be brought.
+
+        Raises: UsageError for a topic with something else in it; SinkError, SourceError, StoreError.
+        """
+        self._carrier.open()
+        if next(read_range(self._settings, self._range(), rows_max=1), None) is None:
+            # First here: if the job ends in between, the next start finds the topic empty again.
+            store.put(_TOPIC, self.topic.encode())
+            store.sync()
+            of_lists = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
+            of_store = ((key, value) for key, value in store.scan(ALL_KEYS) if not _is_own(key))
+            self._carrier.bring(self.topic, chain(of_lists, of_store, [(_TOPIC, self.topic.encode())]))
+        elif store.get(_TOPIC) != self.topic.encode():
+            raise self._foreign()
+        keys: dict[bytes, None] = {}
+        for key, value in store.scan(_CHANGED):
+            self._commits.append(_NUMBER.unpack(split_key(key).item)[0])
+            keys.update(dict.fromkeys(_unpacked(value)))
+        self._add(dict(zip(keys, store.multi_get(list(keys)), strict=True)))
+
+    def _foreign(self) -> UsageError:
+        return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
+
+    def _range(self) -> OffsetRange:
+        first, last = (found(self._settings, [self.topic])[self.topic] for found in (earliest_offsets, latest_offsets))
+        if set(last) != {0}:
+            raise UsageError(f"topic {self.topic} has {len(last)} partitions; a changelog has one, and so one order")
+        return OffsetRange(self.topic, 0, first[0], last[0])
+
+    # ------------------------------------------------------------------------------------------------------ commits
+
+    def take(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
+        """Gather what a commit changes, before it is written, and add to it what the local store is to know of that."""
+        changes = _changes(batch, store)
+        if not self._is_whole:
+            self._is_whole = True
+            changes[_TOPIC] = self.topic.encode()
+            batch.put(_TOPIC, self.topic.encode())
+        for settled in self._forgettable:
+            batch.delete(_changed_key(settled))
+        self._forgettable = []
+        batch.put(_changed_key(number), _packed(changes))
+        self._commits.append(number)
+        names = set(lists.names())
+        for name in names - self._sent_lists.keys():
+            changes.update(self._list_entries(lists, name))
+        for name in self._sent_lists.keys() - names:
+            changes.update((_list_key(name, part), None) for part in range(self._sent_lists.pop(name)))
+        self._add(changes)
+
+    def hand_over(self) -> tuple[list[Entry], tuple[int, ...]]:
+        """What is to be brought, and the commits that it is of; from now on it is the delivery's."""
+        entries, commits = list(self._pending.items()), tuple(self._commits)
+        self._pending, self._commits, self.pending_bytes = {}, [], 0
+        return entries, commits
+
+    def carry(self, entries: Sequence[Entry]) -> None:
+        """Have the next write of alerts bring these."""
+        self._carrier.carry(self.topic, entries)
+
+    def settle(self, commits: Sequence[int]) -> None:
+        """The topic has what these commits have changed."""
+        self._forgettable += commits
+
+    def _add(self, changes: dict[bytes, bytes | None]) -> None:
+        for key, value in changes.items():
+            self.pending_bytes += len(key) + len(value or b"") - len(self._pending.get(key) or b"")
+        self._pending.update(changes)
+
+    def _list_entries(self, lists: ListStore, name: str) -> Iterator[Entry]:
+        path = lists.path(name)
+        count = 0
+        with path.open("rb") as file:
+            while data := file.read(_PART_BYTES):
+                yield _list_key(name, count), data
+                count += 1
+        self._sent_lists[name] = count
+
+
+def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None]:
+    """The entries that a write batch leaves behind; a topic knows no ranges, so that what is in them is named."""
+    found: dict[bytes, bytes | None] = {}
+    for change, key, other in batch.changes:
+        if change is Change.PUT:
+            found[key] = other
+        elif change is Change.DELETE:
+            found[key] = None
+        else:
+            found.update((inside, None) for inside in found if key <= inside < other)
+            found.update((inside, None) for inside, _ in store.scan(KeyRange(key, other)))
+    return found
+
+
+def _is_own(key: bytes) -> bool:
+    return _CHANGED.begin <= key < _CHANGED.end or key == _TOPIC
+
+
+def _changed_key(commit: int) -> bytes:
+    return store_key(STORE_GROUP, b"", _OWN, b"changed", _NUMBER.pack(commit))
+
+
+def _list_key(name: str, part: int) -> bytes:
+    return store_key(STORE_GROUP, b"", _LIST, name.encode(), _LENGTH.pack(part))
+
+
+def _write_part(folder: Path, key: bytes, value: bytes | None) -> None:
+    parts = split_key(key)
+    path = ListStore(folder).path(parts.name.decode())
+    if value is None:
+        path.unlink(missing_ok=True)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if path.exists() else "wb") as file:
+        file.seek(_LENGTH.unpack(parts.item)[0] * _PART_BYTES)
+        file.write(value)
+
+
+def _packed(keys: dict[bytes, bytes | None]) -> bytes:
+    return b"".join(_LENGTH.pack(len(key)) + key for key in keys)
+
+
+def _unpacked(data: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(data):
+        (length,) = _LENGTH.unpack_from(data, at)
+        at += _LENGTH.size
+        yield data[at : at + length]
+        at += length

@@ -1,0 +1,305 @@
+"""A job whose folder is gone makes its store of the changelog: its alerts are those of one that was never disturbed."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.base.errors import UsageError
+from cep.cli.main import USAGE, main
+from cep.lists.store import ListStore
+from cep.runners.embedded import changelog
+from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, _unpacked
+from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.run import Pace, Runner
+from cep.runners.job import Job
+from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
+from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
+from cep.sources.offsets import OffsetRange
+from cep.state.keys import ALL_KEYS, KeyRange, store_key
+from cep.state.memory import MemoryStore
+from cep.state.store import WriteBatch
+from tests.real_kafka import KafkaCluster
+from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
+from tests.runners.embedded.outside import Crash, Lines, Steps
+from tests.runners.embedded.test_run import consumed, start
+from tests.runners.spark.live_cases import END, disordered, rules
+
+ROOT = Path(__file__).parents[3]
+GIVEN = deployment()
+INITIAL = tuple(record.to_json() for record in rules().values())
+LATENESS_MS = 5 * MINUTE_MS
+JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
+WAIT_S = 90
+
+
+def key(number: int) -> bytes:
+    return store_key(number % 3, b"%d" % number, b"n", b"")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_write_batch_leaves_behind_is_named_key_by_key(seed: int) -> None:
+    chance, store = Random(seed), MemoryStore()
+    copy: dict[bytes, bytes] = {}
+    for _ in range(20):
+        batch = WriteBatch()
+        for _ in range(chance.randrange(12)):
+            one, other = sorted((key(chance.randrange(30)), key(chance.randrange(30))))
+            kind = chance.random()
+            if kind < 0.6:
+                batch.put(one, chance.randbytes(3))
+            elif kind < 0.8:
+                batch.delete(one)
+            else:
+                batch.delete_range(KeyRange(one, other))
+        changes = _changes(batch, store)
+        assert list(_unpacked(_packed(changes))) == list(changes)
+        for changed, value in changes.items():
+            if value is None:
+                copy.pop(changed, None)
+            else:
+                copy[changed] = value
+        store.write(batch)
+        assert copy == dict(store.scan(ALL_KEYS)), f"seed {seed}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--alerts", "kafka:alerts"), "--changelog needs --checkpoint"),
+        (("--alerts", "kafka:alerts", "--checkpoint", "job", "--store", "memory"), "--store rocksdb"),
+        (("--alerts", "alerts", "--checkpoint", "job"), "--changelog needs --alerts kafka:TOPIC"),
+        (("--alerts", "kafka:a", "--checkpoint", "job", "--delivery", "at-least-once"), "exactly once"),
+    ],
+)
+def test_what_a_changelog_needs(
+    arguments: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "events").mkdir()
+    fixed = ("--rules", str(ROOT / "rules"), "--events", "events", "--bootstrap-servers", "127.0.0.1:1")
+    assert main(["run", *fixed, "--changelog", "state", *arguments]) == USAGE
+    assert told in capsys.readouterr().err
+
+
+@dataclass
+class Topics:
+    """Where the job's alerts and its changelog are."""
+
+    kafka: KafkaCluster
+    alerts: str
+    changelog: str
+
+    def sink(self) -> KafkaTransactionSink:
+        settings = {"message.max.bytes": "16777216"}
+        return KafkaTransactionSink(KafkaTarget(self.kafka.address, self.alerts, "job", settings))
+
+    def of(self, sink: KafkaTransactionSink) -> Changelog:
+        return Changelog(self.changelog, KafkaSettings(self.kafka.address), sink)
+
+    def end(self) -> int:
+        return latest_offsets(KafkaSettings(self.kafka.address), [self.changelog])[self.changelog][0]
+
+
+@pytest.fixture
+def topics(kafka_broker: KafkaCluster) -> Topics:
+    alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("alerts", "state"))
+    kafka_broker.create(alerts)
+    kafka_broker.create(state, 1, cleanup_policy="compact", max_message_bytes="16777216")
+    return Topics(kafka_broker, alerts, state)
+
+
+def live(
+    folder: Path, topics: Topics, lines: list[bytes], seed: int, steps: Steps, *, has_changelog: bool = True
+) -> bool:
+    """One life of the process; says whether it came to its end."""
+    random = np.random.default_rng(seed)
+    sink = topics.sink()
+    commits, engine = None, None
+    try:
+        settings = StoreSettings(folder, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000)
+        commits = Commits(settings, steps, changelog=topics.of(sink) if has_changelog else None)
+        engine = Engine(
+            JOB, INITIAL, commits.store, Workers(int(random.integers(1, 4)), page_bytes_max=50_000), commits.lists
+        )
+        source = Lines(lines, random)
+        runner = Runner(engine, Sources(source, None), Outlets((sink,), None), commits, Pace())
+        runner.start()
+        while not source.ended:
+            runner.cycle(0.0)
+            if random.random() < 0.5:
+                commits.finish(wait=True)
+        commits.take(engine.step([], (END,), {}))
+        runner.finish()
+    except Crash:
+        return False
+    finally:
+        if engine is not None:
+            engine.close()
+        if commits is not None:
+            commits.close()
+        sink.close()
+    return True
+
+
+def alerts_of(topics: Topics, count: int) -> list[bytes]:
+    return sorted(consumed(topics.kafka.address, topics.alerts, lambda values: len(values) >= count))
+
+
+SEEDS = [pytest.param(seed, marks=[pytest.mark.always] if seed == 0 else []) for seed in range(12)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lives_whose_folders_are_lost(seed: int, topics: Topics, tmp_path: Path) -> None:
+    """A crash before any step, and mostly a new machine: no checkpoint helps."""
+    if not topics.kafka.is_real:
+        return
+    chance = Random(seed)
+    lines = disordered(list(day()), LATENESS_MS, seed)
+    folder, lost = tmp_path / "job", 0
+    for life in range(100):
+        if live(folder, topics, lines, seed * 1_000 + life, Steps(chance.randrange(3, 40) + 2 * life)):
+            break
+        if chance.random() < 0.7:
+            lost += 1
+            shutil.rmtree(folder)
+    else:
+        pytest.fail(f"it never came to its end, seed {seed}")
+    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(wanted)) == wanted, f"seed {seed}"
+    assert lost > 1, f"seed {seed}"
+    assert stored(topics) == local(folder), "the topic has what the store has"
+
+
+def stored(topics: Topics) -> dict[bytes, bytes]:
+    found: dict[bytes, bytes] = {}
+    wanted = OffsetRange(topics.changelog, 0, 0, topics.end())
+    for records in read_range(KafkaSettings(topics.kafka.address), wanted):
+        for name, value in zip(records.column("key").to_pylist(), records.column("value").to_pylist(), strict=True):
+            found.pop(name, None)
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def local(folder: Path) -> dict[bytes, bytes]:
+    """All but what the local store keeps for itself."""
+    with StoreSettings(folder).open(folder / "store" / "store") as store:
+        return {name: value for name, value in store.scan(ALL_KEYS) if b"changed" not in name}
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_a_changelog_that_begins_late_and_a_topic_of_others(topics: Topics, tmp_path: Path) -> None:
+    if not topics.kafka.is_real:
+        return
+    lines = disordered(list(day()), LATENESS_MS, 1)
+    folder = tmp_path / "job"
+    assert not live(folder, topics, lines, 1, Steps(8, "5"), has_changelog=False)
+    assert not live(folder, topics, lines, 2, Steps(3, "2"))
+    assert topics.end() > 0
+    shutil.rmtree(folder)
+    assert live(folder, topics, lines, 3, Steps(100_000))
+    wanted = sorted(expected(list(day()), GIVEN, tmp_path))
+    assert alerts_of(topics, len(wanted)) == wanted
+    topics.kafka.send(topics.alerts, [{"value": b"{}", "partition": 0}])
+    foreign = Topics(topics.kafka, topics.alerts, f"foreign-{uuid.uuid4().hex[:8]}")
+    topics.kafka.create(foreign.changelog, 1)
+    topics.kafka.send(foreign.changelog, [{"value": b"{}", "partition": 0}])
+    for where in (folder, tmp_path / "new"):
+        with pytest.raises(UsageError, match="is no changelog of this job; give an empty one"):
+            live(where, foreign, lines, 4, Steps(100_000))
+    several = Topics(topics.kafka, topics.alerts, topics.alerts)
+    with pytest.raises(UsageError, match="has 4 partitions; a changelog has one"):
+        live(folder, several, lines, 4, Steps(100_000))
+
+
+class InMemory:
+    """A topic in a list."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def open(self) -> None:
+        pass
+
+    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
+        self.entries += entries
+
+    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
+        self.entries += entries
+
+
+def test_lists_come_along_in_parts_and_go_when_nothing_names_them(tmp_path: Path) -> None:
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    lists, store = ListStore(folder), MemoryStore()
+    sets = {name: Random(name).randbytes(size) for name, size in (("a", 10), ("b", 2 * changelog._PART_BYTES + 7))}
+    for name, data in sets.items():
+        lists.path(name).write_bytes(data)
+    carrier = InMemory()
+    log = Changelog("t", KafkaSettings("nowhere"), carrier)
+    log.take(WriteBatch(), store, lists, 1)
+    log.carry(log.hand_over()[0])
+    lists.path("a").unlink()
+    log.take(WriteBatch(), store, lists, 2)
+    log.carry(log.hand_over()[0])
+    back = tmp_path / "back"
+    for name_of_part, value in carrier.entries:
+        if changelog._LISTS.begin <= name_of_part < changelog._LISTS.end:
+            changelog._write_part(back, name_of_part, value)
+    assert {path.name: path.read_bytes() for path in back.iterdir()} == {lists.path("b").name: sets["b"]}
+
+
+def _has_more(count: int, values: list[bytes]) -> bool:
+    return len(values) > count
+
+
+@pytest.mark.slow
+def test_killed_without_notice_and_without_its_folder(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """`cep run --changelog`: nothing of the machine is left, checkpoints neither."""
+    if not kafka_broker.is_real:
+        return  # the mock has no transactions that others can see
+    lines = list(day())
+    events, alerts, state = (f"{name}-{uuid.uuid4().hex[:8]}" for name in ("events", "alerts", "state"))
+    for topic in (events, alerts):
+        kafka_broker.create(topic)
+    arguments = [
+        "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka_broker.address, "--topic", events,
+        "--alerts", f"kafka:{alerts}", "--checkpoint", str(tmp_path / "job"), "--key-groups", "16",
+        "--changelog", state, "--max-records", "200",
+    ]  # fmt: skip
+    wanted = sorted(expected(lines, GIVEN, tmp_path))
+    for number in range(3):
+        before, third = (
+            lines[: number * len(lines) // 3],
+            lines[number * len(lines) // 3 : (number + 1) * len(lines) // 3],
+        )
+        kafka_broker.send(events, [{"value": line, "partition": 0} for line in third])
+        process = start(*arguments)
+        told_count = len(expected(before, GIVEN, tmp_path)) if before else 0  # more than these are this process's
+        consumed(kafka_broker.address, alerts, partial(_has_more, told_count))
+        if number < 2:
+            process.kill()
+            process.communicate()
+            shutil.rmtree(tmp_path / "job")
+    found = consumed(kafka_broker.address, alerts, lambda values: len(values) >= len(wanted) - 1)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 0, said.decode()
+    assert b"the job goes on" in said
+    assert f"state is read from topic {state}".encode() in said
+    assert sorted(found) == wanted
