@@ -54,6 +54,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
+from cep.runners.spark.rescale import partitions_next
 from cep.sources.offsets import is_time
 from cep.sources.registry.kafka import RecordFormat
 
@@ -136,12 +137,15 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     spark.dataSource.register(KafkaEventsSource)
     directory = settings.checkpoint.parent.resolve()
     begins = read_beginning(directory)
-    packed = _packed_stream(spark, _begun(settings.events, "events", begins), job, settings.tasks)
+    is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
+    packed = _packed_stream(spark, _begun(settings.events, "events", begins), job, 1 if is_one_task else settings.tasks)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
         control = _begun(settings.control, "control", begins)
         packed = packed.unionByName(_control_stream(spark, control, job.groups_count, store))
+    if is_one_task:
+        packed = packed.coalesce(1)  # the task that matches reads too: no shuffle, no second task to start
     publish = None if settings.status is None else settings.status.publish
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(known(rules, "").rulebook), publish)
     output.rules.announce()

@@ -18,16 +18,25 @@ from cep.base.errors import StateError, UsageError
 from cep.runners.live_checkpoint import QUERY_FOLDER, held
 from cep.runners.spark.state import job_of, last_batch, planned_batch
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
+PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def partitions_of(checkpoint: Path) -> int:
     """The number of matching tasks that a job's state is in. Raises: StateError if Spark's log does not tell."""
-    batch_id = last_batch(checkpoint)
+    return _partitions_at(checkpoint, last_batch(checkpoint))
+
+
+def partitions_next(spark: SparkSession, checkpoint: Path) -> int:
+    """Those of a job that starts now: as Spark's log says, else as the session does. Raises: as partitions_of."""
+    planned = planned_batch(checkpoint)
+    return int(spark.conf.get(PARTITIONS) or 1) if planned is None else _partitions_at(checkpoint, planned)
+
+
+def _partitions_at(checkpoint: Path, batch_id: int | None) -> int:
     path = checkpoint / QUERY_FOLDER / "offsets" / str(batch_id)
     try:
         # v1 | metadata, with the settings that state depends on | offsets …
-        found = int(json.loads(path.read_text().splitlines()[1])["conf"][_PARTITIONS])
+        found = int(json.loads(path.read_text().splitlines()[1])["conf"][PARTITIONS])
     except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
         raise StateError(f"{path} does not say how many partitions there are ({error!r}); restore it") from error
     return found

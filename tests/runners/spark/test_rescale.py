@@ -11,9 +11,22 @@ from cep.base.errors import UsageError
 from cep.report.keyed_state import held
 from cep.runners.live_checkpoint import held as locked
 from cep.runners.live_checkpoint import open_checkpoint
-from cep.runners.spark.rescale import partitions_of, rescale
+from cep.runners.spark.rescale import PARTITIONS, partitions_of, rescale
 from cep.runners.spark.state import last_batch, stored_pages
-from tests.runners.spark.live_cases import END, LiveRun, disordered, make_job, payments, replayed, rows, rules, split
+from tests.real_kafka import KafkaCluster
+from tests.runners.spark.live_cases import (
+    END,
+    LiveRun,
+    disordered,
+    make_job,
+    payments,
+    replayed,
+    rows,
+    rules,
+    split,
+    write_file,
+)
+from tests.runners.spark.live_kafka import TopicRun
 
 pytestmark = pytest.mark.spark
 LATENESS_MS = 90_000
@@ -48,6 +61,37 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     kept = held(stored_pages(spark, checkpoint, live.job))
     assert kept.runs == live.totals["runs"]
     assert {share.rule_id for share in kept.rules} == {"dormant_then_large"}, "its window is 1000 days, no other's is"
+
+
+def test_one_task_that_reads_and_matches_becomes_two(
+    spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
+) -> None:
+    """With one partition a topic is read by the task that matches, and with two by others."""
+    given, lines = rules(), payments(43)
+    job = make_job(given.values(), LATENESS_MS, 2)
+    initial = tuple(record.to_json() for record in given.values())
+    live = TopicRun(spark, kafka_broker, tmp_path / "job", job, initial, 4, 300)
+    checkpoint = tmp_path / "job" / "checkpoint"
+    open_checkpoint(checkpoint, job, initial)
+    records = [(number % 3, line) for number, line in enumerate(disordered(lines, LATENESS_MS, 6))]
+    third = len(records) // 3
+    sessions = spark.conf.get(PARTITIONS) or "2"
+    spark.conf.set(PARTITIONS, 1)
+    try:
+        live.phase(records[:third])
+    finally:
+        spark.conf.set(PARTITIONS, sessions)
+    assert rescale(spark, checkpoint, 2) == 1
+    live.phase(records[third : 2 * third])
+    assert rescale(spark, checkpoint, 1) == 2
+    live.phase(records[2 * third :])
+    assert partitions_of(checkpoint) == 1
+    live.phase([], [END])
+    clean = tmp_path / "clean"
+    clean.mkdir()
+    write_file(clean / "events.jsonl", lines, 0)
+    assert live.alerts() == rows(replayed(spark, clean, job, given.values()).alerts)
+    assert live.totals["late_events"] == 0
 
 
 def test_what_is_refused(spark: SparkSession, tmp_path: Path) -> None:
