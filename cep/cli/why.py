@@ -256,6 +256,12 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
     if alert.get("history_cut"):
         told = "a condition looked back at a window whose oldest events are no longer kept"
         console.print(Text(told, style="yellow"))
+    if alert.get("history_folded"):
+        told = (
+            "a condition looked back at a window of more events than are kept one by one; "
+            "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window"
+        )
+        console.print(Text(told, style="yellow"))
     if alert.get("history_from"):
         told = (
             f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"

@@ -49,7 +49,8 @@ class Matches:
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order; cut int64[M] has the `columns.cut_bit`s of histories that lacked older events at one of them.
+    binding order; cut int64[M] has the `columns.cut_bit`s of histories that lacked older events at one of them,
+    or had them folded.
     """
 
     rule: Int32
@@ -157,6 +158,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
+    counters["histories_cut"] = prepared.left_out
     counters["history_values_dropped"] = prepared.dropped
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())

@@ -50,6 +50,10 @@ ALERT_SCHEMA = pa.schema(
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
         ("history_cut", pa.bool_()),  # a condition looked back at a window whose oldest events are not kept
+        (
+            "history_folded",
+            pa.bool_(),
+        ),  # …, or are only there summed up by stretches of time, with an edge rounded outwards
         ("history_from", _TIMESTAMP),  # since when events are known, if a condition looked back further
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
@@ -153,7 +157,8 @@ def rule_alerts(
         constant(" ".join(deployed.pattern.doc.split()), pa.string()),
         _measures_json(measures, count),
         events,
-        pa.array((matches.cut[rows] & rule.past) != 0),
+        pa.array((matches.cut[rows] & rule.cuts) != 0),
+        pa.array((matches.cut[rows] & rule.folds) != 0),
         known_from(rule.windows, times[offsets[:-1]], since_ms, _kept(deployed)).cast(_TIMESTAMP),
         pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
         pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),

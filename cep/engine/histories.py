@@ -35,8 +35,9 @@ class Past:
     """What histories give for the new events of one call, in their order.
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
-    kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events. `overflows`
-    counts sums that became null, `folded` values that lack older events, `dropped` single events beyond their limit.
+    kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events, or have them folded.
+    `overflows` counts sums that became null, `folded` values with older events folded, `left_out` those without them,
+    `dropped` single events beyond their limit.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -46,6 +47,7 @@ class Past:
     overflows: int = 0
     folded: int = 0
     dropped: int = 0
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def look_back(
         span_ms = spans_after(plan, table, asked)
         longer = _kept_longer(reached, table, span_ms)
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
-        in_panes = asked.panes_after(plan.panes.values(), reached.keys, watermark_ms)
+        in_panes = asked.panes_after(plan.approximate.values(), reached.keys, watermark_ms)
         segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *in_panes)
         facts = PageFacts(panes=frozenset(plan.panes))
         if reached.is_carried:
@@ -107,7 +109,9 @@ def look_back(
             facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
         found = Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallied.by_key, tallied.by_sub_key)
         after = _with_keys(reached.keys, found)
-    return Past(slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped)
+    return Past(
+        slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped, asked.left_out
+    )
 
 
 def _of_call(histories: Histories, known: KnownKeys, keys_count: int) -> Tallied:

@@ -18,13 +18,14 @@ import pyarrow as pa
 
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
+from cep.engine.folds import extreme_in, folded, members_of, tallies_in
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
-from cep.engine.panes import NO_PANES, PaneRows, Woven, appended_panes, codes_of, opens_pane, pane_of, values_of, woven
+from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
 from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
-from cep.engine.tallies import TALLY_WIDTH, Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
+from cep.engine.tallies import Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.columns import cut_bit
@@ -61,7 +62,7 @@ class Asked:
         self._panes = {} if panes is None else panes
         self._weaves: dict[str, Woven] = {}
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
-        self.overflows = self.folded = 0
+        self.overflows = self.folded = self.left_out = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
         self._members: dict[object, UInt8] = {}
         self._windows: dict[object, Members] = {}
@@ -70,10 +71,15 @@ class Asked:
         """(slots, null flags, whether they are numbers of texts) at the new events, in their order."""
         windows = self.windows(history)
         found, nulls = self._ordered(history, windows)
+        if windows.folded.any():
+            if history.is_foldable:
+                found, nulls = self._with_folded(history, windows, found, nulls)
+                self.folded += int(windows.folded.sum())
+            else:
+                self.left_out += int(windows.folded.sum())
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
         if windows.folded.any():
-            self.folded += int(windows.folded.sum())
             self.cut[windows.at] |= windows.folded * np.int64(cut_bit(history.expr))
         return values, flags, history.expr.type.is_text
 
@@ -228,13 +234,37 @@ class Asked:
 
     def _weave(self, history: HistoryColumn) -> Woven:
         table, windows = self.table, self.windows(history)
-        values, times = table.columns[history.value, windows.rows], table.time[windows.rows]
-        ones = np.ones(len(values), np.int64)
-        codes = codes_of(history, values, table.texts)
-        members = PaneRows(table.key[windows.rows], pane_of(history, times), codes, ones)
+        rows = windows.rows
+        members = members_of(history, table.key[rows], table.time[rows], self._values(history, rows), table.texts)
         new = table.new_rows[windows.at]
         old = self._panes.get(history.panes, NO_PANES)
-        return woven(old, members, table.key[new], opens_pane(history, table.time[new]), windows.highs)
+        asked = PaneWindows(table.key[new], opens_pane(history, table.time[new]), windows.highs)
+        return woven(old, members, table.new_at[rows] >= 0, asked)
+
+    def _with_folded(
+        self, history: HistoryColumn, windows: Members, values: Int64, nulls: UInt8
+    ) -> tuple[Int64, UInt8]:
+        """The values and null flags, those of windows with more events than the limit with the older ones folded."""
+        found, never = self._woven(history), np.zeros(len(values), np.uint8)
+        if history.is_extreme:
+            wide, flags = extreme_in(history, found), never
+        elif history.tally:
+            sums = tallies_in(history, found, self._values(history, windows.rows))
+            sums[windows.folded == 0] = 0  # their overflows are counted already
+            wide, flags = self._of_tallies(history, sums, sums[:, 0])
+        else:
+            wide, flags = values_of(history, found)
+        is_folded = windows.folded.astype(bool)
+        return np.where(is_folded, wide, values), np.where(is_folded, flags, nulls)
+
+    def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
+        """These rows of the table as panes of a history."""
+        table = self.table
+        return folded(history, table.key[rows], table.time[rows], self._values(history, rows), table.texts)
+
+    def _values(self, history: HistoryColumn, rows: Int64) -> Int64:
+        """Those of the history's field, 0 where events are counted."""
+        return self.table.columns[history.value, rows] if history.value >= 0 else np.zeros(len(rows), np.int64)
 
     def panes_after(self, histories: Iterable[HistoryColumn], keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
         """What has come into the panes of these histories in the call; `keys` are the call's."""
@@ -278,15 +308,21 @@ class Asked:
                 return self._percentile(history, values, type_, windows), empty
             case "stddev" if type_.is_float:
                 return float_spreads(values, windows), empty
-            case "stddev":
-                sums = of_windows(values, lows, highs, tally_width(history.tally)) if found is None else found
-                return (spreads(sums) / float(10**type_.scale)).view(np.int64), empty
+            case "sum" | "avg" if type_.is_float:
+                return self._sum(expr.fn, float_sums(values, windows), counts, never if expr.fn == "sum" else empty)
             case _:
-                nulls = never if expr.fn == "sum" else empty
-                if type_.is_float:
-                    return self._sum(expr.fn, float_sums(values, windows), counts, nulls)
-                sums = of_windows(values, lows, highs, TALLY_WIDTH) if found is None else found
-                return self._whole_sum(expr.fn, whole_sums(sums), type_, counts, nulls)
+                sums = of_windows(values, lows, highs, tally_width(history.tally)) if found is None else found
+                return self._of_tallies(history, sums, counts)
+
+    def _of_tallies(self, history: HistoryColumn, sums: Int64, counts: Int64) -> tuple[Int64, UInt8]:
+        """Slots and null flags from the tally of each window."""
+        fn, argument = history.expr.fn, history.expr.argument
+        empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
+        if fn == "count" or argument is None:
+            return counts, never
+        if fn == "stddev":
+            return (spreads(sums) / float(10**argument.type.scale)).view(np.int64), empty
+        return self._whole_sum(fn, whole_sums(sums), argument.type, counts, never if fn == "sum" else empty)
 
     def _of_one_event(self, history: HistoryColumn, windows: Members) -> tuple[Int64, UInt8]:
         """The field of the first or the last event of each window."""

@@ -113,7 +113,7 @@ def spans_after(plan: HistoryPlan, table: HistoryTable, asked: Asked) -> Int64:
     found = np.zeros(len(table.time), np.int64)
     for history in plan.histories:
         if not history.is_single and not history.is_approximate:
-            np.maximum(found, asked.member(history) * np.int64(history.span_ms), out=found)
+            np.maximum(found, asked.member(history) * np.int64(history.kept_ms), out=found)
     for code, retained_ms in plan.retained_ms.items():
         np.maximum(found, (table.event_type == code) * np.int64(retained_ms), out=found)
     return found

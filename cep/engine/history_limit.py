@@ -1,8 +1,9 @@
 """Histories of one page → the same, tended: small segments joined, and no more events of a key than its histories use.
 
-A history's value is worked out from the newest `events_max` of its (sub-)key. Which events those are takes all of a
+A history's value is worked out from the newest `events_max` of its (sub-)key, and from panes of those before them
+(folds.py). Which events those are takes all of a
 key's to tell, so it is looked at only when the segments say that some key may have a quarter more than that.
-Tested by: tests/engine/test_histories.py, tests/engine/test_history_state.py
+Tested by: tests/engine/test_histories.py, tests/engine/test_history_state.py, tests/engine/test_folds.py
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
-from cep.engine.panes import joined_panes
+from cep.engine.panes import appended_panes, joined_panes
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import NO_LISTS
@@ -26,10 +27,11 @@ from cep.nfa.histories import HistoryPlan
 
 def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
     """What is to be kept of one page after a micro-batch that has reached it."""
-    panes = joined_panes(plan, [segment for segment in histories.segments if segment.panes], watermark_ms)
     events = tuple(segment for segment in histories.segments if not segment.panes)
     found = _tended_events(plan, replace(histories, segments=events), watermark_ms)
-    return replace(found, segments=(*found.segments, *panes))
+    panes = [segment for segment in (*histories.segments, *found.segments) if segment.panes]
+    events = tuple(segment for segment in found.segments if not segment.panes)
+    return replace(found, segments=(*events, *joined_panes(plan, panes, watermark_ms)))
 
 
 def _tended_events(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
@@ -37,21 +39,21 @@ def _tended_events(plan: HistoryPlan, histories: Histories, watermark_ms: int) -
     most = sum(segment.most for segment in found.segments)
     if most <= plan.events_max + 1 + max(found.loose, plan.events_max // 4):
         return found
-    segments = _limited(plan, found.segments)
-    rest = sum(segment.most for segment in segments) - plan.events_max - 1
+    segments = _limited(plan, found.segments, watermark_ms)
+    rest = sum(segment.most for segment in segments if not segment.panes) - plan.events_max - 1
     # Where the bound stays above, another quarter has to come before the next look.
     return replace(found, segments=segments, loose=rest + plan.events_max // 4 if rest > 0 else 0)
 
 
-def _limited(plan: HistoryPlan, segments: tuple[Segment, ...]) -> tuple[Segment, ...]:
-    """Without the events of busy keys that no history uses any more."""
+def _limited(plan: HistoryPlan, segments: tuple[Segment, ...], watermark_ms: int) -> tuple[Segment, ...]:
+    """Without the events of busy keys that no history uses any more; behind them what they are folded into."""
     blocks = [segment.load() for segment in segments]
     whole = concat_blocks(blocks)
     busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
     if not busy.any():
         return segments
     found: list[Segment] = []
-    kept = _used(plan, whole, busy)
+    kept, panes = _used(plan, whole, busy, watermark_ms)
     numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
     # The whole has the events key by key, those of a key in the order of the segments.
     keys = np.concatenate([np.asarray(pa.compute.index_in(b.keys, value_set=whole.keys))[b.rows.key] for b in blocks])
@@ -65,11 +67,11 @@ def _limited(plan: HistoryPlan, segments: tuple[Segment, ...]) -> tuple[Segment,
         elif own.any():
             rows = block.rows.take(np.flatnonzero(own))
             found.append(segment_of(block_of(block.keys, rows), segment.span_ms, segment.page))
-    return tuple(found)
+    return (*found, *(replace(segment, page=segments[0].page) for segment in panes))
 
 
-def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray) -> np.ndarray:
-    """Which events of the block are used: bool[H]. All of keys that are not busy are."""
+def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray, watermark_ms: int) -> tuple[np.ndarray, list[Segment]]:
+    """Which events of the block are used, bool[H], and panes of the others. All of keys that are not busy are used."""
     looked_at = np.flatnonzero(busy[whole.rows.key])
     table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
     marked = np.zeros(len(table.time), np.uint8)
@@ -83,7 +85,12 @@ def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray) -> np.ndarray:
         _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
     used = np.ones(len(whole), bool)
     used[looked_at] = marked.astype(bool)
-    return used
+    panes: list[Segment] = []
+    for history in plan.panes.values():
+        if history.is_foldable:
+            rows = np.flatnonzero((asked.member(history) != 0) & (marked == 0))
+            panes += appended_panes(history, asked.fold(history, rows), whole.keys, watermark_ms)
+    return used, panes
 
 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:

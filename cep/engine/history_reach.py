@@ -69,12 +69,12 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
     crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
     carried = plan.carried - crowded if is_carried else frozenset()
     is_known = [plan.identities <= fact.identities and carried <= fact.carried for fact in facts]
-    has_panes = [plan.panes.keys() <= fact.panes for fact in facts]
+    has_panes = [plan.approximate.keys() <= fact.panes for fact in facts]
     is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
     whole = [h for h in plan.histories if not (h.is_single or h.is_approximate or h.carried in carried)]
-    back_ms = min((int(opens_ms(h.expr.window, ends)[0]) for h in whole), default=first_ms)
+    back_ms = min((int(opens_ms(h.expr.window, ends)[0]) - (h.kept_ms - h.span_ms) for h in whole), default=first_ms)
     edges = list(_edges(plan, carried, facts, ends))
     opened: list[tuple[Segment, int]] = []
     for segment in segments:

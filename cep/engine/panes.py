@@ -68,6 +68,15 @@ class Woven:
     members: Int64
 
 
+@dataclass(frozen=True, slots=True)
+class PaneWindows:
+    """The windows of new events. Shapes: int64[Q]: its key, its first pane, and how many members are before its end."""
+
+    key: Int64
+    opens: Int64
+    highs: Int64
+
+
 _NOTHING = np.empty(0, np.int64)
 NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
@@ -115,29 +124,28 @@ def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     return sketches.hashes(values, type_, texts) if history.is_hashed else sketches.buckets(values, type_)
 
 
-def woven(old: PaneRows, members: PaneRows, key: Int64, opens: Int64, highs: Int64) -> Woven:
-    """Lay a history's members behind its old panes and find the windows.
+def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
+    """Lay the members that are new, bool[M], behind old panes and other members by their panes, and find the windows.
 
-    Shapes: members by key, in their order; key, opens, highs int64[Q]: of each new event its key, the first pane of its
-    window, and how many of the members are before its end.
+    Members are by key, in their order, old ones before new ones.
     """
-    old = old.take(np.lexsort((old.pane_ms, old.key)))
-    keys_count = int(max(old.key.max(initial=-1), members.key.max(initial=-1), key.max(initial=-1))) + 1
-    before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
-    at_old = np.arange(len(old)) + before[1][old.key]
-    at_members = np.arange(len(members)) + before[0][members.key + 1]
     both = concat_panes([old, members])
-    order = np.empty(len(both), np.int64)
-    order[np.concatenate([at_old, at_members])] = np.arange(len(both))
+    behind = np.concatenate([np.zeros(len(old), bool), is_new])
+    order = np.lexsort((np.where(behind, 0, both.pane_ms), behind, both.key))
+    place = np.empty(len(both), np.int64)
+    place[order] = np.arange(len(both))
     rows = both.take(order)
-    starts, ends = before[0][key] + before[1][key], highs + before[0][key + 1]
+    key = windows.key
+    keys_count = int(max(both.key.max(initial=-1), key.max(initial=-1))) + 1
+    before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
+    starts, ends = before[0][key] + before[1][key], windows.highs + before[0][key + 1]
     lows = np.empty(len(key), np.int64)
-    kernels.follow_panes(rows.key, rows.pane_ms, starts, opens, ends, lows)
-    return Woven(rows, lows, ends, at_members)
+    kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.opens, ends, lows)
+    return Woven(rows, lows, ends, place[len(old) :])
 
 
 def values_of(history: HistoryColumn, found: Woven) -> tuple[Int64, np.ndarray]:
-    """Slots and null flags of an approximate history at each new event."""
+    """Slots and null flags, at each new event, of a history that is told from hashes or buckets."""
     expr, rows = history.expr, found.rows
     assert expr.argument is not None, "they have a field"
     at = np.empty(len(found.lows), np.int64)
@@ -216,6 +224,8 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
     rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
     if not len(rows):
         return rows
+    if history.is_extreme:
+        return _least_of_each(rows)
     return _least(rows) if history.is_hashed else _added(rows)
 
 
@@ -224,6 +234,12 @@ def _added(rows: PaneRows) -> PaneRows:
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
     begins = np.flatnonzero(_differs(rows.key, rows.pane_ms, rows.code))
     return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
+
+
+def _least_of_each(rows: PaneRows) -> PaneRows:
+    """The row with the least code of each pane."""
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
+    return rows.take(_differs(rows.key, rows.pane_ms))
 
 
 def _least(rows: PaneRows) -> PaneRows:

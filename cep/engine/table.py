@@ -35,7 +35,7 @@ class PreparedEvents:
     batch a new row is.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
-    histories that lack older events. `histories` are what is kept of the past from now on.
+    histories with older events folded, `left_out` those that lack them. `histories` are what is kept from now on.
     """
 
     keys: pa.Array
@@ -48,6 +48,7 @@ class PreparedEvents:
     texts: pa.Array
     overflows: int
     folded: int
+    left_out: int
     dropped: int
     histories: Histories
 
@@ -113,7 +114,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
-        int(errors[0]) + past.overflows, past.folded, past.dropped, past.histories,
+        int(errors[0]) + past.overflows, past.folded, past.left_out, past.dropped, past.histories,
     )  # fmt: skip
 
 

@@ -61,7 +61,17 @@ def at_clock(tally: Int64, moves: Moves) -> Int64:
 
 def of_windows(values: Int64, lows: Int64, highs: Int64, width: int) -> Int64:
     """int64[Q, W]: the tallies of values[low:high], of which nothing is carried."""
-    running = _running(np.ones(len(values), np.int64), values, width)
+    return of_parts(parts_of(values, width), lows, highs)
+
+
+def parts_of(values: Int64, width: int) -> Int64:
+    """int64[M, W]: what each value adds to a tally."""
+    return _weighted(np.ones(len(values), np.int64), values, width)
+
+
+def of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
+    """int64[Q, W]: the tallies of parts[low:high]."""
+    running = np.concatenate([np.zeros((1, parts.shape[1]), np.int64), np.cumsum(parts, axis=0)])
     return _normal(running[highs] - running[lows])
 
 

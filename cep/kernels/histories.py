@@ -60,10 +60,8 @@ def find_windows(
             high = count - 1 if previous and member[row] != 0 else count
             while low < high and time[members[low]] <= opens[new_at[row]]:
                 low += 1
-            if high - low > events_max:
-                low = high - events_max
-                folded[q] = 1
-            lows[q], highs[q], at[q] = low, high, new_at[row]
+            folded[q] = high - low > events_max
+            lows[q], highs[q], at[q] = max(low, high - events_max), high, new_at[row]
             q += 1
     return count
 

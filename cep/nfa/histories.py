@@ -20,7 +20,7 @@ from cep.base.limits import HISTORY_EVENTS_MAX, HISTORY_PANES, TIME_MS_MAX
 from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
-from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History, HistoryWindow
+from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History, HistoryFn, HistoryWindow
 from cep.nfa.code import Constants, VectorCode, VectorProgram
 from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
@@ -60,7 +60,17 @@ class HistoryColumn:
     @property
     def is_hashed(self) -> bool:
         """Whether its panes have hashes, of which the least tell how many there are."""
-        return self.expr.fn == "approx_distinct"
+        return self.expr.fn in ("approx_distinct", "distinct")
+
+    @property
+    def is_extreme(self) -> bool:
+        """Whether its panes have one value each, the least or the greatest."""
+        return self.expr.fn in ("min", "max")
+
+    @property
+    def is_foldable(self) -> bool:
+        """Whether of windows with more events than the limit the older ones are folded into panes, not left out."""
+        return is_foldable(self.expr)
 
     @property
     def pane_ms(self) -> int:
@@ -82,6 +92,11 @@ class HistoryColumn:
         """Whether of the events of its window only some can still decide its value: the least ones of those that came
         after them, or the latest with each value."""
         return self.expr.fn in ("min", "max", "distinct")
+
+    @property
+    def kept_ms(self) -> int:
+        """How long after an event its window may hold it: one that is folded has whole panes at its far edge."""
+        return self.span_ms + (self.pane_ms - 1 if self.is_foldable else 0)
 
     @property
     def carried(self) -> str:
@@ -143,6 +158,11 @@ class HistoryPlan:
     def panes(self) -> Mapping[int, HistoryColumn]:
         """Of each number of panes a history that is worked out from them."""
         return {history.panes: history for history in self.histories if history.panes}
+
+    @property
+    def approximate(self) -> Mapping[int, HistoryColumn]:
+        """Those of approximate histories, which have all events."""
+        return {number: history for number, history in self.panes.items() if history.is_approximate}
 
     @property
     def carried(self) -> frozenset[str]:
@@ -277,11 +297,20 @@ def is_approximate(expr: History) -> bool:
     return expr.fn in ("approx_distinct", "approx_percentile")
 
 
+def is_foldable(expr: History) -> bool:
+    """Whether it can be worked out from panes where there are more events than the limit (engine/folds.py)."""
+    if expr.window is None or expr.window.calendar is not None or expr.by:
+        return False
+    return expr.fn in ("min", "max", "distinct", "median", "percentile") or bool(_tally(expr))
+
+
 def _panes(expr: History) -> int:
     """What is kept for it in panes: the same whatever the percentage, and whether or not the event itself counts."""
-    if not is_approximate(expr) or expr.window is None:
+    if expr.window is None or not (is_approximate(expr) or is_foldable(expr)):
         return 0
-    kept = replace(expr, percent=None, window=replace(expr.window, previous=False))
+    same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
+    window = replace(expr.window, previous=False)
+    kept = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
     return int(_digest(kept)[:15], 16) + 1
 
 

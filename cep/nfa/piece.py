@@ -32,6 +32,7 @@ from cep.nfa.code import (
     register_positions,
 )
 from cep.nfa.columns import ColumnMap, cut_bit
+from cep.nfa.histories import is_foldable
 from cep.nfa.positions import build
 from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
 from cep.nfa.rule_tables import RuleCompiler
@@ -84,7 +85,8 @@ class Piece:
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
     repeats: bool
-    past: int
+    cuts: int
+    folds: int
     windows: tuple[HistoryWindow, ...]
 
 
@@ -137,7 +139,8 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
-        sum({cut_bit(past) for past in histories(pattern)}),
+        sum({cut_bit(past) for past in histories(pattern) if not is_foldable(past)}),
+        sum({cut_bit(past) for past in histories(pattern) if is_foldable(past)}),
         tuple(dict.fromkeys(past.window for past in histories(pattern) if past.window is not None)),
     )
 

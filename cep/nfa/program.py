@@ -31,7 +31,8 @@ class RuleProgram:
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
-    than one way. `past` are the `columns.cut_bit`s of its histories, `windows` what those that have one look back at.
+    than one way. `cuts` are the `columns.cut_bit`s of its histories that are cut past the limit of a key,
+    `folds` of those that are folded; `windows` are what those that have one look back at.
     """
 
     deployed: DeployedRule
@@ -41,7 +42,8 @@ class RuleProgram:
     timeout_measures: tuple[tuple[str, Type], ...]
     stream: int
     repeats: bool
-    past: int = 0
+    cuts: int = 0
+    folds: int = 0
     windows: tuple[HistoryWindow, ...] = ()
 
     @property
@@ -83,7 +85,7 @@ class RulePrograms(Sequence[RuleProgram]):
             piece = self._pieces[number]
             self._made[number] = RuleProgram(
                 self._rules[number], self._rows[number], piece.variables, piece.measures, piece.timeout_measures,
-                self._streams[number], piece.repeats, piece.past, piece.windows,
+                self._streams[number], piece.repeats, piece.cuts, piece.folds, piece.windows,
             )  # fmt: skip
         return self._made[number]
 

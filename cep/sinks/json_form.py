@@ -3,9 +3,10 @@
     {"alert_id": "…", "rule_id": "card_testing", "version": 1, …, "measures": {"probes": 3, "amount": "900.00"},
      "events": [{"variable": "probe", "event_id": "…", "event_time": "2026-03-01T00:00:00.000Z"}, …], …}
 
-Names and their order are the table's; `history_cut` is there only where it is true, `history_from` only where a window
-reaches back before it. Times are ISO 8601 in UTC with milliseconds; `measures`, JSON text in the table, becomes an
-object. Equal alerts have equal bytes. Alerts are few, so one Python object for each is fine here.
+Names and their order are the table's; `history_cut` and `history_folded` are there only where they are true,
+`history_from` only where a window reaches back before it. Times are ISO 8601 in UTC with milliseconds; `measures`, JSON
+text in the table, becomes an object. Equal alerts have equal bytes. Alerts are few, so one Python object for each is
+fine here.
 Tested by: tests/sinks/test_json_form.py
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-_OFTEN_NOTHING = ("history_cut", "history_from")
+_OFTEN_NOTHING = ("history_cut", "history_folded", "history_from")
 
 
 def json_lines(alerts: pa.Table) -> Iterator[bytes]:

@@ -405,6 +405,7 @@ def test_why_says_what_a_window_lacks(place: Path, capsys: pytest.CaptureFixture
     since = pa.array([1_772_323_200_000], pa.timestamp("ms", "UTC"))
     names = alerts.schema.names
     told = alerts.set_column(names.index("history_cut"), "history_cut", pa.array([True]))
+    told = told.set_column(names.index("history_folded"), "history_folded", pa.array([True]))
     told = told.set_column(names.index("history_from"), "history_from", since)
     (alert_id,) = told["alert_id"].to_pylist()
     pq.write_table(told, place / "told.parquet")
@@ -413,4 +414,5 @@ def test_why_says_what_a_window_lacks(place: Path, capsys: pytest.CaptureFixture
         assert ask(place, "why", "--alerts", str(place / name), "--alert", alert_id) == 0
         shown = capsys.readouterr().out
         assert "looked back at a window whose oldest events are no longer kept" in shown
+        assert "looked back at a window of more events than are kept one by one" in shown
         assert "looked back further than events were known, which is from 2026-03-01T00:00:00" in shown

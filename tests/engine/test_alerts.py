@@ -58,6 +58,7 @@ def test_an_alert_says_everything() -> None:
             {"variable": "b", "event_id": "e2", "event_time": moment.replace(microsecond=5_000)},
         ],
         "history_cut": False,
+        "history_folded": False,
         "history_from": None,
         "match_start": moment.replace(microsecond=1_000),
         "match_end": moment.replace(microsecond=5_000),

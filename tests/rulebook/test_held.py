@@ -24,6 +24,7 @@ def alert(number: int, time_ms: int, **changes: Any) -> dict[str, Any]:
     return {
         **{name: "" for name in ALERT_SCHEMA.names if name not in fields},
         "history_cut": False,
+        "history_folded": False,
         "history_from": None,
         **fields,
     }

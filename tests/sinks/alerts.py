@@ -33,6 +33,7 @@ def alert_table(first: int, count: int, status: str = "live", message: str = "Ca
                 "measures": '{"probes":3,"amount":"900.00"}',
                 "events": [event],
                 "history_cut": False,
+                "history_folded": False,
                 "history_from": None,
                 "match_start": start,
                 "match_end": end,

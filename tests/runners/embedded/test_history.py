@@ -18,8 +18,13 @@ from tests.runners.spark.test_live_history import NAMES, history_lines, records
 
 @pytest.mark.slow
 @pytest.mark.always
-@pytest.mark.parametrize(("pages", "page_bytes"), [(1, None), (3, 20_000)])
-def test_the_alerts_of_the_replay(pages: int, page_bytes: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("pages", "page_bytes", "limit"), [(1, None, None), (3, 20_000, None), (2, None, 12)])
+def test_the_alerts_of_the_replay(
+    pages: int, page_bytes: int | None, limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit of a few events, windows are folded or cut: alerts say which, the same everywhere."""
+    if limit is not None:
+        monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
     given = deployment(records())
     lines = history_lines()[:9_000]
     job = Job(given.schema, given.key_domains, 16, pages)
@@ -39,5 +44,7 @@ def test_the_alerts_of_the_replay(pages: int, page_bytes: int | None, tmp_path: 
     again.close()
     replayed = expected(lines, given, tmp_path)
     assert sorted(found) == sorted(replayed)
+    said = [any(name in line for line in replayed) for name in (b'"history_folded":true', b'"history_cut":true')]
+    assert said == [limit is not None] * 2
     for name in NAMES:
         assert any(name.encode() in line for line in replayed), name
