@@ -62,6 +62,7 @@ class Asked:
         self._panes = {} if panes is None else panes
         self._weaves: dict[str, Woven] = {}
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
+        self._by_segment: dict[str, Int64] = {}
         self.overflows = self.folded = self.left_out = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
         self._members: dict[object, UInt8] = {}
@@ -190,11 +191,14 @@ class Asked:
         if not history.by:
             found = self._before.by_key.get(history.tally)
             return np.zeros((self.table.keys_count, tally_width(history.tally)), np.int64) if found is None else found
-        segment, _ = self.table.segments(history.by)
-        found = np.zeros((int(segment.max(initial=-1)) + 1, tally_width(history.tally)), np.int64)
-        entries, segments = self._entries(history)
-        found[segments[segments >= 0]] = entries.sums[segments >= 0]
-        return found
+        if history.tally not in self._by_segment:
+            segment, _ = self.table.segments(history.by)
+            found = np.zeros((int(segment.max(initial=-1)) + 1, tally_width(history.tally)), np.int64)
+            entries, segments = self._entries(history)
+            there = np.flatnonzero(segments >= 0)
+            found[segments[there]] = entries.sums[there]
+            self._by_segment[history.tally] = found
+        return self._by_segment[history.tally]
 
     def _entries(self, history: HistoryColumn) -> tuple[SubTallies, Int64]:
         """The entries carried from the call before, and the segment of each."""

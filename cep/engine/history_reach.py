@@ -95,7 +95,8 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
         for lows, high in edges:
             wanted |= (time > lows[page]) & (time <= high)
         rows = np.flatnonzero((wanted | is_strange[page]) & (key >= 0))
-        parts.append(block.rows.of_keys(key).take(rows))
+        own_rows = block.rows.of_keys(key)
+        parts.append(own_rows if len(rows) == len(block) else own_rows.take(rows))
         places.append((page, at, rows))
     counts = [len(rows) for _, _, rows in places]
     return Reached(

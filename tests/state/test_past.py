@@ -7,7 +7,7 @@ import pytest
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.engine.history_rows import Block
-from cep.engine.history_state import Histories, Kept, segment_of
+from cep.engine.history_state import Histories, Kept, PageFacts, segment_of
 from cep.state.past import (
     PAST_FORMAT,
     HeldBlocks,
@@ -18,7 +18,7 @@ from cep.state.past import (
     encode_segment,
     stored,
 )
-from cep.state.sheets import encode_sheet
+from cep.state.sheets import decode_sheet, encode_sheet
 from tests.engine.test_history_state import facts, random_block
 
 
@@ -52,6 +52,20 @@ def test_a_page_comes_back_and_segments_are_written_once(seed: int) -> None:
     finished = stored(more, written.__setitem__, load, HeldBlocks(None))
     assert {number: written[number] for number in first} == first, "what is there stays as it is"
     assert digests_of(finished).keys() == written.keys()
+
+
+def test_a_head_of_when_less_was_carried_says_what_it_carries() -> None:
+    """What its build did not know is begun anew from the kept events."""
+    pinned, _ = random_block(np.random.default_rng(2), 0, 20)
+    tally = np.arange(3 * len(pinned.keys), dtype=np.int64).reshape(-1, 3)
+    page = Histories(pinned.keys, pinned.rows, facts=PageFacts(7, frozenset({"a", "b"})), tallies={"a": tally})
+    about, columns = decode_sheet("page of histories", PAST_FORMAT, encode_head(page))
+    old = {name: about[name] for name in ("format", "clock", "identities", "loose")}
+    columns = {name: column for name, column in columns.items() if name != "segment_panes"}
+    again = decode_head(encode_sheet("page of histories", old, columns), no_load)
+    assert again.facts == PageFacts(7, frozenset({"a", "b"}), frozenset({"a"}))
+    assert (again.tallies["a"] == tally).all()
+    assert again.sub_tallies == {}
 
 
 def test_what_is_held_is_bounded() -> None:
