@@ -11,11 +11,12 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _FILLER = "filler"
+_TRIES_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,13 @@ class SmallDisk:
             resource.setrlimit(resource.RLIMIT_FSIZE, (left_bytes, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
             return
         self.free()
-        size = shutil.disk_usage(self.folder).free - left_bytes
         with (self.folder / _FILLER).open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, max(1, size))
+            for _ in range(_TRIES_MAX):  # somebody may write in between
+                size = max(1, shutil.disk_usage(self.folder).free - left_bytes)
+                with suppress(OSError):
+                    os.posix_fallocate(file.fileno(), 0, size)
+                    return
+        raise AssertionError("the disk does not hold still")
 
     def free(self) -> None:
         """There is room again."""

@@ -41,9 +41,14 @@ class Recalled:
 class RecallingSink(Protocol):
     """An AlertSink that can tell what it was sent: for a job that has lost its own memory of it."""
 
-    def recall(self, after: int, since_ms: int) -> Recalled:
+    def place(self) -> str:
+        """Where the sink stands behind its last write, in words of its own; empty if it needs none for `recall`."""
+        ...
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
         """What came after the micro-batch `after`, which was delivered before the time `since_ms` (UTC).
 
+        `places`: what sinks have said before any of it was written. Unlike a time, a place does not depend on a clock.
         Raises: SinkError.
         """
         ...

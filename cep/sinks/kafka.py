@@ -25,12 +25,22 @@ import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
 
 import orjson
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from cep.base.errors import SinkError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
@@ -49,6 +59,7 @@ _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaErr
 _DIGEST_CHARS = 32
 _COORDINATOR_S, _GRACE_S = 10.0, 1.0  # for the answer to an offset, of a broker that may have been started again
 _RECALL_MS_BEFORE = 3_600_000  # clocks differ; what was sent before does no harm
+_PLACE_S = 5.0  # between two looks for the ends of the partitions
 _RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 
 
@@ -98,6 +109,8 @@ class _Transactions:
         self._here = (target.topic, 0)
         self._place = TopicPartition(*self._here)
         self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+        self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
+        self._ends_s = -_PLACE_S
         self._connect()
 
     def _connect(self) -> None:
@@ -162,16 +175,15 @@ class _Transactions:
                 "check the brokers and start again"
             ) from error
 
-    def recall(self, after: int, since_ms: int) -> tuple[frozenset[str], int]:
-        """Keys of the records since a time, if there was a micro-batch behind `after`; and the number of the last one.
-
-        Raises: SinkError.
+    def recall(self, after: int, since_ms: int, places: Sequence[str]) -> tuple[frozenset[str], int]:
+        """Keys of the records behind the topic's place, or since a time if it is not among the places, if there was a
+        micro-batch behind `after`; and the number of the last one. Raises: SinkError.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
             number = self._held[0]
-            keys = frozenset(self._keys(since_ms, deadline_s)) if number > after else frozenset[str]()
+            keys = frozenset(self._keys(since_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
             raise SinkError(
                 f"topic {self._target.topic} at {self._target.servers} does not tell which {self._what} it has: "
@@ -179,16 +191,35 @@ class _Transactions:
             ) from error
         return keys, max(number, after)
 
-    def _keys(self, since_ms: int, deadline_s: float) -> Iterator[str]:
+    def place(self) -> str:
+        """The topic, and for each partition an offset that is not behind what will be written; a few seconds old."""
+        if monotonic() - self._ends_s > _PLACE_S:
+            with suppress(KafkaException):  # the one before is as good, and further from the end
+                self._learn_ends(monotonic() + _COORDINATOR_S)
+        return orjson.dumps([self._target.topic, sorted(self._ends.items())]).decode()
+
+    def _learn_ends(self, deadline_s: float) -> None:
+        topic = self._target.topic
+        partitions = self._consumer.list_topics(topic, _left(deadline_s)).topics[topic].partitions
+        asked = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+        found = self._consumer.offsets_for_times(asked, _left(deadline_s)) if asked else []
+        self._ends, self._ends_s = {at.partition: at.offset for at in found if at.error is None}, monotonic()
+
+    def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
         consumer = Consumer({**self._reading, "group.id": self._name})
         try:
             partitions = (
                 consumer.list_topics(self._target.topic, _left(deadline_s)).topics[self._target.topic].partitions
             )
-            asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
-            places = consumer.offsets_for_times(asked, _left(deadline_s))
-            consumer.assign(places)
-            unread = {place.partition for place in places}
+            ends = {topic: dict(own) for topic, own in map(orjson.loads, places)}.get(self._target.topic)
+            if ends is None:
+                asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
+                consumer.assign(consumer.offsets_for_times(asked, _left(deadline_s)))
+            else:  # a partition that the topic got later is read from its start
+                consumer.assign(
+                    [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
+                )
+            unread = set(partitions)
             while unread:
                 for message in consumer.consume(_RECALL_RECORDS, _RECALL_WAIT_S):
                     error, key = message.error(), message.key()
@@ -336,9 +367,16 @@ class KafkaTransactionSink:
         """Bring these (key, value) to another topic, all or none. Raises: SinkError."""
         self._transactions.bring(_Record(key, value, (), topic) for key, value in entries)
 
-    def recall(self, after: int, since_ms: int) -> Recalled:
-        """As RecallingSink.recall: the committed records of the topic since an hour before. Raises: SinkError."""
-        return Recalled(*self._transactions.recall(after, since_ms - _RECALL_MS_BEFORE))
+    def place(self) -> str:
+        """As RecallingSink.place."""
+        return self._transactions.place()
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
+        """As RecallingSink.recall: the committed records of the topic behind its place, or since an hour before.
+
+        Raises: SinkError.
+        """
+        return Recalled(*self._transactions.recall(after, since_ms - _RECALL_MS_BEFORE, places))
 
     def close(self) -> None:
         """Let the clients go; every write has waited for its own records, so none are left."""

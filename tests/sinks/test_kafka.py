@@ -220,6 +220,7 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     to = target(kafka_broker)
     first = KafkaTransactionSink(to)
     first.write(alert_table(0, 20), 3)
+    place = first.place()
     first.write(alert_table(20, 5), 4)
     first._transactions._producer.begin_transaction()
     first._transactions._producer.produce(to.topic, b"{}", b"never")
@@ -231,7 +232,9 @@ def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker:
     assert sorted(told.alert_ids) == names(0, 25), "of an hour before too, which does no harm"
     assert later.recall(4, now_ms).alert_ids == frozenset(), "nothing came behind it"
     assert later.recall(7, now_ms).number == 7
-    assert later.recall(3, now_ms + 2 * 3_600_000).alert_ids == frozenset()
+    wrong_ms = now_ms + 2 * 3_600_000
+    assert later.recall(3, wrong_ms).alert_ids == frozenset(), "by a clock that was ahead"
+    assert sorted(later.recall(3, wrong_ms, ['["other",[[0,5]]]', place]).alert_ids) == names(20, 5), "by the place"
     later.write(alert_table(25, 5), 9)
     assert keys(consumed(kafka_broker, to.topic, 30)) == names(0, 30)
     nobody = KafkaTransactionSink(NOBODY)

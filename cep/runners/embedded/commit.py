@@ -135,7 +135,7 @@ class _Delivery:
 
     number: int
     commits: tuple[int, ...]
-    done: Future[None]
+    done: Future[list[str]]
     changed: tuple[int, ...] = ()
 
 
@@ -168,6 +168,7 @@ class Commits:
         self._sent: set[str] = set()  # ids that sinks have though the job has forgotten it
         self._sent_is_new = False
         self._from_checkpoint_ms: int | None = None
+        self._places: list[str] = []  # of sinks, when nothing was on its way to them
         self._base = 0  # what is added to a commit's number
         self._number = 0
         self._settled: int | None = None
@@ -226,6 +227,7 @@ class Commits:
         engine.restore()
         self.totals, self._base, self._number = Counter(head.totals), head.base, head.number
         self._outgoing, self._sent = Outgoing.stored(self.store), Outgoing.sent(self.store)
+        self._places = list(head.places)
         if self._changelog is not None:
             self._changelog.resume(self.store, self.lists)
         self._on_step("R2")
@@ -245,7 +247,7 @@ class Commits:
         after = min(self._outgoing, default=self._number + 1) - 1
         for sink in outlets.sinks:
             if isinstance(sink, RecallingSink):
-                recalled = sink.recall(self._base + after, created_ms)
+                recalled = sink.recall(self._base + after, created_ms, self._places)
                 self._sent |= recalled.alert_ids
                 self._number = max(self._number, recalled.number - self._base)
         self._sent_is_new = True
@@ -297,7 +299,16 @@ class Commits:
         self._write_outgoing(batch, number)
         delivers = self._delivery is None and (bool(self._outgoing) or self._changelog is not None)
         delivery = number if delivers else (self._delivery.number if self._delivery is not None else None)
-        head = Head(number, self._base, self._lineage, engine.groups, delivery, dict(self.totals), sources.positions())
+        head = Head(
+            number,
+            self._base,
+            self._lineage,
+            engine.groups,
+            delivery,
+            dict(self.totals),
+            sources.positions(),
+            self._places,
+        )
         head.save(batch)
         if self._changelog is not None:
             self._changelog.take(batch, self.store, self.lists, number)
@@ -318,12 +329,13 @@ class Commits:
         waits_for = self._copying if self._settings.backend == "memory" else None
         entries, changed = ([], ()) if self._changelog is None else self._changelog.hand_over()
 
-        def deliver() -> None:
+        def deliver() -> list[str]:
             if waits_for is not None:
                 waits_for.result()
             if self._changelog is not None:
                 self._changelog.carry(entries)
             self._deliver(outlets, items, number)
+            return [place for sink in outlets.sinks if isinstance(sink, RecallingSink) and (place := sink.place())]
 
         return _Delivery(number, commits, self._thread.submit(deliver), changed)
 
@@ -376,7 +388,7 @@ class Commits:
             self._copying = None
             self._copied(copying)
         if delivery is not None and (wait or delivery.done.done()):
-            delivery.done.result()
+            self._places = delivery.done.result()
             self._on_step("5")
             self._forget(delivery.commits)
             if self._changelog is not None:

@@ -11,7 +11,7 @@ Tested by: tests/runners/embedded/test_commit.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ class Head:
     """A commit. `base` is added to `number` for sinks; `lineage` names the store from its making on.
 
     What commits up to `delivery` have left to deliver is, or was, on its way under that number; None: nothing is.
+    `places`: where sinks stood before any of it was on its way (RecallingSink).
     """
 
     number: int
@@ -44,6 +45,7 @@ class Head:
     delivery: int | None
     totals: Mapping[str, int]
     positions: Mapping[str, Mapping[str, int]]
+    places: Sequence[str] = ()
 
     def save(self, batch: WriteBatch) -> None:
         body = {
@@ -55,6 +57,7 @@ class Head:
             "delivery": self.delivery,
             "totals": self.totals,
             "positions": self.positions,
+            "places": self.places,
         }
         batch.put(HEAD, orjson.dumps(body))
 
@@ -74,6 +77,7 @@ def read_head(store: KeyedStore) -> Head | None:
             found["delivery"],
             found["totals"],
             found["positions"],
+            found.get("places", ()),  # an earlier build knew times alone
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -108,8 +108,11 @@ class Hampered:
         if refusal < 0.2:
             raise SinkError("no way back")
 
-    def recall(self, after: int, since_ms: int) -> Recalled:
-        return self.sink.recall(after, since_ms)
+    def place(self) -> str:
+        return self.sink.place()
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
+        return self.sink.recall(after, since_ms, places)
 
     def close(self) -> None:
         self.sink.close()
