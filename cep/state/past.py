@@ -58,17 +58,17 @@ def encode_head(histories: Histories) -> bytes:
         "pinned_key": pa.array(pinned.key),
         "pinned_type": pa.array(pinned.event_type),
         "pinned_time": pa.array(pinned.time_ms),
-        "segment_first": pa.array([s.first_ms for s in segments], pa.int64()),
-        "segment_last": pa.array([s.last_ms for s in segments], pa.int64()),
-        "segment_span": pa.array([s.span_ms for s in segments], pa.int64()),
-        "segment_most": pa.array([s.most for s in segments], pa.int64()),
-        "segment_number": pa.array([k.number for k in kept if k], pa.int64()),
-        "segment_size": pa.array([k.size for k in kept if k], pa.int64()),
+        "segment_first": _integers([s.first_ms for s in segments]),
+        "segment_last": _integers([s.last_ms for s in segments]),
+        "segment_span": _integers([s.span_ms for s in segments]),
+        "segment_most": _integers([s.most for s in segments]),
+        "segment_number": _integers([k.number for k in kept if k]),
+        "segment_size": _integers([k.size for k in kept if k]),
         "segment_digest": pa.array([k.digest for k in kept if k], pa.string()),
-        "segment_panes": pa.array([s.panes for s in segments], pa.int64()),
-        "span_code": pa.array([code for code, _, _ in spans], pa.int64()),
-        "span_count": pa.array([count for _, count, _ in spans], pa.int64()),
-        "span_segment": pa.array([at for _, _, at in spans], pa.int64()),
+        "segment_panes": _integers([s.panes for s in segments]),
+        "span_code": _integers([code for code, _, _ in spans]),
+        "span_count": _integers([count for _, count, _ in spans]),
+        "span_segment": _integers([at for _, _, at in spans]),
     }
     columns |= {_PINNED + name: column for name, column in pinned.columns.items()}
     columns |= {_TALLY + name: pa.array(tally.reshape(-1)) for name, tally in histories.tallies.items()}
@@ -205,6 +205,10 @@ def _loader(load: Load, kept: Kept) -> Callable[[], Block]:
 
 def _fields(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:
     return {name.removeprefix(prefix): c for name, c in columns.items() if name.startswith(prefix)}
+
+
+def _integers(values: list[int]) -> pa.Array:
+    return pa.array(np.array(values, np.int64))
 
 
 def _numbers(column: pa.Array) -> np.ndarray:

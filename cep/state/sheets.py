@@ -9,6 +9,7 @@ Tested by: tests/state/test_pages.py
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,15 +18,24 @@ import pyarrow as pa
 from cep.base.errors import StateFormatError
 from cep.columnar.codec import decode_table, encode_table
 
+_BOUNDS = struct.Struct("<qq")
+
 
 def encode_sheet(
     kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array], *, compressed: bool = False
 ) -> bytes:
     """The columns as bytes; `about` has the `format`."""
-    arrays = [pa.LargeListArray.from_arrays(pa.array([0, len(c)], pa.int64()), c) for c in columns.values()]
+    arrays = [_row(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={kind: json.dumps(about)})
     return encode_table(pa.RecordBatch.from_arrays(arrays, schema=schema), compressed=compressed)
+
+
+def _row(column: pa.Array) -> pa.Array:
+    """The column as the one row of a list column: from buffers, because pages are small and many, and Arrow is slow to
+    take Python's lists."""
+    bounds = pa.py_buffer(_BOUNDS.pack(0, len(column)))
+    return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
 
 
 def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:

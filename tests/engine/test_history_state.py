@@ -12,6 +12,7 @@ from cep.columnar.batch import TEXT
 from cep.engine.history_rows import Block, HistoryRows, block_of, concat_blocks
 from cep.engine.history_state import (
     Histories,
+    PageFacts,
     compacted,
     concat_histories,
     partition_histories,
@@ -19,6 +20,7 @@ from cep.engine.history_state import (
     span_code,
     without_over,
 )
+from cep.engine.sub_tallies import SubTallies
 
 KEYS = pa.array([f"k{number}" for number in range(12)], TEXT)
 SPANS_MS = (50, 1_000, 40_000)
@@ -111,3 +113,41 @@ def test_pages_taken_apart_and_joined_are_the_same(seed: int) -> None:
     for part, same in zip(parts, again, strict=True):
         pairs = zip(part.segments, same.segments, strict=True)
         assert all(before.load() is after.load() for before, after in pairs), "segments stay as they are"
+
+
+def tallied(histories: Histories) -> tuple[dict[str, list[int]], dict[tuple[str, str], list[int]]]:
+    """Tallies by key, and by key and sub-key."""
+    names, entries = histories.keys.to_pylist(), histories.sub_tallies["by shop"]
+    by_key = dict(zip(names, histories.tallies["count"].tolist(), strict=True))
+    owners = [(names[key], shop) for key, shop in zip(entries.key.tolist(), entries.by[0].to_pylist(), strict=True)]
+    assert len(set(owners)) == len(owners)
+    return by_key, dict(zip(owners, entries.sums.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_carried_goes_with_its_keys(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    owners = [(key, shop) for key in range(len(KEYS)) for shop in ("s1", "s2", "s3") if random.random() < 0.5]
+    entries = SubTallies(
+        np.array([key for key, _ in owners], np.int32),
+        (pa.array([shop for _, shop in owners], TEXT),),
+        random.integers(1, 9, (len(owners), 3)),
+    )
+    counts = random.integers(1, 9, (len(KEYS), 3))
+    page_of_key = random.choice((2, 5, 9), len(KEYS))
+    whole = Histories(
+        KEYS, facts=PageFacts(7, carried=frozenset({"count"})), tallies={"count": counts},
+        sub_tallies={"by shop": entries},
+    )  # fmt: skip
+
+    def page_of(keys: pa.Array) -> np.ndarray:
+        return page_of_key[np.array([int(name.removeprefix("k")) for name in keys.to_pylist()], np.int64)]
+
+    parts = partition_histories(whole, [2, 5, 9], page_of)
+    found = [tallied(part) for part in parts if len(part.keys)]
+    assert {key: sums for by_key, _ in found for key, sums in by_key.items()} == tallied(whole)[0]
+    assert {owner: sums for _, by_sub_key in found for owner, sums in by_sub_key.items()} == tallied(whole)[1]
+    numbered = [(page, part) for page, part in zip((2, 5, 9), parts, strict=True) if len(part.keys)]
+    assert tallied(concat_histories(numbered)) == tallied(whole)
+    unnumbered = concat_histories([(-1, part) for _, part in numbered])
+    assert len(numbered) == 1 or (unnumbered.tallies, unnumbered.sub_tallies) == ({}, {}), "begun anew from events"
