@@ -4,21 +4,24 @@ A window of more than `events_max` events has its far edge rounded outwards to a
 older events are still there one by one, as in a replay, or only as rows of panes:
 
     count, sum, avg, stddev   a row for each part of a tally (tallies.py): its weight is their sum; nothing is rounded
+    sum, avg of floats        few floats with the same sum, their bits as codes; nothing is rounded
     min, max                  the least one of a pane, as a code
     distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
 
-Sums of floats, sub-keys, units of the calendar, and the first or last event of a window have no panes: of those windows
-the oldest events are left out.
+Spreads of floats, sub-keys, units of the calendar, and the first event of a window have no panes: of those windows the
+oldest events are left out.
 Tested by: tests/engine/test_folds.py
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 
 from cep.base.schema import Type
-from cep.engine.history_values import sortable
+from cep.engine.history_values import Members, float_sums, sortable
 from cep.engine.panes import PaneRows, Woven, codes_of, concat_panes, pane_of
 from cep.engine.tallies import of_parts, parts_of, tally_width
 from cep.kernels import histories as kernels
@@ -35,6 +38,9 @@ def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64
 def folded(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
     """The rows of panes that stand for these events."""
     rows = members_of(history, key, time_ms, values, texts)
+    if history.is_float_sum:  # all the weight is with a zero
+        ones = np.ones(len(key), np.int64)
+        return concat_panes([replace(rows, weight=0 * ones), replace(rows, code=0 * ones)])
     if not history.tally:
         return rows
     parts = parts_of(values, tally_width(history.tally))
@@ -57,6 +63,13 @@ def tallies_in(history: HistoryColumn, found: Woven, values: Int64) -> Int64:
     return of_parts(parts, found.lows, found.highs)
 
 
+def float_sums_in(found: Woven, windows: Members) -> tuple[np.ndarray, Int64]:
+    """float64[Q] sums of windows, rounded once, and int64[Q] how many events they are of."""
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.rows.weight)])
+    wide = replace(windows, lows=found.lows, highs=found.highs)
+    return float_sums(found.rows.code, wide), running[found.highs] - running[found.lows]
+
+
 def extreme_in(history: HistoryColumn, found: Woven) -> Int64:
     """The least or greatest value of each window; any where it is empty."""
     at = np.empty(len(found.lows), np.int64)
@@ -68,6 +81,8 @@ def extreme_in(history: HistoryColumn, found: Woven) -> Int64:
 def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
     if history.tally:
         return np.zeros(len(values), np.int64)
+    if history.is_float_sum:
+        return values
     if history.is_extreme:
         ordered = sortable(values, _type(history))
         return ordered if history.expr.fn == "min" else ~ordered

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
-from cep.engine.folds import extreme_in, folded, members_of, tallies_in
+from cep.engine.folds import extreme_in, float_sums_in, folded, members_of, tallies_in
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import Segment
 from cep.engine.history_table import HistoryTable, dense_codes
@@ -252,6 +252,10 @@ class Asked:
         found, never = self._woven(history), np.zeros(len(values), np.uint8)
         if history.is_extreme:
             wide, flags = extreme_in(history, found), never
+        elif history.is_float_sum:
+            total, counts = float_sums_in(found, windows)
+            flags = never if history.expr.fn == "sum" else (counts == 0).astype(np.uint8)
+            wide, flags = self._sum(history.expr.fn, total, counts, flags)
         elif history.tally:
             sums = tallies_in(history, found, self._values(history, windows.rows))
             sums[windows.folded == 0] = 0  # their overflows are counted already

@@ -30,6 +30,7 @@ from cep.engine.calendar import opens_ms
 from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_code
 from cep.kernels import sketches as kernels
+from cep.kernels.histories import sum_floats
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
@@ -226,6 +227,8 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
         return rows
     if history.is_extreme:
         return _least_of_each(rows)
+    if history.is_float_sum:
+        return _condensed(rows)
     return _least(rows) if history.is_hashed else _added(rows)
 
 
@@ -240,6 +243,33 @@ def _least_of_each(rows: PaneRows) -> PaneRows:
     """The row with the least code of each pane."""
     rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
     return rows.take(_differs(rows.key, rows.pane_ms))
+
+
+def _condensed(rows: PaneRows) -> PaneRows:
+    """Few floats in the place of many, of each pane, with the same sum: the nearest to it, the nearest to what is left
+    then, and so on; their codes are bits. All the weight is with a zero."""
+    is_finite = np.isfinite(rows.code.view(np.float64))
+    special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
+    ordered = rows.take(np.lexsort((rows.pane_ms, rows.key)))
+    begins = np.flatnonzero(_differs(ordered.key, ordered.pane_ms))
+    panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
+    panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
+    values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
+    lows, highs, at = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
+    parts, sums = [panes, special], np.empty(len(begins), np.float64)
+    sum_floats(values, lows, highs, sums)
+    while sums.any():
+        if not np.isfinite(sums).all():  # no float is as large; they stay many
+            some = rows.take(is_finite & (rows.code.view(np.float64) != 0))
+            return concat_panes([panes, special, replace(some, weight=np.zeros(len(some), np.int64))])
+        parts.append(
+            replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
+        )
+        values = np.insert(values, highs, (-sums).view(np.int64))
+        lows, highs = lows + at, highs + at + 1
+        sum_floats(values, lows, highs, sums)
+        at = np.arange(len(begins))
+    return concat_panes(parts)
 
 
 def _least(rows: PaneRows) -> PaneRows:

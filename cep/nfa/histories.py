@@ -68,6 +68,12 @@ class HistoryColumn:
         return self.expr.fn in ("min", "max")
 
     @property
+    def is_float_sum(self) -> bool:
+        """Whether its panes have sums of floats."""
+        argument = self.expr.argument
+        return self.expr.fn in ("sum", "avg") and argument is not None and argument.type.is_float
+
+    @property
     def is_foldable(self) -> bool:
         """Whether of windows with more events than the limit the older ones are folded into panes, not left out."""
         return is_foldable(self.expr)
@@ -301,7 +307,7 @@ def is_foldable(expr: History) -> bool:
     """Whether it can be worked out from panes where there are more events than the limit (engine/folds.py)."""
     if expr.window is None or expr.window.calendar is not None or expr.by:
         return False
-    return expr.fn in ("min", "max", "distinct", "median", "percentile") or bool(_tally(expr))
+    return expr.fn in ("sum", "avg", "min", "max", "distinct", "median", "percentile") or bool(_tally(expr))
 
 
 def _panes(expr: History) -> int:
