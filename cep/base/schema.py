@@ -114,6 +114,18 @@ class EventType:
         return next((f for f in self.fields if f.name == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnUse:
+    """A column of a job. By the event type's code: whether it has the field, must have it, and has it as its id."""
+
+    name: str
+    type: Type
+    has_field: tuple[bool, ...]
+    is_required: tuple[bool, ...]
+    is_id: tuple[bool, ...]
+    is_time: bool
+
+
 @dataclass(frozen=True)
 class Schema:
     """The event types of a job, in declaration order. The index of a type is its code in an EventBatch.
@@ -144,6 +156,24 @@ class Schema:
                 nullable = field.type.nullable or absent or (known is not None and known.nullable)
                 found[field.name] = field.type.as_nullable(nullable)
         return found
+
+    @cached_property
+    def column_uses(self) -> tuple[ColumnUse, ...]:
+        """Which event types have each column, in the order of `columns`."""
+        found = []
+        for name, type_ in self._columns.items():
+            fields = [e.field(name) for e in self.event_types]
+            found.append(
+                ColumnUse(
+                    name,
+                    type_,
+                    tuple(f is not None for f in fields),
+                    tuple(f is not None and not f.type.nullable for f in fields),
+                    tuple(e.id_field == name for e in self.event_types),
+                    any(e.time_field == name for e in self.event_types),
+                )
+            )
+        return tuple(found)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [

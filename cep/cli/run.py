@@ -45,7 +45,7 @@ from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner
+from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.job import Job
 from cep.runners.observe import Log, Observed, served
 from cep.runners.rule_status import rule_status
@@ -140,6 +140,7 @@ def run(options: argparse.Namespace) -> int:
             log.tell(
                 "started", f"the job {begins}; {keeps}{where}", begins=begins, port=address[1] if address else None
             )
+            shorten_pauses()
             runner.run(stop, until_end=options.available_now)
     except CepError as error:
         observed.failure = type(error).__name__

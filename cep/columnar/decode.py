@@ -189,24 +189,26 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
     ids = pa.nulls(rows, TEXT)
-    time_fields = {e.time_field for e in schema.event_types}
-    for name, type_ in schema.columns().items():
-        converted = convert(_column(table, name), type_)
+    for use in schema.column_uses:
+        name = use.name
+        converted = convert(_column(table, name), use.type)
         values = converted.values
-        fields = [e.field(name) for e in schema.event_types]
-        has_field = np.array([f is not None for f in fields], bool)[event_type]
-        verdict.refuse(converted.bad & has_field, "wrong_value", f"field `{name}`: {converted.reason}")
-        required = np.array([f is not None and not f.type.nullable for f in fields], bool)[event_type]
-        missing = converted.nulls & required & ~converted.bad
-        verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
-        if not has_field.all():
-            values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
-        if name in time_fields:
+        if converted.reason:
+            bad = converted.bad & np.array(use.has_field)[event_type]
+            verdict.refuse(bad, "wrong_value", f"field `{name}`: {converted.reason}")
+        if converted.nulls.any():
+            missing = converted.nulls & np.array(use.is_required)[event_type] & ~converted.bad
+            verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
+        if not all(use.has_field):
+            has_field = np.array(use.has_field)[event_type]
+            if not has_field.all():
+                values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
+        if use.is_time:
             times = np.asarray(values.fill_null(0))
             continue
         columns[name] = values
-        has_id = np.array([e.id_field == name for e in schema.event_types], bool)[event_type]
-        if has_id.any():
+        if any(use.is_id):
+            has_id = np.array(use.is_id)[event_type]
             ids = values if has_id.all() else pc.if_else(pa.array(has_id), values, ids)
     if not verdict.any_bad:
         return Decoded(ids, event_type, times, columns, ())
@@ -255,7 +257,10 @@ def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) ->
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing")
         return np.full(rows, given[0] if single else 0, np.int16), verdict
-    names = _column(table, TYPE_FIELD).cast(pa.string())
+    column = _column(table, TYPE_FIELD)
+    if single and column.null_count == rows:
+        return np.full(rows, given[0], np.int16), verdict
+    names = column.cast(pa.string())
     codes = pc.index_in(names, value_set=pa.array([e.name for e in schema.event_types], pa.string()))
     unnamed = np.asarray(pc.is_null(names))
     unknown = np.asarray(pc.is_null(codes)) & ~unnamed

@@ -14,6 +14,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -63,6 +65,7 @@ ALERT_SCHEMA = pa.schema(
 )
 _MATCH, _TIMEOUT = "match", "timeout"
 ALERT_ID_CHARS = 32
+_AT_ONCE = 1 << 20  # alerts of several rules that are made together
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -72,17 +75,17 @@ def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN)
 
     Cost: columns, plus one digest for each alert.
     """
-    numbers = np.unique(matches.rule).tolist()
-    parts = []
-    for number in numbers:
+    parts: list[_Part] = []
+    for number in np.unique(matches.rule).tolist():
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None:
-            parts.append(rule_alerts(rule, matches, np.flatnonzero(of_rule(matches, number)), since_ms=since_ms))
+            parts.append(_Part(rule, np.flatnonzero(of_rule(matches, number))))
         if rule.timeout_measures:
-            timed_out = np.flatnonzero((matches.rule == number) & matches.timed_out)
-            parts.append(rule_alerts(rule, matches, timed_out, _TIMEOUT, since_ms))
-    table = pa.concat_tables(parts) if parts else ALERT_SCHEMA.empty_table()
-    return sort_alerts(table)
+            parts.append(_Part(rule, np.flatnonzero((matches.rule == number) & matches.timed_out), _TIMEOUT))
+    filled = [part for part in parts if len(part.rows)]
+    if sum(len(part.rows) for part in filled) > _AT_ONCE:  # a column of texts holds two gigabytes
+        return sort_alerts(pa.concat_tables([_alerts_of([part], matches, since_ms) for part in filled]))
+    return sort_alerts(_alerts_of(filled, matches, since_ms))
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
@@ -110,69 +113,111 @@ def _kept(deployed: DeployedRule) -> list[KeptWindow]:
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), deployed.known_ms[1:], strict=True)]
 
 
-def rule_alerts(
-    rule: RuleProgram, matches: Matches, rows: Int64, kind: str = _MATCH, since_ms: int = TIME_MS_MIN
-) -> pa.Table:
-    """The alerts of these matches, or time-outs, of one rule, in their order."""
-    count = len(rows)
-    if count == 0:
+def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
+    """The alerts of these matches of one rule, in their order."""
+    return _alerts_of([_Part(rule, rows)] if len(rows) else [], matches, TIME_MS_MIN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Matches, or time-outs, of one rule: which, one or more."""
+
+    rule: RuleProgram
+    rows: Int64
+    kind: str = _MATCH
+
+    def measures(self, matches: Matches) -> dict[str, tuple[pa.Array, Type]]:
+        """Their measures as columns, with the types."""
+        rule, first = self.rule, 0
+        named = rule.measures
+        if self.kind == _TIMEOUT:
+            named, first = rule.timeout_measures, len(rule.measures)
+        return {name: measure_values(matches, self.rows, first + at, type_) for at, (name, type_) in enumerate(named)}
+
+    def texts(self, matches: Matches, key: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Their messages, and their measures as JSON."""
+        measures, template = self.measures(matches), self.rule.deployed.message
+        values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
+        return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
+
+
+def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Table:
+    """The alerts of all parts, one after the other. What they have in common is done for all of them at once."""
+    if not parts:
         return ALERT_SCHEMA.empty_table()
-    deployed = rule.deployed
+    rows = np.concatenate([part.rows for part in parts])
+    part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
     lengths = matches.offsets[rows + 1] - matches.offsets[rows]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     flat = np.arange(int(offsets[-1])) + np.repeat(matches.offsets[rows] - offsets[:-1], lengths)
     event_id = matches.event_id.take(pa.array(flat)).cast(pa.string())
     times = matches.event_time_ms[flat]
-    variables = pa.array(rule.variables, pa.string()).take(pa.array(matches.variable[flat]))
+    names = [name for part in parts for name in part.rule.variables]
+    before = np.cumsum([0, *(len(part.rule.variables) for part in parts)])[part_of]
+    variables = pa.array(names, pa.string()).take(pa.array(matches.variable[flat] + np.repeat(before, lengths)))
     stamped = pa.array(times).cast(_TIMESTAMP)
     events = pa.ListArray.from_arrays(
         pa.array(offsets.astype(np.int32)),
         pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
     )
     key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    columns_of = enumerate(rule.measures)
-    if kind == _TIMEOUT:
-        columns_of = enumerate(rule.timeout_measures, start=len(rule.measures))
-    measures = {name: measure_values(matches, rows, at, type_) for at, (name, type_) in columns_of}
-
+    first_ms, last_ms = times[offsets[:-1]], times[offsets[1:] - 1]
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
-    ended = matches.detected_ms[rows] >= TIME_MS_MAX
-    detected = np.where(ended, times[offsets[1:] - 1], matches.detected_ms[rows])
+    detected = np.where(matches.detected_ms[rows] >= TIME_MS_MAX, last_ms, matches.detected_ms[rows])
+    bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
+    texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
+    known = [
+        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed))
+        for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
+    ]
 
-    def constant(value: Any, type_: pa.DataType) -> pa.Array:
-        return pa.repeat(pa.scalar(value, type_), count)
+    def of_rule(value: Callable[[DeployedRule], Any], type_: pa.DataType) -> pa.Array:
+        return _repeated([value(part.rule.deployed) for part in parts], part_of, type_)
 
+    kinds = [part.kind for part in parts]
+    heads = [f"{'' if p.kind == _MATCH else f'{p.kind} '}{_name(p.rule.deployed)} " for p in parts]
+    cut = matches.cut[rows]
     columns = [
-        _alert_ids("" if kind == _MATCH else f"{kind} ", deployed, key, event_id, offsets),
-        constant(deployed.rule_id, pa.string()),
-        constant(deployed.version, pa.int32()),
-        constant(deployed.epoch, pa.int32()),
-        constant(deployed.status, pa.string()),
-        constant(deployed.severity, pa.string()),
-        constant(deployed.priority, pa.int32()),
-        constant(deployed.score, pa.int32()),
-        constant(kind, pa.string()),
+        _alert_ids(_repeated(heads, part_of, pa.string()), key, event_id, offsets),
+        of_rule(lambda rule: rule.rule_id, pa.string()),
+        of_rule(lambda rule: rule.version, pa.int32()),
+        of_rule(lambda rule: rule.epoch, pa.int32()),
+        of_rule(lambda rule: rule.status, pa.string()),
+        of_rule(lambda rule: rule.severity, pa.string()),
+        of_rule(lambda rule: rule.priority, pa.int32()),
+        of_rule(lambda rule: rule.score, pa.int32()),
+        _repeated(kinds, part_of, pa.string()),
         key,
-        _message(deployed.message, {**{n: _plain(v, t) for n, (v, t) in measures.items()}, "key": key}, count),
-        constant(" ".join(deployed.pattern.doc.split()), pa.string()),
-        _measures_json(measures, count),
+        pa.concat_arrays([message for message, _ in texts]),
+        of_rule(lambda rule: " ".join(rule.pattern.doc.split()), pa.string()),
+        pa.concat_arrays([measures for _, measures in texts]),
         events,
-        pa.array((matches.cut[rows] & rule.cuts) != 0),
-        pa.array((matches.cut[rows] & rule.folds) != 0),
-        known_from(rule.windows, times[offsets[:-1]], since_ms, _kept(deployed)).cast(_TIMESTAMP),
-        pa.array(times[offsets[:-1]]).cast(_TIMESTAMP),
-        pa.array(times[offsets[1:] - 1]).cast(_TIMESTAMP),
+        pa.array((cut & np.array([part.rule.cuts for part in parts])[part_of]) != 0),
+        pa.array((cut & np.array([part.rule.folds for part in parts])[part_of]) != 0),
+        pa.concat_arrays(known).cast(_TIMESTAMP),
+        pa.array(first_ms).cast(_TIMESTAMP),
+        pa.array(last_ms).cast(_TIMESTAMP),
         pa.array(detected).cast(_TIMESTAMP),
-        constant(deployed.content_hash, pa.string()),
+        of_rule(lambda rule: rule.content_hash, pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)
 
 
-def _alert_ids(before: str, deployed: DeployedRule, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
+def _name(rule: DeployedRule) -> str:
+    return f"{rule.rule_id} {rule.version}"
+
+
+def _repeated(values: Sequence[Any], which: Int64, type_: pa.DataType) -> pa.Array:
+    """values[which] as a column."""
+    if len(values) == 1:
+        return pa.repeat(pa.scalar(values[0], type_), len(which))
+    return pa.array(values, type_).take(pa.array(which))
+
+
+def _alert_ids(heads: pa.Array, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
     """Key and ids stand behind their lengths: whatever they hold, no two lists of parts look alike."""
     measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
-    head = pa.scalar(f"{before}{deployed.rule_id} {deployed.version} ")
-    texts = pc.binary_join_element_wise(head, _with_length(key), pc.binary_join(measured, ""), "")
+    texts = pc.binary_join_element_wise(heads, _with_length(key), pc.binary_join(measured, ""), "")
     return pa.array(
         [hashlib.sha256(t).hexdigest()[:ALERT_ID_CHARS] for t in texts.cast(pa.binary()).to_pylist()], pa.string()
     )

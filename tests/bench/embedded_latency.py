@@ -21,7 +21,7 @@ from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.job import Job
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.store import WriteBatch
@@ -186,6 +186,7 @@ def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], second
         commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
         engine = Engine(job, INITIAL, commits.store, Workers(WORKERS, 0, None, 64 << 20))
         _fill(engine, commits, keys)
+        shorten_pauses()
         first_ms = START_MS + 60_000
         for rate in rates:
             count = int(rate * seconds)
