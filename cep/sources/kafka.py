@@ -60,7 +60,9 @@ _SET_BY_US = {
 }
 _DEFAULTS = {
     "group.id": "cep",  # the client insists on a name; no group is joined
-    "fetch.wait.max.ms": "5",  # the default of 500 holds back the first fetch after an assignment by as much
+    # The first fetch after an assignment waits for the one before it, which a broker holds back for as long as this
+    # where nothing more is there: 500 by default, once for each partition of a task's ranges.
+    "fetch.wait.max.ms": "1",
     "queued.min.messages": "1000000",  # fetch ahead by bytes (64 MB), not by a count that starves small records
     "fetch.message.max.bytes": "4194304",
     "log_level": "2",  # broker errors reach the caller in our exceptions
