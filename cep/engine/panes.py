@@ -132,7 +132,11 @@ def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWin
     """
     both = concat_panes([old, members])
     behind = np.concatenate([np.zeros(len(old), bool), is_new])
-    order = np.lexsort((np.where(behind, 0, both.pane_ms), behind, both.key))
+    # One number for key and pane: below 2^63 for a million keys and windows of centuries.
+    first_ms = int(both.pane_ms.min()) if len(both) else 0
+    last_ms = int(both.pane_ms.max()) if len(both) else 0
+    within = np.where(behind, last_ms - first_ms + 1, both.pane_ms - first_ms)
+    order = np.argsort(both.key * (last_ms - first_ms + 2) + within, kind="stable")
     place = np.empty(len(both), np.int64)
     place[order] = np.arange(len(both))
     rows = both.take(order)

@@ -1,7 +1,7 @@
 """The head of a page of histories → what of the page is kept for which rules.
 
     kept events     by how long they are kept, of segments        the rules, and the event types, that ask for so long
-    panes           of approximate functions, and of busy keys     by history
+    panes           of approximate functions, of busy keys        by history
     pinned events   that decide values alone, of heads            by event type
     carried         tallies, of heads                             by history
 
