@@ -25,6 +25,7 @@ from cep.base.durable import sync
 from cep.base.errors import StateCorruptError, StoreError, UsageError
 
 PARTIAL = ".part"
+_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _PASSWORD = re.compile(r"://[^/@]*:[^/@]*@")
 
 
@@ -145,7 +146,7 @@ class Target:
             text = f"cannot {doing} {name or 'files'} in {self.url}: {reason}"
             if doing == "read" and (isinstance(error, FileNotFoundError) or error.errno == errno.EIO):
                 raise StateCorruptError(text) from error
-            full = "; make room there, or keep fewer checkpoints" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+            full = "; make room there, or keep fewer checkpoints" if error.errno in _FULL_CODES else ""
             raise StoreError(text + full) from error
         except Exception as error:
             # Not every package has its errors from OSError: botocore has a tree of its own.

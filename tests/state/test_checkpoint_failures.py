@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -23,6 +22,7 @@ from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
 from cep.state.target import Target
+from tests.small_disk import small_disk
 
 
 class FlakyFileSystem(MemoryFileSystem):  # type: ignore[misc] # fsspec publishes no types
@@ -73,24 +73,18 @@ def test_an_object_store_that_fails_now_and_then(tmp_path: Path, seed: int) -> N
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path | None]:
+def full_at_1_mb(tmp_path: Path) -> Iterator[Path | None]:
     """A real file system of 1 MB, where one may be mounted."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    yield place if mounted.returncode == 0 else None
-    if mounted.returncode == 0:
-        subprocess.run(["umount", str(place)], check=True)
+    with small_disk(tmp_path / "disk", 1) as disk:
+        yield disk.folder if disk.is_mounted else None
 
 
 def test_a_full_target_keeps_the_last_good_one_and_takes_the_next_when_there_is_room(
-    tmp_path: Path, small_disk: Path | None
+    tmp_path: Path, full_at_1_mb: Path | None
 ) -> None:
-    if small_disk is None:  # the flaky object store has shown the same, without a real disk
+    if full_at_1_mb is None:  # the flaky object store has shown the same, without a real disk
         return
-    target = Target(str(small_disk / "target"))
+    target = Target(str(full_at_1_mb / "target"))
     with RocksStore(tmp_path / "store") as store, Checkpoints(target, tmp_path / "work") as checkpoints:
         store.put(store_key(0, b"small", b"", b""), b"1")
         assert take(checkpoints, store, b"good") == 1
@@ -111,18 +105,18 @@ def test_a_full_target_keeps_the_last_good_one_and_takes_the_next_when_there_is_
     assert [path.name for path in (tmp_path / "work").iterdir()] == []
 
 
-def test_a_full_disk_of_the_store_leaves_the_last_good_one(tmp_path: Path, small_disk: Path | None) -> None:
-    if small_disk is None:
+def test_a_full_disk_of_the_store_leaves_the_last_good_one(tmp_path: Path, full_at_1_mb: Path | None) -> None:
+    if full_at_1_mb is None:
         return
     target = Target(str(tmp_path / "target"))
-    with Checkpoints(target, small_disk / "work") as checkpoints:
+    with Checkpoints(target, full_at_1_mb / "work") as checkpoints:
         store = MemoryStore()  # its checkpoint is a file, written in full on the small disk
         store.put(store_key(0, b"k", b"", b""), b"1")
         take(checkpoints, store, b"good")
         store.put(store_key(0, b"k", b"", b""), os.urandom(3 << 20))
         with pytest.raises(StoreError, match="make room"):
             take(checkpoints, store)
-        assert list((small_disk / "work").iterdir()) == []
+        assert list((full_at_1_mb / "work").iterdir()) == []
         store.put(store_key(0, b"k", b"", b""), b"2")
         assert take(checkpoints, store, b"good again") == 3
     assert checkpoint_numbers(target) == [1, 3]

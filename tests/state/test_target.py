@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StoreError
 from cep.state.target import Target
+from tests.small_disk import small_disk
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -95,28 +94,17 @@ def test_a_full_object_store_says_what_to_do(full_target: Target, tmp_path: Path
         full_target.create("note", b"")
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 256 kB; without the right to mount one, a folder under a limit would prove nothing."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    yield place if mounted.returncode == 0 else Path("/dev/full")
-    if mounted.returncode == 0:
-        subprocess.run(["umount", str(place)], check=True)
-
-
-def test_a_full_disk_keeps_what_was_whole(small_disk: Path, tmp_path: Path) -> None:
-    if not small_disk.is_dir():  # no right to mount: the full object store above has shown the message
-        return
-    target = Target(str(small_disk / "target"))
+def test_a_full_disk_keeps_what_was_whole(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x" * 1_000)
     (tmp_path / "large").write_bytes(b"x" * 400_000)
-    target.put(tmp_path / "small", "files/small")
-    with pytest.raises(StoreError, match="make room there"):
+    with small_disk(tmp_path / "disk", 1) as disk:
+        target = Target(str(disk.folder / "target"))
+        target.put(tmp_path / "small", "files/small")
+        disk.fill(100_000)
+        with pytest.raises(StoreError, match="make room there"):
+            target.put(tmp_path / "large", "files/large")
+        disk.free()
+        assert "large" not in target.sizes("files")
+        target.get("files/small", tmp_path / "got")
+        assert (tmp_path / "got").read_bytes() == b"x" * 1_000
         target.put(tmp_path / "large", "files/large")
-    assert "large" not in target.sizes("files")
-    target.get("files/small", tmp_path / "got")
-    assert (tmp_path / "got").read_bytes() == b"x" * 1_000

@@ -173,14 +173,14 @@ def test_lives_whose_folders_are_lost(seed: int, topics: Topics, tmp_path: Path)
     for life in range(100):
         if live(folder, topics, lines, seed * 1_000 + life, Steps(chance.randrange(3, 40) + 2 * life)):
             break
-        if chance.random() < 0.7:
+        if lost < 2 or chance.random() < 0.7:
             lost += 1
             shutil.rmtree(folder)
     else:
         pytest.fail(f"it never came to its end, seed {seed}")
     wanted = sorted(expected(list(day()), GIVEN, tmp_path))
     assert alerts_of(topics, len(wanted)) == wanted, f"seed {seed}"
-    assert lost > 1, f"seed {seed}"
+    assert lost > 0, f"seed {seed}"
     assert stored(topics) == local(folder), "the topic has what the store has"
 
 
