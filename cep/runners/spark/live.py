@@ -51,6 +51,7 @@ from cep.runners.spark.connector import ConnectorTopic, packed_topic
 from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
@@ -133,6 +134,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     """
     job = settings.job
     refuse_other_variables(settings.checkpoint)
+    set_permissions_in_java(spark)
     spark.dataSource.register(KafkaDataSource)
     spark.dataSource.register(KafkaEventsSource)
     directory = settings.checkpoint.parent.resolve()

@@ -52,8 +52,8 @@ _SETTINGS = {
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "200",
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
     # A micro-batch with keyed state makes some thirty small files. On a local disk, Spark's default way of making them
-    # starts some seventy processes (readlink, chmod) a micro-batch, this one a dozen; both end in a rename. A
-    # checkpoint directory on HDFS wants the default back, whose rename is atomic there.
+    # starts some seventy processes (readlink, chmod) a micro-batch, this one few, with local_files.py none; both end
+    # in a rename. A checkpoint directory on HDFS wants the default back, whose rename is atomic there.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),

@@ -1,0 +1,70 @@
+"""Hadoop's local file system without a process for each file.
+
+Where Hadoop's native library is missing, as in Spark's Python package, its local file system starts `chmod` for every
+file that it makes: six a micro-batch, a tenth of a small one's time. Java can set permissions itself. Hadoop has no
+setting for that, but makes one file system per process and keeps it; so one that differs in this method alone, in the
+place of its own, is all that is needed. Its source is compiled by the compiler that Spark has for its own queries.
+Tested by: tests/runners/spark/test_local_files.py
+"""
+
+from __future__ import annotations
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+_CLASS = "cep.PlainLocalFiles"
+_SOURCE = """\
+package cep;
+
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Paths;
+import java.nio.file.attribute.PosixFilePermissions;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.RawLocalFileSystem;
+import org.apache.hadoop.fs.permission.FsPermission;
+
+public class PlainLocalFiles extends LocalFileSystem {
+  public PlainLocalFiles() {
+    super(new Raw());
+  }
+
+  public static class Raw extends RawLocalFileSystem {
+    public void setPermission(Path path, FsPermission permission) throws IOException {
+      if (permission.getStickyBit()) {
+        super.setPermission(path, permission);
+      } else {
+        String text = permission.getUserAction().SYMBOL + permission.getGroupAction().SYMBOL
+            + permission.getOtherAction().SYMBOL;
+        Files.setPosixFilePermissions(pathToFile(path).toPath(), PosixFilePermissions.fromString(text));
+      }
+    }
+  }
+}
+"""
+
+
+def set_permissions_in_java(spark: SparkSession) -> bool:
+    """Have this process's Java make local files without `chmod`. Returns: whether it does.
+
+    Where Spark comes without its compiler, or with a Hadoop that refuses, all stays as it was, only slower; so it does
+    in the Java of other machines.
+    """
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 the one way to Java
+    assert jvm is not None, "a session has its Java"
+    try:
+        conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
+        local = jvm.java.net.URI("file:///")
+        known = jvm.org.apache.hadoop.fs.FileSystem.get(local, conf)
+        if known.getClass().getName() == _CLASS:
+            return True
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler.cook(_SOURCE)
+        conf.setClassLoader(compiler.getClassLoader())
+        conf.set("fs.file.impl", _CLASS)
+        known.close()  # it leaves Hadoop's register of file systems, no more
+        return bool(jvm.org.apache.hadoop.fs.FileSystem.get(local, conf).getClass().getName() == _CLASS)
+    except Py4JError:
+        return False
