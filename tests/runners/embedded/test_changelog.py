@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,12 +13,14 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cep.base.errors import UsageError
 from cep.cli.main import USAGE, main
 from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
+from cep.runners.embedded import run as run_module
 from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, _unpacked
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
@@ -29,11 +32,12 @@ from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, KeyRange, store_key
 from cep.state.memory import MemoryStore
-from cep.state.store import WriteBatch
+from cep.state.store import DurableStore, WriteBatch
 from tests.real_kafka import KafkaCluster
-from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
+from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Crash, Lines, Steps
 from tests.runners.embedded.test_run import consumed, start
+from tests.runners.embedded.test_simulation import Replayable
 from tests.runners.spark.live_cases import END, disordered, rules
 
 ROOT = Path(__file__).parents[3]
@@ -262,6 +266,50 @@ def test_lists_come_along_in_parts_and_go_when_nothing_names_them(tmp_path: Path
         if changelog._LISTS.begin <= name_of_part < changelog._LISTS.end:
             changelog._write_part(back, name_of_part, value)
     assert {path.name: path.read_bytes() for path in back.iterdir()} == {lists.path("b").name: sets["b"]}
+
+
+class Unread(Changelog):
+    """One whose topic is empty, without asking for it."""
+
+    def replay(self, store: DurableStore, lists_folder: Path) -> int | None:
+        return None
+
+
+@dataclass
+class Slow:
+    """Where alerts go, a little later, with what is carried."""
+
+    random: np.random.Generator
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        time.sleep(0.02 * self.random.random())
+
+    def close(self) -> None:
+        pass
+
+
+def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_UNSENT_BYTES_MAX", 20_000)
+    carrier = InMemory()
+    commits = Commits(
+        StoreSettings(tmp_path / "job", "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000),
+        changelog=Unread("t", KafkaSettings("nowhere"), carrier),
+    )
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    waiting: list[int] = []
+    source = Replayable(list(morning()), Random(1), before_poll=lambda: waiting.append(commits.unsent_bytes))
+    runner = Runner(engine, Sources(source, None), Outlets((Slow(np.random.default_rng(1)),), None), commits, Pace())
+    runner.start()
+    while not source.ended:
+        runner.cycle(0.0)
+    runner.finish()
+    engine.close()
+    commits.close()
+    assert 0 < max(waiting) <= 20_000, "it had to wait, and has read nothing more meanwhile"
+    arrived = {name: value for name, value in dict(carrier.entries).items() if value is not None}
+    assert arrived == local(tmp_path / "job")
 
 
 def _has_more(count: int, values: list[bytes]) -> bool:
