@@ -81,6 +81,7 @@ class Shapes:
 
 class Pages:
     """`count` pages of each key group of `groups`. `bytes_max` bounds what is kept beside the store; None keeps all.
+    What may be open beside that (MatchedPages) is half as much.
 
     A slot is the number of a page among them. `deadlines` int64[slots]: when to look at a page again though its keys
     have no events; NEVER: there is no page.
@@ -97,6 +98,7 @@ class Pages:
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
         self._prefixes = [store_key(group, b"", PAGES, name) for group in self._groups]
         self._half_max = None if bytes_max is None else max(1, bytes_max // 2)
+        self.open_bytes_max = _OPEN_BYTES_MAX if self._half_max is None else min(_OPEN_BYTES_MAX, self._half_max)
         self._changed: dict[int, bytes | None] = {}
         # Two generations: what is used moves to the young one; when that is full it becomes the old one.
         self._young: dict[int, bytes] = {}
@@ -265,7 +267,7 @@ class MatchedPages:
             self.close()
         self._open, self.open_bytes = None, 0
         size = _bytes_of(after)
-        if self._stays_open and len(slots) >= OPEN_MIN and size <= _OPEN_BYTES_MAX:
+        if self._stays_open and len(slots) >= OPEN_MIN and size <= self._parts[0].open_bytes_max:
             self._open, self.open_bytes = (slots, replace(after, histories=Histories()), program), size
         else:
             self._put(slots, after, program)

@@ -54,7 +54,7 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
     kept, pages = share.kept[0], share.pages[0]
     slots = pages.slots(keyed_state.keys)
     known: dict[int, KeyedState] = {}
-    chosen = slots[:0]
+    chosen, was_open = slots[:0], 0
     for number in range(60):
         others = random.choice(np.unique(slots), int(random.integers(1, 12)), replace=False)
         chosen = np.unique(np.concatenate([chosen, others[:3]]) if number % 3 == 0 else others)
@@ -72,7 +72,9 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
         wanted = np.isin(slots, chosen) & (random.random(len(slots)) < 0.7)
         after = select_keys(keyed_state, wanted, program.row_registers)
         pages.put(chosen, after, program)
-        assert (pages.open_bytes > 0) == (len(chosen) >= open_min)
+        assert not pages.open_bytes or len(chosen) >= open_min
+        assert pages.open_bytes <= kept.open_bytes_max
+        was_open += pages.open_bytes > 0
         if random.random() < 0.5:  # or the next `take` is of other pages, or of more than these
             pages.close()
         part = np.searchsorted(chosen, pages.slots(after.keys))
@@ -91,6 +93,7 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
             kept.shapes.save(batch)
             store.write(batch)
     assert (kept.loads > 0) == (seed in (1, 2))
+    assert (was_open > 0) == (open_min < 100 and seed != 1)
 
 
 def test_an_arranged_state_has_the_deadline_of_each_part(whole: tuple[Program, KeyedState]) -> None:
