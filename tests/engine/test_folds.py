@@ -23,10 +23,13 @@ from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import advance
 from cep.engine.alerts import alert_table
 from cep.engine.folds import folded
-from cep.engine.keyed_state import KeyedState
+from cep.engine.history_state import unplaced
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.panes import concat_panes, merged
+from cep.engine.partition import divide
 from cep.lang.ir import History, HistoryFn
 from cep.nfa.program import Program
+from cep.state.whole import decode_whole, encode_whole
 from tests.engine.bridge import Delivery, batch_of, event_id, split, through_bytes, whole
 from tests.engine.test_histories import engine_values
 from tests.engine.test_history_reach import program_over
@@ -130,6 +133,33 @@ def test_values_are_those_of_the_definition_however_events_come(seed: int) -> No
             for at, (ours, theirs) in enumerate(zip(values, expected[event], strict=True))
             if ours != (theirs if "stddev" not in FOLDED[at] or theirs is None else pytest.approx(theirs, rel=1e-14))
         ] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_panes_move_with_their_keys(seed: int) -> None:
+    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    random = Random(seed)
+    events = events_of(random, 80)
+    written = [*FOLDED, "approx_distinct(pay.size over 5 s) > 1", "approx_percentile(pay.amount over 5 s, 80) > 1.0"]
+    program = program_over(*written)
+    wanted, batch = asked_of(program, written), batch_of(program.schema, events)
+    cut = random.randrange(30, 60)
+    first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
+    state: KeyedState | None = None
+    for part, watermark_ms in first:
+        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
+    assert state is not None
+    assert any(segment.panes for segment in state.histories.segments)
+    shares = divide(
+        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
+    )
+    assert len(shares) == 2
+    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
+    moved = replace(moved, histories=replace(moved.histories, segments=unplaced(moved.histories.segments)))
+    everything = engine_values(program, [*first, *rest], wanted)
+    found = engine_values(program, rest, wanted, moved)
+    assert found == {event: everything[event] for event in found}
+    assert len(found) == 80 - cut
 
 
 def fed(program: Program, batch: EventBatch) -> tuple[Counter[str], KeyedState, dict[str, tuple[bool, bool]]]:
