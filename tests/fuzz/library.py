@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,11 +61,13 @@ class Windows:
 
     @staticmethod
     def of(given: Json) -> Windows:
-        """Of a scenario: the library takes the shortest one for the whole."""
-        windows = [given.get("within") or {}, *(stage.get("within", {}) for stage in given["pattern"])]
-        whole = [w["ms"] for w in windows if w.get("type") == "first_last" and w["ms"] > 0]
-        last = [w for w in (windows[0], windows[-1]) if w.get("type") == "prev_curr"]
-        return Windows(min(whole, default=0), last[0]["ms"] if last else 0)
+        """Of a scenario: the shortest is that of the whole; the pattern's own takes the last stage's place."""
+        *before, last = (stage.get("within") or {} for stage in given["pattern"])
+        own = given.get("within") or {}
+        at_end = [own] if own.get("type") == last.get("type") else [own, last]
+        whole = [w["ms"] for w in (*before, *at_end) if w.get("type") == "first_last" and w["ms"] > 0]
+        step = [w["ms"] for w in at_end if w.get("type") == "prev_curr"]
+        return Windows(min(whole, default=0), min(step, default=0))
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class KeyStream:
         found = [*cut.matches, *cut.pending, *(run for run, _ in cut.timeouts)]
         return any(first_of(run, self.place) == self.place[event_id] for run in found)
 
-    def moments(self, scenario: Scenario) -> Iterator[Moment]:
+    def moments(self, scenario: Scenario, *, always_wakes: bool) -> Iterator[Moment]:
         """What happens to the key, before the first event without a cut. A watermark wakes the library if it releases
         events of the key, or passes the window of what has started."""
         own, taken, timers = self.place, 0, set[int]()
@@ -116,7 +118,7 @@ class KeyStream:
                 if has_started and self.windows.whole_ms:
                     timers.add(now_ms + self.windows.whole_ms)
             taken += count
-            if count or any(timer <= watermark_ms for timer in timers):
+            if always_wakes or count or any(timer <= watermark_ms for timer in timers):
                 yield Moment(watermark_ms, None, looks=True)
             timers = {timer for timer in timers if timer > watermark_ms}
 
@@ -155,40 +157,64 @@ class Way:
     timeouts: frozenset[Ended] = frozenset()
 
 
+@dataclass
+class _Seen:
+    """What the strategy knows at a moment: the last cut; the matches that have been found; the runs that are alive,
+    those that have ended since the cut, and those that later cuts still name."""
+
+    cut: Cut = NOTHING
+    found: frozenset[Bindings] = frozenset()
+    alive: Counter[Ended] = field(default_factory=Counter)
+    gone: Counter[Ended] = field(default_factory=Counter)
+    reported: Counter[Ended] = field(default_factory=Counter)
+
+
 @dataclass(frozen=True)
 class Strategy:
-    """A skip strategy on the events of one key, which chooses `wanted` where it has a choice."""
+    """A skip strategy on the events of one key, which chooses `wanted` where it has a choice.
+
+    `by_time`: windows close in the order of time and by every watermark, as with us; else all that are over at a look.
+    """
 
     skip: Mapping[str, Json]
     stream: KeyStream
     wanted: frozenset[Bindings]
+    by_time: bool = False
 
     def answer(self, scenario: Scenario) -> Way | None:
-        """What the library answers for the key, as far as the cuts go; None if it cannot choose as wanted."""
+        """What the strategy answers for the key, as far as the cuts go; None if it cannot choose as wanted."""
+        way, seen = Way(), _Seen()
         try:
-            return self._carried_out(scenario)
+            for moment in self.stream.moments(scenario, always_wakes=self.by_time):
+                for now_ms in self._looks(seen, moment) if moment.looks else ():
+                    way = self._looked(way, seen, replace(moment, now_ms=now_ms))
+                if not moment.looks:
+                    way = self._taken(way, seen, moment)
         except _NoChoiceError:
             return None
-
-    def _carried_out(self, scenario: Scenario) -> Way:
-        way, cut, seen = Way(), NOTHING, frozenset[Bindings]()
-        alive, gone, reported = Counter[Ended](), Counter[Ended](), Counter[Ended]()
-        for moment in self.stream.moments(scenario):
-            ended = Counter[Ended]()
-            if moment.looks:
-                new = self._certain(cut, moment) - seen
-                ended = Counter({run: n for run, n in alive.items() if self.stream.end_ms(run) <= moment.now_ms})
-                alive, gone = alive - ended, gone + ended
-            else:
-                assert moment.event is not None, "what does not look takes an event"
-                cut = self.stream.cuts[moment.event]
-                # Without watermarks, as the library was asked, it has looked at this event's time.
-                reported, gone = reported + self._named(gone, moment), Counter()
-                new, alive = cut.matches - seen, cut.timeouts - reported
-            seen |= new
-            starts = {self._start(run) for run in (*(run for run, _ in alive), *(cut.pending - seen))}
-            way = self._passed(way, new, starts, frozenset(self._named(ended, moment)))
         return way
+
+    def _looks(self, seen: _Seen, moment: Moment) -> list[int]:
+        if not self.by_time:
+            return [moment.now_ms]
+        ends = {self.stream.end_ms(run) for run in seen.alive} | {self.stream.certain_ms(m) for m in seen.cut.pending}
+        return sorted(end for end in ends if end <= moment.now_ms)
+
+    def _looked(self, way: Way, seen: _Seen, moment: Moment) -> Way:
+        """The way on when runs time out and matches become certain."""
+        new = self._certain(seen.cut, moment) - seen.found
+        ended = Counter({run: n for run, n in seen.alive.items() if self.stream.end_ms(run) <= moment.now_ms})
+        seen.alive, seen.gone = seen.alive - ended, seen.gone + ended
+        return self._passed(way, seen, new, frozenset(self._named(ended, moment)))
+
+    def _taken(self, way: Way, seen: _Seen, moment: Moment) -> Way:
+        """The way on when an event has been taken."""
+        assert moment.event is not None, "what does not look takes an event"
+        seen.cut = self.stream.cuts[moment.event]
+        # Without watermarks, as the library was asked, it has looked at this event's time.
+        seen.reported, seen.gone = seen.reported + self._named(seen.gone, moment), Counter()
+        seen.alive = seen.cut.timeouts - seen.reported
+        return self._passed(way, seen, seen.cut.matches - seen.found, frozenset())
 
     def _named(self, runs: Counter[Ended], moment: Moment) -> Counter[Ended]:
         found = Counter[Ended]()
@@ -198,12 +224,14 @@ class Strategy:
 
     def _certain(self, cut: Cut, moment: Moment) -> frozenset[Bindings]:
         """The pending matches that a look makes certain; before an event the library has shown which."""
-        if moment.event is not None:
+        if moment.event is not None and not self.by_time:
             return cut.pending & self.stream.cuts[moment.event].matches
         return frozenset(m for m in cut.pending if self.stream.certain_ms(m) <= moment.now_ms)
 
-    def _passed(self, way: Way, new: frozenset[Bindings], alive: set[int], ended: frozenset[Ended]) -> Way:
-        """The way on when matches have come, runs have ended, and runs with the starts `alive` are alive."""
+    def _passed(self, way: Way, seen: _Seen, new: frozenset[Bindings], ended: frozenset[Ended]) -> Way:
+        """The way on when matches have come and runs have ended."""
+        seen.found |= new
+        alive = {self._start(run) for run in (*(run for run, _ in seen.alive), *(seen.cut.pending - seen.found))}
         way = replace(
             way,
             withheld=way.withheld | {m for m in new if self._start(m) >= way.floor},

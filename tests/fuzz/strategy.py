@@ -8,7 +8,8 @@ window that no run outlives: its time-outs are the runs that are alive by then. 
 1. the strategy, carried out in library.py, must give the library's answer, for some choice among matches that start
    alike;
 2. on each of these beginnings both sides must agree, or differ as is known: that difference is the reason;
-3. where they agree on all of them, ours must be another choice (a tie), or the windows of runs close in another order.
+3. where they agree on all of them, the strategy must give ours from the same runs: by another choice (a tie), or with
+   windows that close in the order of time, not when the library looks.
 
 Some beginnings have more matches than the library can find, though the strategy leaves it few. Nothing of a run depends
 on what comes before its first event, so it is asked again without the events before the floor that has been reached.
@@ -60,14 +61,13 @@ def prove(found: Finding, given: Json, answers: Sequence[Json], ask: Ask) -> Fin
     """The finding with its reason, or with what is in doubt; `answers` are those to `beginnings`."""
     try:
         streams, looked = _answered_keys(found, given, answers, ask)
-        is_choice = _is_another_choice(found, streams)
+        _check_theirs(found, streams)
+        numbers = tuple(sorted({number for one in looked for number in one.outcome.numbers}))
+        if not numbers and not _is_ours(found, streams, by_time=False):
+            numbers = (_ORDER_OF_TIME,)
+            _check_ours(found, streams)
     except UnprovenError as error:
         return replace(found, doubt=str(error))
-    numbers = tuple(sorted({number for one in looked for number in one.outcome.numbers}))
-    if not numbers and not is_choice:
-        if not _closes(given):
-            return replace(found, doubt="on every beginning the answers agree, and ours is no choice of the strategy")
-        numbers = (_ORDER_OF_TIME,)
     verdict = Verdict.DIFFERS if numbers else Verdict.PASS
     return replace(found, outcome=replace(found.outcome, verdict=verdict, numbers=numbers), tie=not numbers)
 
@@ -160,19 +160,30 @@ def _floor_reached(found: Finding, stream: KeyStream) -> int:
     return min(way.floor for way in ways if way is not None)
 
 
-def _is_another_choice(found: Finding, streams: Sequence[KeyStream]) -> bool:
-    """Whether our answer is a choice of the strategy from the library's runs too. Raises: UnprovenError if the
-    library's own answer is none."""
-    scenario, is_choice = found.outcome.scenario, True
+def _check_theirs(found: Finding, streams: Sequence[KeyStream]) -> None:
+    """Raises: UnprovenError if the strategy does not give the library's answer from the library's runs."""
     for stream in streams:
-        theirs, ours = (_of_key(side, stream.place) for side in (_theirs(found), _ours(found)))
-        way = Strategy(scenario.skip, stream, theirs[0]).answer(scenario)
-        if way is None or (way.emitted, way.timeouts) != theirs:
+        wanted = _of_key(_theirs(found), stream.place)
+        way = Strategy(found.outcome.scenario.skip, stream, wanted[0]).answer(found.outcome.scenario)
+        if way is None or (way.emitted, way.timeouts) != wanted:
             key = stream.events[0].key
             raise UnprovenError(f"{key}: the strategy does not give the library's answer from the library's runs")
-        other = Strategy(scenario.skip, stream, ours[0]).answer(scenario)
-        is_choice = is_choice and other is not None and (other.emitted, other.timeouts) == ours
-    return is_choice
+
+
+def _check_ours(found: Finding, streams: Sequence[KeyStream]) -> None:
+    """Raises: UnprovenError if it does not give ours either, when windows close in the order of time."""
+    if not _is_ours(found, streams, by_time=True):
+        raise UnprovenError("on every beginning the answers agree, and ours is no choice of the strategy")
+
+
+def _is_ours(found: Finding, streams: Sequence[KeyStream], *, by_time: bool) -> bool:
+    """Whether the strategy gives our answer from the library's runs."""
+    for stream in streams:
+        wanted = _of_key(_ours(found), stream.place)
+        way = Strategy(found.outcome.scenario.skip, stream, wanted[0], by_time).answer(found.outcome.scenario)
+        if way is None or (way.emitted, way.timeouts) != wanted:
+            return False
+    return True
 
 
 def _theirs(found: Finding) -> Answer:
