@@ -13,16 +13,21 @@ import pytest
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import USAGE, main
+from cep.engine.history_rows import Block
+from cep.engine.history_state import Kept
 from cep.model.rule import UpsertRecord, utc_text
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.levels import by_level
+from cep.runners.beginning import group_beginning, read_beginning
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.warm_to_spark import begin_warm
 from cep.runners.job import Job
 from cep.runners.warm_start import NAME, About, Ending, finish, job_until, open_warm_start
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
+from cep.state.past import decode_head, digests_of
 from tests.runners.embedded.cases import cut, day, expected
 from tests.runners.embedded.test_engine import feed
 from tests.runners.embedded.test_engine import finish as end_of_time
@@ -118,6 +123,31 @@ def test_the_number_of_runs_is_that_of_a_job_that_saw_everything(tmp_path: Path)
         engine.close()
         totals.append(begun + counters["runs"])
     assert totals[0] == totals[1] > 0
+
+
+def unread(kept: Kept) -> Block:
+    raise AssertionError(f"segment {kept.number} is only counted")
+
+
+def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:
+    """Every page of histories that is not over has its head, and every segment that a head names is there."""
+    given = histories()
+    warm_start(history_lines()[:2_000], given, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    deployment, checkpoint = deploy(given), tmp_path / "checkpoint"
+    job = replace(job_for(deployment, 8, 2), begins_ms=warm.about.until_ms)
+    begin_warm(warm, job, deployment.rulebook, checkpoint)
+    begins = read_beginning(checkpoint)
+    assert begins is not None
+    segments = 0
+    for group in range(8):
+        kept = group_beginning(checkpoint, begins, job, 0, group)
+        assert kept.heads.keys() == kept.over.keys()
+        for page, head in kept.heads.items():
+            named = digests_of(decode_head(head, unread))
+            assert {(page, number) for number in named} <= kept.segments.keys()
+            segments += len(named)
+    assert segments > 8
 
 
 def test_a_damaged_file_is_not_taken(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from cep.runners.rule_output import begin_rule_output
 from cep.runners.rule_status import rule_status
 from cep.runners.warm_start import WarmStart
 from cep.state.memory import MemoryStore
+from cep.state.store import WriteBatch
 
 
 def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:
@@ -40,6 +41,9 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)
         runs = engine.begin(warm)
+        batch = WriteBatch()  # entries of histories are those of the store
+        engine.save_whole(batch)
+        store.write(batch)
         begins = Beginning(saved.digest, about.until_ms - 1, {}, since_ms=about.since_ms)
         write_beginning(checkpoint, begins, ((group, engine.entries_of(group)) for group in range(job.groups_count)))
         engine.close()
