@@ -178,6 +178,8 @@ class RocksStore(DurableStore):
             self._rocks.flush(wait=False)
             deadline_s = time.monotonic() + _FLUSH_WAIT_S
             while self._figure("num-immutable-mem-table") and time.monotonic() < deadline_s:
+                if self._figure("background-errors"):  # a full disk: it would wait in vain, and the checkpoint says why
+                    break
                 time.sleep(_FLUSH_NAP_S)
             Checkpoint(self._rocks).create_checkpoint(str(path))
         except Exception as error:
