@@ -15,6 +15,7 @@ import numpy as np
 
 from cep.kernels.exact import CHUNKS, accumulate, rounded
 from cep.kernels.jit import bare, kernel
+from cep.kernels.tree import add, find, new_tree
 
 _SPLIT = 134217729.0  # 2^27 + 1
 
@@ -225,30 +226,16 @@ def count_distinct(codes: Any, codes_count: Any, lows: Any, highs: Any, out: Any
 def find_rank(codes: Any, codes_count: Any, percent: Any, lows: Any, highs: Any, out: Any) -> None:
     """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of n, in each window; -1 where it is empty.
 
-    Codes int64[M] are in the order of the values. A tree of counts (Fenwick, 1994): O(log codes_count) an event.
+    Codes int64[M] are in the order of the values. A tree of counts follows the window: O(log codes_count) an event.
     """
-    size = 1
-    while size <= codes_count:
-        size *= 2
-    tree = np.zeros(size + 1, np.int64)
+    tree = new_tree(codes_count)
     low = high = 0
     for q in range(lows.shape[0]):
-        while high < highs[q] or low < lows[q]:
-            change = 1 if high < highs[q] else -1
-            node = codes[high] + 1 if change > 0 else codes[low] + 1
-            while node <= size:
-                tree[node] += change
-                node += node & -node
-            high, low = (high + 1, low) if change > 0 else (high, low + 1)
-        count = highs[q] - lows[q]
-        if count == 0:
-            out[q] = -1
-            continue
-        wanted = (percent * count + 99) // 100
-        node, step = 0, size
-        while step > 0:
-            if node + step <= size and tree[node + step] < wanted:
-                node += step
-                wanted -= tree[node]
-            step >>= 1
-        out[q] = node
+        while high < highs[q]:
+            add(tree, codes[high], 1)
+            high += 1
+        while low < lows[q]:
+            add(tree, codes[low], -1)
+            low += 1
+        count = high - low
+        out[q] = find(tree, (percent * count + 99) // 100) if count > 0 else -1

@@ -3,8 +3,8 @@
     codes, weights int64[C]   by key, then pane; a code says which bucket or hash, in their order
     lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever goes back
 
-A tree of counts (Fenwick, "A new data structure for cumulative frequency tables", 1994) follows the window, so that an
-event costs O(log of the different codes) however long windows are.
+A tree of counts (tree.py) follows the window, so that an event costs O(log of the different codes) however long windows
+are.
 Tested by: tests/engine/test_sketches.py
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels.jit import bare, kernel
+from cep.kernels.tree import add, find, new_tree, up_to
 
 
 @bare
@@ -36,75 +37,36 @@ def follow_panes(key: Any, pane: Any, starts: Any, opens: Any, highs: Any, lows:
         lows[q] = low
 
 
-@bare
-def _add(tree: Any, code: Any, change: Any) -> None:
-    node = code + 1
-    while node < tree.shape[0]:
-        tree[node] += change
-        node += node & -node
-
-
-@bare
-def _find(tree: Any, wanted: Any) -> Any:
-    """The code at this rank, from 1."""
-    size = tree.shape[0] - 1
-    node, step = 0, size
-    while step > 0:
-        if node + step <= size and tree[node + step] < wanted:
-            node += step
-            wanted -= tree[node]
-        step >>= 1
-    return node
-
-
-@bare
-def _up_to(tree: Any, code: Any) -> Any:
-    """How much the codes up to this one have."""
-    node, total = code + 1, 0
-    while node > 0:
-        total += tree[node]
-        node -= node & -node
-    return total
-
-
-@kernel
-def _tree(codes_count: Any) -> Any:
-    size = 1
-    while size <= codes_count:
-        size *= 2
-    return np.zeros(size + 1, np.int64)
-
-
 @kernel
 def find_weighted_rank(
     codes: Any, weights: Any, codes_count: Any, percent: Any, lows: Any, highs: Any, out: Any
 ) -> None:
     """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 where it is 0."""
-    tree = _tree(codes_count)
+    tree = new_tree(codes_count)
     total = low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q]:
-            _add(tree, codes[high], weights[high])
+            add(tree, codes[high], weights[high])
             total += weights[high]
             high += 1
         while low < lows[q]:
-            _add(tree, codes[low], -weights[low])
+            add(tree, codes[low], -weights[low])
             total -= weights[low]
             low += 1
-        out[q] = _find(tree, (percent * total + 99) // 100) if total > 0 else -1
+        out[q] = find(tree, (percent * total + 99) // 100) if total > 0 else -1
 
 
 @kernel
 def count_different(codes: Any, codes_count: Any, rank: Any, lows: Any, highs: Any, counts: Any, out: Any) -> None:
     """Fill counts int64[Q] with how many different codes windows have, and out int64[Q] with that of this rank, or -1
     where there are fewer."""
-    tree, times = _tree(codes_count), np.zeros(codes_count + 1, np.int64)
+    tree, times = new_tree(codes_count), np.zeros(codes_count + 1, np.int64)
     different = low = high = 0
     for q in range(lows.shape[0]):
         while high < highs[q]:
             code = codes[high]
             if times[code] == 0:
-                _add(tree, code, 1)
+                add(tree, code, 1)
                 different += 1
             times[code] += 1
             high += 1
@@ -112,11 +74,11 @@ def count_different(codes: Any, codes_count: Any, rank: Any, lows: Any, highs: A
             code = codes[low]
             times[code] -= 1
             if times[code] == 0:
-                _add(tree, code, -1)
+                add(tree, code, -1)
                 different -= 1
             low += 1
         counts[q] = different
-        out[q] = _find(tree, rank) if different >= rank else -1
+        out[q] = find(tree, rank) if different >= rank else -1
 
 
 @kernel
@@ -127,16 +89,16 @@ def keep_least(group: Any, pane: Any, panes_count: Any, most: Any, kept: Any) ->
     panes_count, later ones greater. A later window has whatever comes in the same pane or a later one: a member goes
     when `most` smaller hashes do.
     """
-    tree = _tree(panes_count)
+    tree = new_tree(panes_count)
     begin = 0
     for i in range(group.shape[0]):
         if i > 0 and group[i] != group[i - 1]:
             for j in range(begin, i):
                 if kept[j] != 0:
-                    _add(tree, pane[j], -1)
+                    add(tree, pane[j], -1)
             begin = i
-        seen = _up_to(tree, panes_count - 1)
-        earlier = _up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
+        seen = up_to(tree, panes_count - 1)
+        earlier = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
         kept[i] = seen - earlier < most
         if kept[i] != 0:
-            _add(tree, pane[i], 1)
+            add(tree, pane[i], 1)
