@@ -33,7 +33,6 @@ WAIT_S = 900  # a machine that others use too may be slow
 LATENESS_MS = 90_000
 PARTITIONS = 3
 EVENTS, RECORDS = 2_000, 220
-FEW_RECORDS = 10  # in a micro-batch, so that all kills come before the stream has ended
 POLL_S = 0.005
 KILLS = 6
 
@@ -64,7 +63,6 @@ class Deployed:
     kafka: KafkaCluster
     folder: Path
     stream: Mix
-    records: int = RECORDS
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
@@ -82,7 +80,7 @@ class Deployed:
         """The job, as the leader of a process group that has Spark's Java and Python workers in it."""
         words = (
             "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", self.kafka.address,
-            "--topic", f"events-{self.name}", "--max-records", str(self.records),
+            "--topic", f"events-{self.name}", "--max-records", str(RECORDS),
             "--control", str(self.folder / "control"), "--checkpoint", str(self.checkpoint),
             "--alerts", f"kafka:alerts-{self.name}",
             "--dead-letter-topic", f"dead-{self.name}", "--key-groups", "8", "--lateness", "90 s", "--dedup", "1 d",
@@ -210,7 +208,7 @@ def strike(victim: str, job: Deployed, process: subprocess.Popen[bytes], chance:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_at_any_time(spark: SparkSession, own_broker: RealKafka, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    job = Deployed(own_broker, tmp_path / "job", stream(seed), FEW_RECORDS)
+    job = Deployed(own_broker, tmp_path / "job", stream(seed))
     with contextlib.closing(job):
         for _ in range(KILLS):
             victim = chance.choice(["driver", "state", "worker", "broker"])
