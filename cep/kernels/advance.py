@@ -29,6 +29,7 @@ from cep.kernels.runs import close_due, close_missed, next_key
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
 _COMPLETE = np.int64(y.COMPLETE)
+_BY_DEADLINE = np.int64(2 * y.FOREVER + 1)  # and a time is more than FOREVER, and fits
 _FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
 
 
@@ -66,7 +67,9 @@ def _fire(
         _tell_alike(image, rule, i, work, runs, nodes)
     if absent and rule[y.R_IN_ORDER] != 0:
         runs = hold_back(work, i, runs)
-        work[runs - 1, y.RUN_ORDINAL] = seen - 1  # completed by a deadline after the last event, not by that event
+        # Completed by a deadline: after the last event, and after the matches that it has completed.
+        work[runs - 1, y.RUN_ORDINAL] = seen - 1
+        work[runs - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected
         absent = False
     if absent or fresh:
         kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)

@@ -11,7 +11,8 @@ of a key domain is one array, the *image*; what one part says of another is an o
 
 `waits` of a run has a bit for each wait of its state that is still open; bit 62 says that a time-out has been
 reported, bit 61 that the row is a complete match which an earlier start still holds back,
-bit 60 that a stop event has ended the greed of the run's loop. `ordinal` counts the events of the rule's stream on the
+bit 60 that a stop event has ended the greed of the run's loop. `expiry_ms` of a complete match is FOREVER, and more by
+the time of the deadline if it was completed by one. `ordinal` counts the events of the rule's stream on the
 key and belongs to the last event taken; between micro-batches it is relative to the key's next event.
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """

@@ -159,11 +159,13 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
 
 @bare
 def _completed_before(image: Any, nodes: Any, runs: Any, a: Any, b: Any) -> Any:
-    """Order of complete matches that are held back: by start, by completing event, then as `_preferred`."""
+    """Order of complete matches that are held back: by start, by completing event or deadline, then as `_preferred`."""
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
         return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
     if runs[a, y.RUN_ORDINAL] != runs[b, y.RUN_ORDINAL]:
         return runs[a, y.RUN_ORDINAL] < runs[b, y.RUN_ORDINAL]
+    if runs[a, y.RUN_EXPIRY] != runs[b, y.RUN_EXPIRY]:
+        return runs[a, y.RUN_EXPIRY] < runs[b, y.RUN_EXPIRY]
     count_a, count_b = bound_count(nodes, runs[a, y.RUN_NODE]), bound_count(nodes, runs[b, y.RUN_NODE])
     if count_a != count_b:
         return count_a > count_b

@@ -330,7 +330,9 @@ class _Tracer:
         run.is_reported = run.is_reported or fresh
         if absent and self.in_order:
             self._complete(run, at_ms, None)
-            self.runs[-1].ordinal = seen - 1  # held back; completed after the last event, not by that of the run
+            # Held back; completed after the last event, not by that of the run, and after what that event completed.
+            self.runs[-1].ordinal = seen - 1
+            self.runs[-1].expiry_ms = 2 * _FOREVER + 1 + at_ms
             absent = False
         if absent or fresh:
             self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
@@ -384,7 +386,7 @@ class _Tracer:
             held = [run for run in self.runs if run.is_held_back]
             if not held:
                 return
-            best = min(held, key=lambda run: (run.start_row, run.ordinal, *_preference(run)[1:]))
+            best = min(held, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *_preference(run)[1:]))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
                 return
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)

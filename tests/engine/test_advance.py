@@ -85,6 +85,16 @@ def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) 
     assert ("time-out", ("e1", "e2"), 13 if gap else 28) in found
 
 
+def test_what_an_event_completes_comes_before_what_a_later_deadline_completes() -> None:
+    """Both are held back by the first event, which waits for a b until its window ends; e2 alone was complete first."""
+    text = """seq a -> b?, !c within 10 ms
+    where a: e kind == a
+          b: e kind == b and amount > a.amount
+          c: e kind == c
+    skip to next in order"""
+    assert bound([rule(text)], "x a@1 9.00", "x c@2", "x a@3 1.00", "x b@4 5.00") == [["e2"]]
+
+
 def _once(
     compiled: Program, kept: KeyedState | None, given: EventBatch, watermark_ms: int
 ) -> tuple[KeyedState, list[tuple[str, tuple[str, ...], int]]]:
