@@ -15,9 +15,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
-from cep.cli.main import main
 from cep.runners.spark.connector import java_settings
+from cep.runners.spark.live import JVM, LiveSettings, TopicSource, start_live
+from cep.runners.spark.live_output import LiveOutput
 from cep.sinks.files import read_alerts
+from cep.sinks.letters import LetterFiles
 from tests.real_kafka import KafkaCluster, NoBrokerError, fetched
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, write_file
 from tests.runners.spark.live_kafka import mix, send
@@ -120,14 +122,15 @@ def test_what_has_no_counterpart_is_refused(given: dict[str, str], said: str) ->
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(
-    ("more", "said"), [((), "spark.jars.packages"), (("--max-records", "10"), "knows no max_records")]
-)
+@pytest.mark.parametrize(("records_max", "said"), [(None, "spark.jars.packages"), (10, "knows no max_records")])
 def test_a_job_that_cannot_start_says_why(
-    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: tuple[str, ...], said: str
+    spark: SparkSession, tmp_path: Path, records_max: int | None, said: str
 ) -> None:
-    assert spark.version, "the job runs in the session of the tests, which has no connector"
-    words = ["live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", "127.0.0.1:9", "--topic", "t"]
-    words += ["--checkpoint", str(tmp_path / "job"), "--connector", "spark", *more]
-    assert main(words) == 2
-    assert said in " ".join(capfd.readouterr().err.split())
+    """The session of the tests has no connector."""
+    given = rules()
+    topic = TopicSource("127.0.0.1:9", "t", records_max, connector=JVM)
+    initial = tuple(record.to_json() for record in given.values())
+    settings = LiveSettings(make_job(given.values()), initial, topic, None, tmp_path / "job" / "query")
+    output = LiveOutput(tmp_path / "job", LetterFiles(tmp_path / "letters"), [], lambda _: None)
+    with pytest.raises(UsageError, match=said):
+        start_live(spark, settings, output)
