@@ -56,7 +56,6 @@ def connector() -> str:
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.always
 def test_a_job_that_changes_over(
     spark: SparkSession, kafka_broker: KafkaCluster, connector: str, tmp_path: Path
 ) -> None:
