@@ -17,10 +17,11 @@ from rich.console import Console
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job
 from cep.runners.output import Replayed
-from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, TopicSource, start_live
+from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
+from cep.runners.spark.sources import TopicSource
 from cep.sinks.console import ConsoleSink
 from cep.sinks.letters import LetterFiles
 

@@ -44,8 +44,9 @@ from cep.sinks.letters import LetterFiles
 from cep.sources.registry.kafka import RecordFormat
 
 if TYPE_CHECKING:
-    from cep.runners.spark.live import LiveSettings, Source
+    from cep.runners.spark.live import LiveSettings
     from cep.runners.spark.live_output import BatchReport, LiveOutput
+    from cep.runners.spark.sources import Source
 
 HELP = """\
 Match a stream as it comes, with Spark Structured Streaming, until it is stopped. A job that starts again with the same
@@ -149,7 +150,7 @@ def _needed(path: Path | None, flag: str) -> Path:
 
 
 def _sources(settings: Settings) -> tuple[Source, Source | None]:
-    from cep.runners.spark.live import FolderSource, TopicSource  # noqa: PLC0415
+    from cep.runners.spark.sources import FolderSource, TopicSource  # noqa: PLC0415
 
     servers, client = settings.kafka.bootstrap_servers, tuple(settings.kafka.client_settings().items())
     topic, control_topic = settings.events.topic, settings.control.topic

@@ -10,7 +10,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
 from cep.engine.folds import extreme_in, float_sums_in, folded, members_of, tallies_in
 from cep.engine.history_reach import Reached
-from cep.engine.history_state import Segment
+from cep.engine.history_state import PageFacts, Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
@@ -105,28 +105,27 @@ class Asked:
         Of pages that did not know such a history it looks at both: there is no pinned event for it yet. What is kept in
         panes looks at events that are in none yet.
         """
-        table, reached = self.table, self._reached
+        is_new = self.table.new_at >= 0
         if history.is_approximate:
-            return self._is_in_no_pane(history)
+            return self._and_of_strangers(is_new, lambda fact: history.panes in fact.panes)
         is_pinned = self._is_pinned(history)
-        found: np.ndarray = (table.is_pinned == is_pinned) | (table.new_at >= 0)
-        if is_pinned and reached is not None and reached.is_strange.any():
-            old = table.old_rows
-            page = reached.page[table.source[old] - table.pinned_count]
-            known = [fact.identities if history.is_single else fact.carried for fact in reached.facts]
-            found[old] = np.array([history.identity not in names for names in known])[page]
-        return found
+        found: np.ndarray = (self.table.is_pinned == is_pinned) | is_new
+        if not is_pinned:
+            return found
+        return self._and_of_strangers(
+            found, lambda fact: history.identity in (fact.identities if history.is_single else fact.carried)
+        )
 
     def _is_pinned(self, history: HistoryColumn) -> bool:
         return history.is_single or (history.is_sparse and self.is_carried(history))
 
-    def _is_in_no_pane(self, history: HistoryColumn) -> np.ndarray:
+    def _and_of_strangers(self, found: np.ndarray, knows: Callable[[PageFacts], bool]) -> np.ndarray:
+        """The same, with the old events of the pages that do not know a history, and without those of the others."""
         table, reached = self.table, self._reached
-        found: np.ndarray = table.new_at >= 0
         if reached is not None and reached.is_strange.any():
             old = table.old_rows
             page = reached.page[table.source[old] - table.pinned_count]
-            found[old] = np.array([history.panes not in fact.panes for fact in reached.facts])[page]
+            found[old] = np.array([not knows(fact) for fact in reached.facts])[page]
         return found
 
     def windows(self, history: HistoryColumn) -> Members:
@@ -225,8 +224,8 @@ class Asked:
         gone = np.zeros(len(rows), np.int64)
         if clock_ms is not None:
             gone = (leaves & (table.time[rows] <= opens_ms(window, np.array([clock_ms]))[0])).astype(np.int64)
-        values = table.columns[history.value, rows] if history.value >= 0 else np.zeros(len(rows), np.int64)
-        return Moves(windows.segment[rows], values, enters.astype(np.int64), leaves.astype(np.int64), gone)
+        moved = (enters.astype(np.int64), leaves.astype(np.int64), gone)
+        return Moves(windows.segment[rows], self._values(history, rows), *moved)
 
     # ---------------------------------------------------------------------------------------------------- panes
 
@@ -361,10 +360,8 @@ class Asked:
             return (total if fn == "sum" else total / counts).view(np.int64), nulls
 
     def _percentile(self, history: HistoryColumn, values: Int64, type_: Type, windows: Members) -> Int64:
-        percent = 50 if history.expr.percent is None else getattr(history.expr.percent, "value", None)
-        assert isinstance(percent, int), "parameters are bound before compilation"
         different, codes = np.unique(sortable(values, type_), return_inverse=True)
         out = np.empty(len(windows.lows), np.int64)
-        kernels.find_rank(codes, len(different), percent, windows.lows, windows.highs, out)
+        kernels.find_rank(codes, len(different), history.percent, windows.lows, windows.highs, out)
         chosen = different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)
         return as_floats(sortable(chosen, type_), type_).view(np.int64)

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.engine import sketches
 from cep.engine.calendar import opens_ms
 from cep.engine.history_rows import HistoryRows, block_of
@@ -156,11 +157,9 @@ def values_of(history: HistoryColumn, found: Woven) -> tuple[Int64, np.ndarray]:
     at = np.empty(len(found.lows), np.int64)
     if history.is_hashed:
         return _different(found), np.zeros(len(at), np.uint8)
-    percent = 50 if expr.percent is None else getattr(expr.percent, "value", None)
-    assert isinstance(percent, int), "parameters are bound before compilation"
     least = int(rows.code.min(initial=0))
     count = int(rows.code.max(initial=0)) - least + 1  # of the buckets between: an octave has 50
-    kernels.find_weighted_rank(rows.code - least, rows.weight, count, percent, found.lows, found.highs, at)
+    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, found.lows, found.highs, at)
     return sketches.middles(at + least, expr.argument.type).view(np.int64), (at < 0).astype(np.uint8)
 
 
@@ -172,7 +171,7 @@ def _different(found: Woven) -> Int64:
     order = np.argsort(different)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    kernels.count_different(rank[codes], len(order), sketches.hashes_max(), found.lows, found.highs, counts, at)
+    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, found.lows, found.highs, counts, at)
     chosen = different[order][np.maximum(at, 0)] if len(order) else at
     return sketches.estimated(counts, chosen)
 
@@ -283,7 +282,7 @@ def _least(rows: PaneRows) -> PaneRows:
     rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
     panes, pane = np.unique(rows.pane_ms, return_inverse=True)
     kept = np.ones(len(rows), np.uint8)
-    most = sketches.hashes_max() + 1  # one more tells whether there are more
+    most = DISTINCT_HASHES_MAX + 1  # one more tells whether there are more
     kernels.keep_least(rows.key, pane, len(panes), most, kept)
     return rows.take(kept.astype(bool))
 

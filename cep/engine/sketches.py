@@ -77,11 +77,6 @@ def hashes(values: Int64, type_: Type, texts: pa.Array) -> Int64:
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
 
 
-def hashes_max() -> int:
-    """How many different hashes a window is told from."""
-    return DISTINCT_HASHES_MAX
-
-
 def estimated(counts: Int64, hash_at: Int64) -> Int64:
     """How many different values windows have.
 

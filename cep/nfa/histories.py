@@ -110,6 +110,13 @@ class HistoryColumn:
         return self.tally or (self.identity if self.is_sparse else "")
 
     @property
+    def percent(self) -> int:
+        """Of a percentile, 50 for a median."""
+        found = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
+        assert isinstance(found, int), "parameters are bound before compilation"
+        return found
+
+    @property
     def span_ms(self) -> int:
         """How long after an event it may be asked for at most."""
         return span_ms(self.expr)

@@ -35,18 +35,10 @@ from pyspark.sql import SparkSession
 from cep.rulebook.deploy import deploy
 from cep.runners.job import Job
 from cep.runners.spark.group_parts import PAGES
-from cep.runners.spark.live import (
-    JAVA_OPTIONS,
-    SPARK_SETTINGS,
-    FolderSource,
-    LiveSettings,
-    Source,
-    TopicSource,
-    serve,
-    start_live,
-)
+from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.session import create_session
+from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import stored_part
 from cep.runners.warm import warm_up
 from cep.sinks.letters import LetterFiles

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import pyspark
 from pyspark.errors import AnalysisException
@@ -24,8 +23,9 @@ from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
 from cep.runners.job import Job
 from cep.runners.spark.packed import PACKED_SCHEMA, packer
+from cep.runners.spark.sources import TopicSource
 from cep.sources.offsets import is_time
-from cep.sources.registry.kafka import RecordFormat, decode
+from cep.sources.registry.kafka import decode
 
 FORMAT = "kafka"
 _ARTIFACT = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -46,27 +46,21 @@ _KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectorTopic:
-    """What to read: `starting` as settings say places, `settings` librdkafka's, `form` how values are written."""
-
-    servers: str
-    topic: str
-    starting: str
-    settings: tuple[tuple[str, str], ...] = field(repr=False)
-    form: RecordFormat
-
-
 def package() -> str:
     """The connector for the Spark that is installed, as `spark.jars.packages` names it."""
     return f"{_ARTIFACT}:{pyspark.__version__}"
 
 
-def packed_topic(spark: SparkSession, source: ConnectorTopic, job: Job) -> DataFrame:
+def packed_topic(spark: SparkSession, source: TopicSource, job: Job) -> DataFrame:
     """The stream of a topic's records as packed rows of a job.
 
-    Raises: UsageError if the connector is not there, or has no counterpart for a setting.
+    Raises: UsageError if the connector is not there, has no counterpart for a setting, or is asked for what it cannot
+    keep to.
     """
+    asked = {"max_records": source.records_per_trigger, "max_bytes": source.bytes_per_trigger, "ending": source.ending}
+    for name, value in asked.items():
+        if value is not None:
+            raise UsageError(f'connector = "spark" knows no {name}; leave it out, or read with connector = "client"')
     reader = (
         spark.readStream.format(FORMAT)
         .option("kafka.bootstrap.servers", source.servers)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,7 +47,7 @@ from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
-from cep.runners.spark.connector import ConnectorTopic, packed_topic
+from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
@@ -56,8 +56,8 @@ from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.progress import measures
 from cep.runners.spark.rescale import partitions_next
+from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource
 from cep.sources.offsets import is_time
-from cep.sources.registry.kafka import RecordFormat
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {
@@ -75,44 +75,6 @@ _JSON_FILES = "*.{jsonl,ndjson,json}"
 _OFFSET_BITS = 48  # of a control record's place: partition, then offset
 _POLL_S = 1
 _DECIMAL_DIGITS = 38  # the most that Spark has
-
-
-CLIENT, JVM = "client", "spark"
-_JSON = RecordFormat()
-
-
-@dataclass(frozen=True, slots=True)
-class FolderSource:
-    """Files that appear in a folder: Parquet, or JSON lines. They are read in the order of their times.
-
-    A file must appear whole: write it under a name that begins with a dot and rename it. `read` are the names of files
-    that another job has read before.
-    """
-
-    directory: Path
-    files_per_trigger: int | None = None
-    read: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSource:
-    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them.
-
-    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py).
-    """
-
-    servers: str
-    topic: str
-    records_per_trigger: int | None = None
-    starting: str = "earliest"
-    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    form: RecordFormat = _JSON
-    bytes_per_trigger: int | None = None
-    ending: str | None = None
-    connector: str = CLIENT
-
-
-Source = FolderSource | TopicSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +184,7 @@ def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
 def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
     """The events, packed. Those of a topic are packed where they are read."""
     if isinstance(source, TopicSource) and source.connector == JVM:
-        return packed_topic(spark, _for_connector(source), job)
+        return packed_topic(spark, source, job)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
         form = source.form
@@ -233,19 +195,6 @@ def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) ->
         return reader.load()
     events, column = _folder_stream(spark, source)
     return events.mapInArrow(packer(job, column), PACKED_SCHEMA)
-
-
-def _for_connector(source: TopicSource) -> ConnectorTopic:
-    """Raises: UsageError for what Spark's connector cannot keep to."""
-    asked = {
-        "max_records": source.records_per_trigger,
-        "max_bytes": source.bytes_per_trigger,
-        "ending": source.ending,
-    }
-    for name, value in asked.items():
-        if value is not None:
-            raise UsageError(f'connector = "spark" knows no {name}; leave it out, or read with connector = "client"')
-    return ConnectorTopic(source.servers, source.topic, source.starting, source.settings, source.form)
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:

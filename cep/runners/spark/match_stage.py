@@ -69,7 +69,6 @@ from cep.state.pages import decode_page, encode_page
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
 _PROGRESS_VALUES = 9
-_VALUES_WITHOUT_DIGESTS = 8  # of a build that read every page from the store
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
@@ -100,8 +99,6 @@ class Progress:
     @staticmethod
     def from_bytes(data: bytes) -> Progress:
         values = orjson.loads(data)
-        if len(values) == _VALUES_WITHOUT_DIGESTS:
-            values.append({})
         if len(values) != _PROGRESS_VALUES:
             raise StateFormatError(
                 "the checkpoint is of a build that kept other things of a key group; "

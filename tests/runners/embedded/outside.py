@@ -19,33 +19,43 @@ class Crash(BaseException):
 
 
 @dataclass
-class Lines:
-    """A source that can be sent back, of two lanes; how much it gives at once is drawn from a seed."""
+class TwoLanes:
+    """Lines as they come from a source of two lanes; how much it gives at once is its own."""
 
     lines: list[bytes]
-    random: np.random.Generator
-    at: int = 0
-    ended: bool = False
+    at: int = field(default=0, init=False)
+    ended: bool = field(default=False, init=False)
 
-    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        end = min(len(self.lines), self.at + int(self.random.integers(0, 400)))
+    def give(self, count: int) -> list[Chunk]:
+        """The next lines, so many at most."""
+        end = min(len(self.lines), self.at + count)
         given = self.lines[self.at : end]
         self.ended = end == len(self.lines)
         self.at = end
         lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
         return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
 
-    def positions(self) -> Positions:
-        return {"all": self.at}
-
-    def seek(self, positions: Mapping[str, int]) -> None:
-        self.at = positions["all"]
-
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(("a", "b"), self.at < len(self.lines))
 
     def close(self) -> None:
         pass
+
+
+@dataclass
+class Lines(TwoLanes):
+    """A source that can be sent back; how much it gives at once is drawn from a seed."""
+
+    random: np.random.Generator
+
+    def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
+        return self.give(int(self.random.integers(0, 400)))
+
+    def positions(self) -> Positions:
+        return {"all": self.at}
+
+    def seek(self, positions: Mapping[str, int]) -> None:
+        self.at = positions["all"]
 
 
 @dataclass

@@ -33,7 +33,7 @@ from cep.state.checkpoints import checkpoint_numbers, read_manifest
 from cep.state.manifest import FOLDER, fetch
 from cep.state.target import Target
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
-from tests.runners.embedded.outside import Crash
+from tests.runners.embedded.outside import Crash, TwoLanes
 from tests.runners.spark.live_cases import END, disordered, rules
 from tests.small_disk import SmallDisk, small_disk
 
@@ -56,25 +56,17 @@ FAULTS = (*MEMORY_FAULTS, "torn log", "lost", "damaged")
 
 
 @dataclass
-class Replayable:
-    """A source of two lanes. Sent back, it may go further than it was asked to; its positions count by how much."""
+class Replayable(TwoLanes):
+    """Sent back, it may go further than it was asked to; its positions count by how much."""
 
-    lines: list[bytes]
     chance: Random
     further: int = 0
     before_poll: Callable[[], None] = lambda: None
-    at: int = 0
     again: int = 0
-    ended: bool = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         self.before_poll()
-        end = min(len(self.lines), self.at + self.chance.randrange(POLL_MAX))
-        given = self.lines[self.at : end]
-        self.ended = end == len(self.lines)
-        self.at = end
-        lanes = {lane: given[number::2] for number, lane in enumerate(("a", "b"))}
-        return [Chunk(lane, pa.array(own, pa.large_binary())) for lane, own in lanes.items() if own]
+        return self.give(self.chance.randrange(POLL_MAX))
 
     def positions(self) -> Positions:
         return {"all": self.at, "again": self.again}
@@ -82,12 +74,6 @@ class Replayable:
     def seek(self, positions: Mapping[str, int]) -> None:
         self.at = max(0, positions["all"] - self.further)
         self.again = positions["again"] + positions["all"] - self.at
-
-    def behind(self) -> dict[str, bool]:
-        return dict.fromkeys(("a", "b"), self.at < len(self.lines))
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass

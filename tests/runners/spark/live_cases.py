@@ -22,9 +22,10 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job
 from cep.runners.output import Replayed
-from cep.runners.spark.live import FolderSource, LiveSettings, serve, start_live
+from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
+from cep.runners.spark.sources import FolderSource
 from cep.sinks.json_form import json_lines as alert_lines
 from cep.sinks.letters import LetterFiles
 from demo.stream import StreamSize, build, json_lines

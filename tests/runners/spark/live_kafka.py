@@ -17,8 +17,9 @@ from pyspark.sql import SparkSession
 
 from cep.model.rule import utc_text
 from cep.runners.job import Job
-from cep.runners.spark.live import FolderSource, LiveSettings, TopicSource, serve, start_live
+from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.sources import FolderSource, TopicSource
 from cep.sinks.letters import LetterFiles
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file

@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
 from cep.runners.spark.connector import java_settings
-from cep.runners.spark.live import JVM, LiveSettings, TopicSource, start_live
+from cep.runners.spark.live import LiveSettings, start_live
 from cep.runners.spark.live_output import LiveOutput
+from cep.runners.spark.sources import JVM, TopicSource
 from cep.sinks.files import read_alerts
 from cep.sinks.letters import LetterFiles
 from tests.real_kafka import KafkaCluster, NoBrokerError, fetched

@@ -29,9 +29,10 @@ from cep.rulebook.meaning import content_hash
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.control_topic import read_status
 from cep.runners.output import Replayed
-from cep.runners.spark.live import LiveSettings, TopicSource, serve, start_live
+from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
+from cep.runners.spark.sources import TopicSource
 from cep.sinks.kafka import KafkaLetters, KafkaTarget
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import make_job, payments, rows, rules, split, time_ms

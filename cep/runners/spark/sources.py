@@ -1,0 +1,48 @@
+"""What a live job on Spark reads: a folder, or a topic and who reads it.
+
+Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_connector.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cep.sources.registry.kafka import RecordFormat
+
+CLIENT, JVM = "client", "spark"
+_JSON = RecordFormat()
+
+
+@dataclass(frozen=True, slots=True)
+class FolderSource:
+    """Files that appear in a folder: Parquet, or JSON lines. They are read in the order of their times.
+
+    A file must appear whole: write it under a name that begins with a dot and rename it. `read` are the names of files
+    that another job has read before.
+    """
+
+    directory: Path
+    files_per_trigger: int | None = None
+    read: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSource:
+    """A Kafka topic. `settings` are librdkafka's. `starting` and `ending` are places as settings say them.
+
+    `connector` is what reads it: CLIENT (kafka.py) or JVM (connector.py).
+    """
+
+    servers: str
+    topic: str
+    records_per_trigger: int | None = None
+    starting: str = "earliest"
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    form: RecordFormat = _JSON
+    bytes_per_trigger: int | None = None
+    ending: str | None = None
+    connector: str = CLIENT
+
+
+Source = FolderSource | TopicSource
