@@ -52,6 +52,7 @@ def test_past_the_limit_a_window_is_told_from_its_least_hashes_in_any_split(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cep.engine.sketches.DISTINCT_HASHES_MAX", 4)
+    monkeypatch.setattr("cep.engine.panes.DISTINCT_HASHES_MAX", 4)
     random, time_ms = Random(seed), START_MS
     events: dict[str, list[Event]] = {"x": [], "y": []}
     for order in range(120):
