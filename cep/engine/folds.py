@@ -79,10 +79,10 @@ def extreme_in(history: HistoryColumn, found: Woven) -> Int64:
 
 
 def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
-    if history.tally:
-        return np.zeros(len(values), np.int64)
     if history.is_float_sum:
         return values
+    if history.tally:
+        return np.zeros(len(values), np.int64)
     if history.is_extreme:
         ordered = sortable(values, _type(history))
         return ordered if history.expr.fn == "min" else ~ordered

@@ -1,6 +1,6 @@
 """Asked: the rows of a history table → the value of each history at each new event.
 
-    count, sum, avg, stddev     tallies that are carried (tallies.py, sub_tallies.py); of floats: of their windows
+    count, sum, avg, stddev     tallies that are carried (tallies.py, float_tallies.py, sub_tallies.py)
     min, max, distinct          two pointers over what is pinned (kernels/histories.py)
     median, percentile          two pointers over their windows
     approx_distinct, …          panes (panes.py)
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
+from cep.engine.float_tallies import float_tallies_of, float_windows
 from cep.engine.folds import extreme_in, float_sums_in, folded, members_of, tallies_in
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import PageFacts, Segment
@@ -171,19 +172,34 @@ class Asked:
     def _is_tallied(self, history: HistoryColumn) -> bool:
         return bool(history.tally) and self.is_carried(history)
 
-    def tally_after(self, history: HistoryColumn, clock_ms: int) -> Int64:
-        """The history's tally after the call, by segment."""
-        return at_clock(self._tally(history), self._moves(history, clock_ms))
+    def tally_after(self, history: HistoryColumn, clock_ms: int) -> tuple[Int64, bool]:
+        """The history's tally after the call, by segment; and whether it can be carried so."""
+        tally, moves = self._tally(history), self._moves(history, clock_ms)
+        return float_tallies_of(tally, moves) if history.has_float_tally else (at_clock(tally, moves), True)
 
-    def sub_tally_after(self, history: HistoryColumn, clock_ms: int) -> SubTallies:
+    def sub_tally_after(self, history: HistoryColumn, clock_ms: int) -> tuple[SubTallies, bool]:
         """The same by sub-keys."""
-        sums, (before, segments) = self.tally_after(history, clock_ms), self._entries(history)
-        return entries_after(before, segments, sums, self.table, history.by, history.expr.by)
+        (sums, fits), (before, segments) = self.tally_after(history, clock_ms), self._entries(history)
+        return entries_after(before, segments, sums, self.table, history.by, history.expr.by), fits
 
     def _tallied(self, history: HistoryColumn, windows: Members) -> Int64:
         """What is in the window of each new event, in the order of the windows."""
         segment = windows.segment[self.table.new_rows][windows.at]
         return at_events(self._tally(history), self._moves(history, None), segment, windows.lows, windows.highs)
+
+    def _of_float_tally(self, history: HistoryColumn, windows: Members) -> tuple[Int64, UInt8]:
+        """Slots and null flags from sums of floats that are carried, in the order of the windows."""
+        fn, segment = history.expr.fn, windows.segment[self.table.new_rows][windows.at]
+        moves = self._moves(history, None)
+        counts, found = float_windows(self._tally(history), moves, segment, windows.lows, windows.highs)
+        empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
+        match fn:
+            case "count":
+                return counts, never
+            case "stddev":
+                return found.view(np.int64), empty
+            case _:
+                return self._sum(fn, found, counts, never if fn == "sum" else empty)
 
     def _tally(self, history: HistoryColumn) -> Int64:
         """By segment what is carried from the call before."""
@@ -286,6 +302,8 @@ class Asked:
         expr = history.expr
         if history.is_approximate:
             return values_of(history, self._woven(history))
+        if history.has_float_tally and self._is_tallied(history):
+            return self._of_float_tally(history, windows)
         lows, highs = windows.lows, windows.highs
         found = self._tallied(history, windows) if self._is_tallied(history) else None
         counts = highs - lows if found is None else found[:, 0]

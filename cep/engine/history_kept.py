@@ -63,10 +63,14 @@ def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float
     by_key, by_sub_key, crowded = {}, {}, set()
     for name, history in {h.tally: h for h in plan.histories if h.tally and asked.is_carried(h)}.items():
         if not history.by:
-            by_key[name] = asked.tally_after(history, clock_ms)
+            tally, fits = asked.tally_after(history, clock_ms)
+            if fits:
+                by_key[name] = tally
+            else:
+                crowded.add(name)
             continue
-        entries = asked.sub_tally_after(history, clock_ms)
-        if len(entries) > _most(len(np.unique(entries.key)), per_key):
+        entries, fits = asked.sub_tally_after(history, clock_ms)
+        if not fits or len(entries) > _most(len(np.unique(entries.key)), per_key):
             crowded.add(name)
         else:
             by_sub_key[name] = entries

@@ -19,6 +19,7 @@ from cep.kernels.jit import bare
 
 CHUNKS = 70  # 2046 binary places and the carries of 2^31 additions
 _MASK = np.int64(0xFFFFFFFF)
+_SPLIT = 134217729.0  # 2^27 + 1
 
 
 @bare
@@ -98,3 +99,49 @@ def _nearest(acc: Any, top: Any) -> Any:
         whole += np.int64(1)
     exponent = 32 * top + length - 32 - 1074 + 32 - 53
     return math.ldexp(np.float64(whole), exponent)
+
+
+@bare
+def _error_of_square(x: Any, square: Any) -> Any:
+    """x² − square, exactly (Dekker, "A floating-point technique for extending the available precision", 1971)."""
+    wide = _SPLIT * x
+    head = wide - (wide - x)
+    tail = x - head
+    return ((head * head - square) + 2.0 * head * tail) + tail * tail
+
+
+@bare
+def accumulate_square(acc: Any, value: Any, word: Any, words: Any, sign: Any) -> None:
+    """Add `sign` times the square of a finite float64, exactly; `word` float64[1] and `words` int64[1] are the same
+    memory."""
+    word[0] = value * value
+    square = word[0]
+    accumulate(acc, words[0], sign)
+    word[0] = _error_of_square(value, square)
+    accumulate(acc, words[0], sign)
+
+
+@bare
+def as_two(acc: Any, pair: Any, word: Any, words: Any) -> None:
+    """The sum as two doubles, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
+    pair[0] = rounded(acc)
+    word[0] = pair[0]
+    accumulate(acc, words[0], -1)
+    pair[1] = rounded(acc)
+    accumulate(acc, words[0], 1)
+
+
+@bare
+def spread_of(count: Any, sums: Any, squares: Any) -> Any:
+    """The number n · Σx² − (Σx)², with the sums given as two doubles each."""
+    n = np.float64(count)
+    left = n * squares[0]
+    wide = _SPLIT * n
+    n_head = wide - (wide - n)
+    wide = _SPLIT * squares[0]
+    s_head = wide - (wide - squares[0])
+    n_tail, s_tail = n - n_head, squares[0] - s_head
+    left_rest = ((n_head * s_head - left) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
+    right = sums[0] * sums[0]
+    right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
+    return (left - right) + (left_rest - right_rest)

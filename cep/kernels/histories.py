@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from cep.kernels.exact import CHUNKS, accumulate, rounded
+from cep.kernels.exact import CHUNKS, accumulate, accumulate_square, as_two, rounded, spread_of
 from cep.kernels.jit import bare, kernel
 from cep.kernels.tree import add, find, new_tree
-
-_SPLIT = 134217729.0  # 2^27 + 1
 
 
 @bare
@@ -119,41 +117,6 @@ def sum_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
         out[q] = rounded(acc)
 
 
-@bare
-def _error_of_square(x: Any, square: Any) -> Any:
-    """x² − square, exactly (Dekker, "A floating-point technique for extending the available precision", 1971)."""
-    wide = _SPLIT * x
-    head = wide - (wide - x)
-    tail = x - head
-    return ((head * head - square) + 2.0 * head * tail) + tail * tail
-
-
-@bare
-def _two(acc: Any, pair: Any, word: Any, words: Any) -> None:
-    """The sum as two doubles, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
-    pair[0] = rounded(acc)
-    word[0] = pair[0]
-    accumulate(acc, words[0], -1)
-    pair[1] = rounded(acc)
-    accumulate(acc, words[0], 1)
-
-
-@bare
-def _spread(count: Any, sums: Any, squares: Any) -> Any:
-    """The number n · Σx² − (Σx)², with the sums given as two doubles each."""
-    n = np.float64(count)
-    left = n * squares[0]
-    wide = _SPLIT * n
-    n_head = wide - (wide - n)
-    wide = _SPLIT * squares[0]
-    s_head = wide - (wide - squares[0])
-    n_tail, s_tail = n - n_head, squares[0] - s_head
-    left_rest = ((n_head * s_head - left) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
-    right = sums[0] * sums[0]
-    right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
-    return (left - right) + (left_rest - right_rest)
-
-
 @kernel
 def spread_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
     """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
@@ -172,16 +135,12 @@ def spread_floats(values: Any, lows: Any, highs: Any, out: Any) -> None:
             sign = 1 if high < highs[q] else -1
             at = high if sign > 0 else low
             accumulate(sums, values[at], sign)
-            word[0] = floats[at] * floats[at]
-            square = word[0]
-            accumulate(squares, words[0], sign)
-            word[0] = _error_of_square(floats[at], square)
-            accumulate(squares, words[0], sign)
+            accumulate_square(squares, floats[at], word, words, sign)
             high, low = (high + 1, low) if sign > 0 else (high, low + 1)
-        _two(sums, pair, word, words)
-        _two(squares, pair_squares, word, words)
+        as_two(sums, pair, word, words)
+        as_two(squares, pair_squares, word, words)
         count = highs[q] - lows[q]
-        out[q] = np.sqrt(max(_spread(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
+        out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
 
 
 @kernel

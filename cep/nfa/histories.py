@@ -25,7 +25,7 @@ from cep.nfa.code import Constants, VectorCode, VectorProgram
 from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
 
-SQUARES = "+squares"
+SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class HistoryColumn:
     `event_type` is the code of its event type, -1 for any.
 
     `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
-    same tally (engine/tallies.py), "" for those that are from none. One of spreads ends in `SQUARES`.
+    same tally (engine/tallies.py), "" for those that are from none. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES`
+    where a tally has more than counts and whole sums.
     `panes` is the same for those of the same panes (engine/panes.py), 0 for those of none.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
@@ -70,8 +71,12 @@ class HistoryColumn:
     @property
     def is_float_sum(self) -> bool:
         """Whether its panes have sums of floats."""
-        argument = self.expr.argument
-        return self.expr.fn in ("sum", "avg") and argument is not None and argument.type.is_float
+        return self.expr.fn in ("sum", "avg") and _is_of_floats(self.expr)
+
+    @property
+    def has_float_tally(self) -> bool:
+        """Whether its tally has sums of floats."""
+        return bool(self.tally) and _is_of_floats(self.expr)
 
     @property
     def is_foldable(self) -> bool:
@@ -295,14 +300,18 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
 
 
 def _tally(expr: History) -> str:
-    """What is carried for it: how many events, and of whole numbers their sum, and that of their squares."""
+    """What is carried for it: how many events, their sum, and for spreads that of their squares."""
     if expr.fn not in ("count", "sum", "avg", "stddev") or expr.window is None:
-        return ""
-    if expr.argument is not None and expr.argument.type.is_float:
         return ""
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
     alike = replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False))
+    if _is_of_floats(expr):
+        return _digest(alike) + (FLOAT_SQUARES if expr.fn == "stddev" else FLOATS)
     return _digest(alike) + SQUARES * (expr.fn == "stddev")
+
+
+def _is_of_floats(expr: History) -> bool:
+    return expr.argument is not None and expr.argument.type.is_float
 
 
 def is_approximate(expr: History) -> bool:
@@ -314,7 +323,9 @@ def is_foldable(expr: History) -> bool:
     """Whether it can be worked out from panes where there are more events than the limit (engine/folds.py)."""
     if expr.window is None or expr.window.calendar is not None or expr.by:
         return False
-    return expr.fn in ("sum", "avg", "min", "max", "distinct", "median", "percentile") or bool(_tally(expr))
+    if expr.fn in ("count", "stddev"):
+        return not _is_of_floats(expr)
+    return expr.fn in ("sum", "avg", "min", "max", "distinct", "median", "percentile")
 
 
 def _panes(expr: History) -> int:

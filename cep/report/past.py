@@ -14,6 +14,7 @@ import numpy as np
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.route import KeyDomain
+from cep.engine.float_tallies import float_values
 from cep.engine.history_rows import Block, HistoryRows
 from cep.engine.history_state import Histories, Kept
 from cep.engine.tallies import spreads, whole_sums
@@ -153,6 +154,9 @@ def _value(history: HistoryColumn, tally: np.ndarray) -> int | float:
     count = int(tally[0, 0])
     if history.expr.fn == "count" or history.expr.argument is None:
         return count
+    if history.has_float_tally:
+        found = float(float_values(tally)[0])
+        return found / count if history.expr.fn == "avg" and count else found
     scale: int = 10**history.expr.argument.type.scale
     if history.expr.fn == "stddev":
         return float(spreads(tally)[0]) / scale

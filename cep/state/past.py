@@ -30,6 +30,7 @@ from cep.engine.tallies import tally_width
 from cep.state.sheets import decode_sheet, encode_sheet
 
 PAST_FORMAT = 2
+HEAD_FORMAT = 3  # heads of format 2 had no tallies of floats; what was not carried is begun anew from the kept events
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
 _IDENTITIES = ("identities", "carried", "crowded")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
@@ -79,12 +80,12 @@ def encode_head(histories: Histories) -> bytes:
     about |= {name: sorted(getattr(facts, name)) for name in _IDENTITIES}
     about["panes"] = sorted(facts.panes)
     about["sub_tallies"] = {name: len(entries.by) for name, entries in histories.sub_tallies.items()}
-    return encode_sheet(_HEAD, {"format": PAST_FORMAT, **about}, columns)
+    return encode_sheet(_HEAD, {"format": HEAD_FORMAT, **about}, columns)
 
 
 def decode_head(data: bytes, load: Load) -> Histories:
     """The histories of a head; `load` reads a segment. Raises: as decode_sheet."""
-    about, columns = decode_sheet(_HEAD, PAST_FORMAT, data)
+    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data, older=(PAST_FORMAT,))
     lists = {name: columns[name].to_pylist() for name in columns if name.startswith(("segment_", "span_"))}
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -38,14 +38,17 @@ def _row(column: pa.Array) -> pa.Array:
     return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
 
 
-def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """What `encode_sheet` was given; arrays point into `data`, if it is not compressed.
+def decode_sheet(
+    kind: str, format_: int, data: bytes, *, older: Collection[int] = ()
+) -> tuple[dict[str, Any], dict[str, pa.Array]]:
+    """What `encode_sheet` was given; arrays point into `data`, if it is not compressed. `older` formats are
+    read too.
 
     Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
     """
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
-    if about.get("format") != format_:
+    if about.get("format") not in (format_, *older):
         raise StateFormatError(
             f"a {kind} has format {about.get('format')}, this build reads {format_}; "
             "start from an empty checkpoint directory, or with the build that wrote it"

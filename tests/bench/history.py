@@ -41,7 +41,8 @@ from cep.state.past import HeldBlocks, Load, decode_head, decode_segment, digest
 from tests.bench.peer_data import ULB, median_seconds, show
 
 EVENTS = """
-event payment { tx_id id  event_time time  customer_id string  terminal_id string  region string  amount decimal(2) }
+event payment { tx_id id  event_time time  customer_id string  terminal_id string  region string  amount decimal(2)
+                weight float }
 """
 WINDOWS = {"1 min": 60, "1 h": 3_600, "1 d": 86_400, "7 d": 604_800, "90 d": 7_776_000}
 _OURS = ("count(payment over {})", "sum(payment.amount over {})", "avg(payment.amount over {})",
@@ -52,11 +53,14 @@ _LIVE = {
     "count, sum, avg": _OURS[:3],
     "min, max": ("min(payment.amount over {})", "max(payment.amount over {})"),
     "stddev": ("stddev(payment.amount over {})",),
+    "sum, avg of floats": ("sum(payment.weight over {})", "avg(payment.weight over {})"),
+    "stddev of floats": ("stddev(payment.weight over {})",),
     "distinct of 10": ("distinct(payment.region over {})",),
     "count, sum by 10": ("count(payment over {} by region)", "sum(payment.amount over {} by region)"),
     "distinct of many": ("distinct(payment.terminal_id over {})",),
     "count, sum by many": ("count(payment over {} by terminal_id)", "sum(payment.amount over {} by terminal_id)"),
     "median": ("median(payment.amount over {})",),
+    "first": ("first(payment over {}).amount",),
 }
 _AT_ONCE = 65_536  # events of one call, as in replay
 _OF_MICRO_BATCH, _GROUPS, _BYTES_HELD = 10_000, 8, 64 << 20
@@ -75,14 +79,16 @@ def program_of(windows: Sequence[str] | None, written: Sequence[str] = _OURS) ->
 
 
 def read(count: int) -> EventBatch:
-    """The first events, in their order, by customer. The region, one of ten, is the last digit of the terminal."""
+    """The first events, in their order, by customer. The region, one of ten, is the last digit of the terminal;
+    the weight is a float."""
     table = pq.read_table(ULB, columns=["tx_id", "event_time", "customer_id", "terminal_id", "amount"]).slice(0, count)
     ids, customers = (table[name].cast(TEXT).combine_chunks() for name in ("tx_id", "customer_id"))
     amounts = pc.round(pc.multiply(table["amount"], 100.0)).cast(pa.int64()).combine_chunks()
     times = np.asarray(table["event_time"].cast(pa.timestamp("ms", "UTC")).cast(pa.int64()))
     region = pc.binary_join_element_wise("r", pc.utf8_slice_codeunits(table["terminal_id"].cast(pa.string()), -1), "")
     fields = {"tx_id": ids, "customer_id": customers, "amount": amounts, "region": region.cast(TEXT).combine_chunks(),
-              "terminal_id": table["terminal_id"].cast(TEXT).combine_chunks()}  # fmt: skip
+              "terminal_id": table["terminal_id"].cast(TEXT).combine_chunks(),
+              "weight": pc.divide(amounts.cast(pa.float64()), 7.0)}  # fmt: skip
     return EventBatch(customers, ids, np.zeros(len(ids), np.int16), times, fields)
 
 

@@ -9,6 +9,7 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.engine.history_rows import Block
 from cep.engine.history_state import Histories, Kept, PageFacts, segment_of
 from cep.state.past import (
+    HEAD_FORMAT,
     PAST_FORMAT,
     HeldBlocks,
     decode_head,
@@ -59,8 +60,8 @@ def test_a_head_of_when_less_was_carried_says_what_it_carries() -> None:
     pinned, _ = random_block(np.random.default_rng(2), 0, 20)
     tally = np.arange(3 * len(pinned.keys), dtype=np.int64).reshape(-1, 3)
     page = Histories(pinned.keys, pinned.rows, facts=PageFacts(7, frozenset({"a", "b"})), tallies={"a": tally})
-    about, columns = decode_sheet("page of histories", PAST_FORMAT, encode_head(page))
-    old = {name: about[name] for name in ("format", "clock", "identities", "loose")}
+    about, columns = decode_sheet("page of histories", HEAD_FORMAT, encode_head(page))
+    old = {"format": 2} | {name: about[name] for name in ("clock", "identities", "loose")}
     columns = {name: column for name, column in columns.items() if name != "segment_panes"}
     again = decode_head(encode_sheet("page of histories", old, columns), no_load)
     assert again.facts == PageFacts(7, frozenset({"a", "b"}), frozenset({"a"}))
@@ -81,8 +82,8 @@ def test_what_is_held_is_bounded() -> None:
 
 
 def test_another_format_is_refused_by_name() -> None:
-    foreign = encode_sheet("page of histories", {"format": PAST_FORMAT + 1}, {})
-    with pytest.raises(StateFormatError, match=f"a page of histories has format {PAST_FORMAT + 1}, this build reads"):
+    foreign = encode_sheet("page of histories", {"format": HEAD_FORMAT + 1}, {})
+    with pytest.raises(StateFormatError, match=f"a page of histories has format {HEAD_FORMAT + 1}, this build reads"):
         decode_head(foreign, no_load)
     segment = encode_sheet("segment of a history", {"format": PAST_FORMAT + 1}, {})
     with pytest.raises(StateFormatError, match="a segment of a history has format"):

@@ -1,0 +1,78 @@
+"""Tallies of floats: exact sums over windows, carried from call to call (kernels/carried.py); each is rounded once.
+
+Tested by: tests/engine/test_float_tallies.py, tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.engine.tallies import Moves
+from cep.kernels.carried import FLOATS_AT, SQUARES_AT, float_tallies_after, float_tallies_at
+from cep.kernels.layout import Int64
+
+# ∞, −∞ and what is no number are counted in 21 bits each of one number: no history counts as many events.
+_SPECIAL_BITS = 21
+_SPECIALS = (np.inf, -np.inf, np.nan)
+
+
+def float_windows(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> tuple[Int64, np.ndarray]:
+    """(int64[Q] how many events, float64[Q] their sum, or the population standard deviation if the tally has squares)
+    of the window of each new event, of segments int64[Q] and members lows <= i < highs."""
+    starts = np.searchsorted(moves.segment, segment)
+    values, specials = _parted(moves.values)
+    found = tally[segment, :FLOATS_AT]
+    entered, left = (_running(weight, specials) for weight in (moves.enters, moves.leaves))
+    found += entered[highs] - entered[starts] - left[lows] + left[starts]
+    out = found[:, 0].astype(np.float64)
+    float_tallies_at(tally, moves.segment, values, moves.enters, moves.leaves, segment, lows, highs, out)
+    return found[:, 0], _with_specials(out, found[:, 1], is_spread=tally.shape[1] > SQUARES_AT)
+
+
+def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
+    """The tally after the call, and whether its floats can say every sum; if not it is not to be used."""
+    found = tally.copy()
+    values, specials = _parted(moves.values)
+    change = moves.enters - moves.gone
+    np.add.at(found[:, :FLOATS_AT], moves.segment, _weighted(change, specials))
+    return found, bool(float_tallies_after(found, moves.segment, values, change))
+
+
+def float_values(tally: Int64) -> np.ndarray:
+    """float64[S]: the sum, or the spread, that each tally has."""
+    nothing, at = np.zeros(0, np.int64), np.zeros(len(tally), np.int64)
+    moves = Moves(nothing, nothing, nothing, nothing, nothing)
+    return float_windows(tally, moves, np.arange(len(tally)), at, at)[1]
+
+
+def _parted(values: Int64) -> tuple[Int64, Int64]:
+    """The bits of finite floats, with zeros for the others; and by what those are counted."""
+    floats = values.view(np.float64)
+    is_finite = np.isfinite(floats)
+    specials = np.zeros(len(values), np.int64)
+    if is_finite.all():
+        return values, specials
+    for at, special in enumerate(_SPECIALS):
+        specials[np.isnan(floats) if np.isnan(special) else floats == special] = 1 << (_SPECIAL_BITS * at)
+    return np.where(is_finite, values, 0), specials
+
+
+def _with_specials(found: np.ndarray, counts: Int64, *, is_spread: bool) -> np.ndarray:
+    if not counts.any():
+        return found
+    if is_spread:
+        return np.where(counts != 0, np.nan, found)
+    for at, special in enumerate(_SPECIALS):
+        has = (counts >> (_SPECIAL_BITS * at)) & ((1 << _SPECIAL_BITS) - 1) != 0
+        with np.errstate(invalid="ignore"):
+            found = np.where(has, found + special, found)
+    return found
+
+
+def _weighted(weight: Int64, specials: Int64) -> Int64:
+    return np.stack([weight, weight * specials], axis=1)
+
+
+def _running(weight: Int64, specials: Int64) -> Int64:
+    rows = np.concatenate([np.zeros((1, FLOATS_AT), np.int64), _weighted(weight, specials)])
+    return np.cumsum(rows, axis=0)
