@@ -84,7 +84,8 @@ class JobSettings(_Section):
     )
     dedup: DurationMs = _setting(
         0,
-        "Event time for which event ids are remembered; one that comes again is ignored and counted. 0 s: never.",
+        "Event time for which event ids are remembered; one that comes again, late or not, is ignored and counted as a "
+        "duplicate. 0 s: never.",
         "--dedup",
         "TIME",
         '"0 s"',

@@ -1,9 +1,21 @@
 """Ids of events → which of them have been seen before.
 
-An event is known by the hash of its type and id. Hashes are kept in buckets of event time, so that a micro-batch reads
-and writes the few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
+An event is known by the hash of its type and id, in the bucket of its event time. So a micro-batch reads and writes the
+few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
 
     bucket = event time // width;  content = sorted uint64, little-endian;  width = window / 8
+
+What an event counts as, in every runner:
+
+    its bucket        its id in that bucket        it is
+    in the window     came before, late or not     a duplicate
+    in the window     is new                       late behind the watermark, else matched
+    older             nobody remembers             late, as often as it comes
+
+Which buckets the window has and which events are late, says the watermark that a micro-batch begins with. So where a
+stream is cut into micro-batches decides nothing for events never more than the lateness behind earlier ones of their
+partition, and for repeats never more than window and lateness behind. Of others only this is sure: what was matched is
+not matched again.
 
 Two ids of one key group and bucket whose 64 bits are equal would be taken for one: with a million ids in a bucket, once
 in thirty million such buckets.
@@ -26,6 +38,7 @@ from cep.runners.letters import first_seen
 
 _BUCKETS_PER_WINDOW = 8
 _TYPE_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, from the golden ratio: types differ in all bits
+_BUCKET_FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd too, and another one
 
 
 class SeenIds(Protocol):
@@ -44,22 +57,19 @@ class SeenIds(Protocol):
 def without_seen(
     job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, seen: SeenIds, output: StepOutput
 ) -> Mapping[int, Sequence[EventBatch]]:
-    """The events whose ids have not been seen, by the number of their domain; all, if the job does not look.
-
-    `watermark_ms` is the one that the micro-batch begins with: an event that is not late by it finds its bucket.
-    """
+    """The events that are no duplicates, late ones among them, by the number of their domain; all, if the job does
+    not look. `watermark_ms` is the one that the micro-batch begins with."""
     if job.dedup_ms == 0:
         return batches
     oldest = oldest_bucket(watermark_ms, job.dedup_ms)
     fresh: dict[int, Sequence[EventBatch]] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
-        hashes = event_hashes(batch)
-        is_new = first_of_each(hashes)
-        buckets = batch.time_ms // bucket_width(job.dedup_ms)
+        hashes, buckets = event_hashes(batch), time_buckets(batch, job.dedup_ms)
+        is_new = np.ones(len(batch), bool)
         for bucket in np.unique(buckets[buckets >= oldest]).tolist():
             here = buckets == bucket
-            is_new[here] &= ~are_known(hashes[here], seen.of(number, bucket))
+            is_new[here] = first_of_each(hashes[here]) & ~are_known(hashes[here], seen.of(number, bucket))
             added = here & is_new
             if added.any():
                 seen.add(number, bucket, hashes[added], batch.key.filter(pa.array(added)))
@@ -77,6 +87,12 @@ def event_hashes(batch: EventBatch) -> NDArray[np.uint64]:
     return hashes
 
 
+def time_buckets(batch: EventBatch, window_ms: int) -> NDArray[np.int64]:
+    """The bucket of each event's time: int64[N]."""
+    buckets: NDArray[np.int64] = batch.time_ms // bucket_width(window_ms)
+    return buckets
+
+
 def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     """True for the first of equal ones, in their order."""
     is_first = np.zeros(len(hashes), bool)
@@ -84,9 +100,10 @@ def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return is_first
 
 
-def without_repeats(batch: EventBatch) -> tuple[EventBatch, EventBatch]:
-    """(the first event of each type and id, the others)."""
-    is_first = first_of_each(event_hashes(batch))
+def without_repeats(batch: EventBatch, window_ms: int) -> tuple[EventBatch, EventBatch]:
+    """(the first event of each type and id in its bucket, the others): a history, in which nothing is late."""
+    buckets = time_buckets(batch, window_ms).astype(np.uint64)
+    is_first = first_of_each(event_hashes(batch) ^ (buckets * _BUCKET_FACTOR))
     return (batch.take(is_first), batch.take(~is_first)) if not is_first.all() else (batch, batch.take(~is_first))
 
 

@@ -6,7 +6,7 @@
 
 A history is complete when it is read, so its watermark is infinite: every window closes, nothing is late. Or it ends in
 a cut, from which a live job goes on (warm_start.py): then each task writes the keyed state of its key groups. Where the
-job looks for duplicates, an event id counts once, whenever it comes.
+job looks for duplicates, they are those of a stream in which nothing is late (duplicates.py).
 Tested by: tests/runners/spark/test_replay.py
 """
 
@@ -206,7 +206,7 @@ def _matcher(
         watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
         if job.dedup_ms > 0:
             for (number, _), held in shares.items():
-                held[:], repeated = _first_ones(held)
+                held[:], repeated = _first_ones(held, job.dedup_ms)
                 output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema)[level]
@@ -229,8 +229,8 @@ def _matcher(
     return match
 
 
-def _first_ones(held: list[EventBatch]) -> tuple[list[EventBatch], EventBatch]:
-    first, repeated = without_repeats(concat_batches(held))
+def _first_ones(held: list[EventBatch], window_ms: int) -> tuple[list[EventBatch], EventBatch]:
+    first, repeated = without_repeats(concat_batches(held), window_ms)
     return [first], repeated
 
 

@@ -111,4 +111,4 @@ def test_a_mix_of_everything_gives_what_replay_finds(
         orjson.loads(line) for path in (tmp_path / "letters").iterdir() for line in path.read_bytes().splitlines()
     ]
     late = {letter["event_id"] for letter in letters if letter["code"] == "late"}
-    assert len(late) == wrong["late_events"]
+    assert len(late) == wrong["late_ids"]

@@ -2,8 +2,9 @@
 
     python -m tests.runners.spark.crash_job STEP BATCH ARGUMENTS…
 
-STEP is a number of the protocol in cep/runners/spark/live_output.py; 0 kills nobody. It dies in micro-batch BATCH, or
-the first later one that comes to the step: without alerts there is no 3 and no 4.
+STEP is a number of the protocol in cep/runners/spark/live_output.py, or one and then milliseconds, as in 3+7: so much
+later, when the next step may be half done. 0 kills nobody. It dies in micro-batch BATCH, or the first later one that
+comes to the step: without alerts there is no 3 and no 4.
 Tested by: tests/runners/spark/test_live_crash.py
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -49,12 +51,14 @@ def after(owner: Any, name: str, act: Callable[..., None]) -> None:
     setattr(owner, name, wrapped)
 
 
-def arm(step: int, first_batch_id: int) -> None:
+def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
     """Set the place of death."""
     now = [-1]
 
     def die_in_time(*_: Any) -> None:
-        if now[0] >= first_batch_id:
+        if now[0] >= first_batch_id and delay_ms:
+            threading.Timer(delay_ms / 1_000, die).start()
+        elif now[0] >= first_batch_id:
             die()
 
     def entered(_: LiveOutput, __: Any, batch_id: int) -> None:
@@ -76,6 +80,7 @@ def arm(step: int, first_batch_id: int) -> None:
 
 
 if __name__ == "__main__":
-    arm(int(sys.argv[1]), int(sys.argv[2]))
+    given_step, _, given_ms = sys.argv[1].partition("+")
+    arm(int(given_step), int(given_ms or 0), int(sys.argv[2]))
     sys.argv = ["cep", *sys.argv[3:]]
     sys.exit(cep_main())

@@ -25,6 +25,7 @@ from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 @dataclass
@@ -98,12 +99,15 @@ class Mix:
     wrong: Counter[str]
 
 
-def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int) -> Mix:
+def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int, dedup_ms: int = DAY_MS) -> Mix:
     """Events out of order by less than the lateness, some repeated, some late, some that are no events.
 
     Any event goes to any partition; the last of several gets none, as a quiet one. What is late comes in the second
-    phase, an hour before the first event. A repeated event comes behind the first of it, never before: ahead of earlier
-    ones it would itself move the watermark, and where a micro-batch ends right behind it make those late.
+    phase, some of it twice: an hour before the first event, where nobody remembers ids and each is late, or within the
+    window of ids, where the second one is a duplicate. A repeated event comes behind the first of it, never before:
+    ahead of earlier ones it would itself move the watermark, and where a micro-batch ends right behind it make those
+    late. It comes within `dedup_ms` of what came last: later, a job may have forgotten it, and where a micro-batch ends
+    decides.
     """
     chance = random.Random(seed)
     used = max(1, partitions - 1)
@@ -112,24 +116,36 @@ def mix(lines: Sequence[bytes], seed: int, partitions: int, lateness_ms: int) ->
     wrong: Counter[str] = Counter()
     phases: list[list[tuple[int, bytes]]] = []
     early = utc_text(time_ms(lines[0]) - HOUR_MS)
+    last_ms = time_ms(lines[0])
     for number, part in enumerate((arriving[:half], arriving[half:])):
+        recent = utc_text(last_ms - dedup_ms // 4)
         sent: list[tuple[int, bytes]] = []
         events: list[tuple[int, bytes]] = []
         for line in part:
             partition = chance.randrange(used)
             events.append((partition, line))
             sent.append(events[-1])
+            last_ms = max(last_ms, time_ms(line))
             what = chance.random()
             if what < 0.05:  # at once, or some records later, and maybe from another partition
                 place, again = events[max(0, len(events) - 1 - chance.choice([0, 0, 5]))]
+                if time_ms(again) < last_ms - dedup_ms:
+                    continue
                 sent.append((chance.randrange(used) if lateness_ms else place, again))
                 wrong["duplicates"] += 1
             elif what < 0.07:
                 sent.append((partition, chance.choice([b"{broken", b"[]", b"", b'{"tx_id": "no more"}'])))
                 wrong["poison"] += 1
-            elif what < 0.08 and number == 1:
-                event = {**orjson.loads(line), "tx_id": f"late-{len(sent)}", "event_time": early}
-                sent.append((partition, orjson.dumps(event)))
-                wrong["late_events"] += 1
+            elif what < 0.09 and number == 1:
+                is_known, copies = chance.random() < 0.5, chance.choice([1, 2])
+                event = {
+                    **orjson.loads(line),
+                    "tx_id": f"late-{len(sent)}",
+                    "event_time": recent if is_known else early,
+                }
+                sent += [(partition, orjson.dumps(event))] * copies
+                wrong["late_ids"] += 1
+                wrong["late_events"] += 1 if is_known else copies
+                wrong["duplicates"] += copies - 1 if is_known else 0
         phases.append(sent)
     return Mix(phases[0], phases[1], list(lines), wrong)

@@ -23,9 +23,10 @@ import pytest
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
+from cep.rulebook.files import read_rules
 from cep.runners.live_progress import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
-from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, rules, write_file
+from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, write_file
 from tests.runners.spark.live_kafka import Mix, mix, send
 
 pytestmark = pytest.mark.spark
@@ -33,8 +34,10 @@ WAIT_S = 900  # a machine that others use too may be slow
 LATENESS_MS = 90_000
 PARTITIONS = 3
 EVENTS, RECORDS = 2_000, 220
+RECORDS_OF_KILLED = 50
+MICRO_BATCH_S = 1.0  # about
 POLL_S = 0.005
-KILLS = 6
+VICTIMS = ("driver", "worker", "broker", "state", "alerts")  # the last two: the job, in the middle of that commit
 
 
 def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes]]:
@@ -56,18 +59,32 @@ def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes
         consumer.close()
 
 
+def write_rules(folder: Path) -> None:
+    """The rules of this repository, and one that nearly every micro-batch has alerts of."""
+    folder.mkdir()
+    for path in (ROOT / "rules").glob("*.toml"):
+        text = path.read_text().replace("../patterns/", f"{ROOT}/patterns/")
+        (folder / path.name).write_text(text)
+        if path.stem == "small_then_large":
+            chatty = text.replace('id = "small_then_large"', 'id = "chatty"').replace("1.00", "50.00")
+            chatty = chatty.replace("500.00", "50.00").replace('"1 min"', '"2 h"')
+            (folder / "chatty.toml").write_text(chatty)
+
+
 @dataclass
 class Deployed:
-    """A job from topic to topics in a folder of its own."""
+    """A job from topic to topics in a folder of its own; `records_max` bounds its micro-batches."""
 
     kafka: KafkaCluster
     folder: Path
     stream: Mix
+    records_max: int
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.folder / "control").mkdir(parents=True)
+        write_rules(self.folder / "rules")
         for topic in ("events", "alerts", "dead"):
             self.kafka.create(f"{topic}-{self.name}", PARTITIONS)
         send(self.kafka, f"events-{self.name}", [*self.stream.first, *self.stream.second])
@@ -76,11 +93,11 @@ class Deployed:
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
-    def start(self, step: int = 0, batch_id: int = 0) -> subprocess.Popen[bytes]:
-        """The job, as the leader of a process group that has Spark's Java and Python workers in it."""
+    def start(self, step: str = "0", batch_id: int = 0) -> subprocess.Popen[bytes]:
+        """The job, as the leader of a process group that has Spark's Java and Python workers in it; see crash_job."""
         words = (
-            "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", self.kafka.address,
-            "--topic", f"events-{self.name}", "--max-records", str(RECORDS),
+            "live", "--rules", str(self.folder / "rules"), "--bootstrap-servers", self.kafka.address,
+            "--topic", f"events-{self.name}", "--max-records", str(self.records_max),
             "--control", str(self.folder / "control"), "--checkpoint", str(self.checkpoint),
             "--alerts", f"kafka:alerts-{self.name}",
             "--dead-letter-topic", f"dead-{self.name}", "--key-groups", "8", "--lateness", "90 s", "--dedup", "1 d",
@@ -88,7 +105,7 @@ class Deployed:
         )  # fmt: skip
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "tests.runners.spark.crash_job", str(step), str(batch_id), *words],
+                [sys.executable, "-m", "tests.runners.spark.crash_job", step, str(batch_id), *words],
                 start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)},
             )  # fmt: skip
         self.started.append(process)
@@ -99,6 +116,19 @@ class Deployed:
         for process in self.started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+    @property
+    def sent(self) -> int:
+        return len(self.stream.first) + len(self.stream.second)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the job runs, in a micro-batch that Spark has written down and not ended (steps 1 to 7)."""
+        query = self.checkpoint / "query"
+        planned, ended = (
+            max(map(version, (query / name).glob("[0-9]*")), default=-1) for name in ("offsets", "commits")
+        )
+        return self.started[-1].poll() is None and planned > ended
 
     def log(self) -> str:
         return (self.folder / "log").read_text()
@@ -111,11 +141,12 @@ class Deployed:
 
     def check(self, spark: SparkSession) -> None:
         """What is in the topics is what replay finds of the events that count, and every letter, each once."""
-        given = rules()
+        given, problems = read_rules(self.folder / "rules")
+        assert problems == []
         clean = self.folder / "clean"
         clean.mkdir()
         write_file(clean / "events.jsonl", self.stream.clean, 0)
-        found = replayed(spark, clean, make_job(given.values()), given.values())
+        found = replayed(spark, clean, make_job(given), given)
         in_topic = committed(self.kafka, f"alerts-{self.name}")
         assert sorted(value for _, value in in_topic) == rows(found.alerts)
         assert [key for key, value in in_topic if orjson.loads(value)["alert_id"].encode() != key] == []
@@ -123,14 +154,21 @@ class Deployed:
         late = codes.pop("late", 0)
         assert codes.total() == self.stream.wrong["poison"]
         _, totals = read_progress(self.checkpoint)
+        assert totals["records"] == self.sent
         assert totals["duplicates"] == self.stream.wrong["duplicates"]
         assert totals["late_events"] == self.stream.wrong["late_events"]
         assert late >= totals["late_events"], "told once for each key"
 
 
 def stream(seed: int) -> Mix:
-    """The begin of a stream with all that goes wrong, for ten micro-batches or so."""
+    """The begin of a stream with all that goes wrong."""
     return mix(payments(60 + seed)[:EVENTS], seed, PARTITIONS, LATENESS_MS)
+
+
+def version(path: Path) -> int:
+    """The number that a file of Spark's checkpoint directory begins with; 0 for other files."""
+    stem = path.name.split(".", maxsplit=1)[0].split("_", maxsplit=1)[0]
+    return int(stem) if stem.isdigit() else 0
 
 
 @pytest.fixture
@@ -146,10 +184,10 @@ def test_killed_between_two_steps_of_the_protocol(
     """After each step once, in one job, each time in a later micro-batch."""
     if not kafka_broker.is_real:  # the mock has no transactions that others can see
         return
-    job = Deployed(kafka_broker, tmp_path / "job", stream(1))
+    job = Deployed(kafka_broker, tmp_path / "job", stream(1), RECORDS)
     with contextlib.closing(job):
         for number, step in enumerate(steps):
-            process = job.start(step, number + 1)
+            process = job.start(str(step), number + 1)
             assert process.wait(WAIT_S) == -signal.SIGKILL, job.log()
         job.finish()
         job.check(spark)
@@ -168,31 +206,64 @@ def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
     return [number for number, parent in found.items() if parent in found]
 
 
-def wait_for_state(job: Deployed, process: subprocess.Popen[bytes]) -> None:
-    """Until some partition has committed keyed state of a micro-batch that is not done."""
-    query = job.checkpoint / "query"
-
-    def version(name: str) -> int:
-        stem = name.split(".", maxsplit=1)[0].split("_", maxsplit=1)[0]
-        return int(stem) if stem.isdigit() else 0
-
+def wait_for_batches(job: Deployed, count: int) -> None:
+    """Until the job has done so many more micro-batches, or has ended."""
+    process, before = job.started[-1], read_progress(job.checkpoint)[0]
     give_up_s = time.monotonic() + WAIT_S
-    while process.poll() is None and time.monotonic() < give_up_s:
-        done = max((version(path.name) for path in (query / "commits").glob("[0-9]*")), default=-1)
-        kept = max((version(p.name) for p in (query / "state" / "0").glob("*/*.changelog")), default=0)
-        if kept > done + 1:  # state of micro-batch N has version N + 1
-            return
+    while process.poll() is None and read_progress(job.checkpoint)[0] < before + count:
+        assert time.monotonic() < give_up_s, job.log()
         time.sleep(POLL_S)
 
 
-def strike(victim: str, job: Deployed, process: subprocess.Popen[bytes], chance: random.Random) -> None:
-    """Wait for a moment and kill the victim; the job may go on from a dead worker or broker, or end."""
+def wait_for_work(job: Deployed) -> None:
+    """Until a micro-batch is under way, or the job has ended."""
+    give_up_s = time.monotonic() + WAIT_S
+    while job.started[-1].poll() is None and not job.is_at_work:
+        assert time.monotonic() < give_up_s, job.log()
+        time.sleep(POLL_S)
+
+
+def wait_for_state(job: Deployed) -> None:
+    """Until some partition has committed keyed state of a micro-batch that is not done."""
+    query = job.checkpoint / "query"
+    give_up_s = time.monotonic() + WAIT_S
+    while job.started[-1].poll() is None:
+        done = max(map(version, (query / "commits").glob("[0-9]*")), default=-1)
+        kept = max(map(version, (query / "state" / "0").glob("*/*.changelog")), default=0)
+        if kept > done + 1:  # state of micro-batch N has version N + 1
+            return
+        assert time.monotonic() < give_up_s, job.log()
+        time.sleep(POLL_S)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole job, if it is there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(WAIT_S)
+
+
+def strike(victim: str, job: Deployed, chance: random.Random) -> bool:
+    """Start the job, let it do some micro-batches, kill the victim; returns whether that was within a micro-batch.
+
+    Without a worker or a broker a job goes on, or ends and says why; what is left of it is killed a little later.
+    """
+    if victim == "alerts":  # a few milliseconds into what brings the micro-batch into the topic
+        first = read_progress(job.checkpoint)[0] + chance.randint(2, 3)
+        process = job.start(f"3+{chance.randint(1, 12)}", first)
+        return process.wait(WAIT_S) == -signal.SIGKILL
+    process = job.start()
+    wait_for_batches(job, chance.randint(1, 2))
     if victim == "state":
-        wait_for_state(job, process)
+        wait_for_state(job)
     else:
-        time.sleep(chance.uniform(0, 12))
+        time.sleep(chance.uniform(0, MICRO_BATCH_S))
+    if victim == "worker":  # between two micro-batches it has nothing to do
+        wait_for_work(job)
+    hits = job.is_at_work
     if victim == "worker":
         workers = python_workers(process)
+        hits &= bool(workers)
         if workers:
             os.kill(chance.choice(workers), signal.SIGKILL)
     elif victim == "broker":
@@ -200,31 +271,30 @@ def strike(victim: str, job: Deployed, process: subprocess.Popen[bytes], chance:
         job.kafka.kill()
         time.sleep(chance.uniform(0, 3))
         job.kafka.start()
-    elif process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
+    if victim in ("worker", "broker"):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(0, 3))
+    end(process)
+    return hits
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_at_any_time(spark: SparkSession, own_broker: RealKafka, tmp_path: Path, seed: int) -> None:
+    """Each victim once, and two more, in an order that the seed says."""
     chance = random.Random(seed)
-    job = Deployed(own_broker, tmp_path / "job", stream(seed))
+    job = Deployed(own_broker, tmp_path / "job", stream(seed), RECORDS_OF_KILLED)
+    victims = [*VICTIMS, *chance.choices(VICTIMS, k=2)]
+    chance.shuffle(victims)
+    hits: Counter[str] = Counter()
     with contextlib.closing(job):
-        for _ in range(KILLS):
-            victim = chance.choice(["driver", "state", "worker", "broker"])
-            process = job.start()
-            begun_at, _ = read_progress(job.checkpoint)
-            give_up_s = time.monotonic() + WAIT_S
-            while process.poll() is None and read_progress(job.checkpoint)[0] == begun_at and victim != "state":
-                assert time.monotonic() < give_up_s, job.log()
-                time.sleep(POLL_S)
-            strike(victim, job, process, chance)
-            # Without a worker or a broker it goes on, or ends and says why. One that goes on is killed a little later.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(chance.uniform(0, 6))
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait(WAIT_S)
-            print(f"seed {seed}: killed the {victim}; micro-batch {read_progress(job.checkpoint)[0]} is done")
+        for victim in victims:
+            hits[victim] += strike(victim, job, chance)
+            done, totals = read_progress(job.checkpoint)
+            print(
+                f"seed {seed}: killed the {victim}, {dict(hits)} hit; micro-batch {done} is done, {totals['records']}"
+            )
+            assert totals["records"] < job.sent, "the job had nothing left to do"
+        assert hits.total() >= len(victims) - 2, "most kills come while records flow"
         job.finish()
         job.check(spark)

@@ -58,7 +58,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
     assert sum(n for name, n in live.totals.items() if name.startswith("poison[")) == stream.wrong["poison"]
     assert live.totals["events"] == len(lines) + stream.wrong["duplicates"] + stream.wrong["late_events"]
     late = {letter["event_id"] for letter in live.letters() if letter["code"] == "late"}
-    assert len(late) == stream.wrong["late_events"]
+    assert len(late) == stream.wrong["late_ids"]
     seen = [report.watermark_ms for report in live.reports if report.watermark_ms is not None]
     assert seen == sorted(seen)
 
