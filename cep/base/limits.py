@@ -119,9 +119,9 @@ HISTORY_PANES = 64
 # Different values that `approx_distinct` counts exactly. Past it the least this many hashes stand for all: a standard
 # error of 1 / sqrt(1 022), 3.1 %, in 8 kB of hashes.
 DISTINCT_HASHES_MAX = 1_024
-# Past events of one history on one key (or sub-key) that its value is worked out from: the newest ones of its window.
-# Memory of a busy key, some tens of bytes an event; past this older events are folded into panes, or, where a function
-# has none, left out; `histories_folded` and `histories_cut` count the values.
+# Past events of one history on one key, the newest ones of its window, that its value is worked out from one by one.
+# Memory of a busy key, some tens of bytes an event; past this older events are folded into panes, and
+# `histories_folded` counts the values.
 HISTORY_EVENTS_MAX = 100_000
 
 # Lists (patterns/README.md). A list has at most so many entries, of so many bytes: half a gigabyte that all processes

@@ -52,6 +52,19 @@ def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
     return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
 
 
+def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
+    """For each time, at or before it, the latest moment at which some unit begins: no unit that begins later has it.
+
+    Where the clock is put back, a unit may begin inside of what was another one: an hour by half an hour, and a day of
+    which the first minutes come twice.
+    """
+    found = unit_starts(unit, zone_name, times_ms)
+    for later_ms in (_HOUR_MS // 2, _HOUR_MS):
+        begins = unit_starts(unit, zone_name, times_ms + later_ms)
+        found = np.where(begins <= times_ms, np.maximum(found, begins), found)
+    return found
+
+
 def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
     """For each time, that after which events are in the window of an event then."""
     if window is None:

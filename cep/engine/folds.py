@@ -1,15 +1,18 @@
 """Windows with more events than the limit: exact up to the limit, and what is older folded into panes (panes.py).
 
-A window of more than `events_max` events has its far edge rounded outwards to a pane. So it says the same whether its
-older events are still there one by one, as in a replay, or only as rows of panes:
+A window of a key with more than `events_max` events in it has its far edge rounded outwards to a pane. So it says the
+same whether its older events are still there one by one, as in a replay, or only as rows of panes:
 
-    count, sum, avg, stddev   a row for each part of a tally (tallies.py): its weight is their sum; nothing is rounded
+    count                     a row with how many
+    sum, avg, stddev          a row for each part of a tally (tallies.py): its weight is their sum; nothing is rounded
     sum, avg of floats        few floats with the same sum, their bits as codes; nothing is rounded
+    stddev of floats          the same, and floats with the sum of the squares, their weight -1; nothing is rounded
     min, max                  the least one of a pane, as a code
     distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
+    first                     the first event of each pane, which stays an event (history_limit.py)
 
-Spreads of floats, sub-keys, units of the calendar, and the first event of a window have no panes: of those windows the
-oldest events are left out.
+A unit of the calendar is one pane, so that nothing is rounded at its edge. By a sub-key there are panes for each value
+of it, and the events of all values together are what may be more than the limit.
 Tested by: tests/engine/test_folds.py
 """
 
@@ -23,6 +26,7 @@ import pyarrow as pa
 from cep.base.schema import Type
 from cep.engine.history_values import Members, float_sums, sortable
 from cep.engine.panes import PaneRows, Woven, codes_of, concat_panes, pane_of
+from cep.engine.spreads import spreads_of, square_is_finite, squares, two_sums
 from cep.engine.tallies import of_parts, parts_of, tally_width
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64
@@ -31,22 +35,26 @@ from cep.nfa.histories import HistoryColumn
 
 def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
     """A row for each event, to be laid behind a history's panes. Of tallies its code means nothing."""
-    ones = np.ones(len(key), np.int64)
-    return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), ones)
+    nothing = np.zeros(len(key), np.int64)
+    return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), nothing + 1, nothing)
 
 
-def folded(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
-    """The rows of panes that stand for these events."""
-    rows = members_of(history, key, time_ms, values, texts)
-    if history.is_float_sum:  # all the weight is with a zero
-        ones = np.ones(len(key), np.int64)
-        return concat_panes([replace(rows, weight=0 * ones), replace(rows, code=0 * ones)])
-    if not history.tally:
+def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
+    """The rows of panes that stand for these events, which are as `members_of` gives them; `values` are theirs."""
+    nothing = np.zeros(len(rows), np.int64)
+    if history.is_float_sum or history.is_float_spread:
+        counted = replace(rows, code=nothing)  # all the weight is with a zero
+        if history.is_float_sum:
+            return concat_panes([replace(rows, weight=nothing), counted])
+        is_finite = square_is_finite(values)
+        kept = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
+        of_squares = [replace(rows, code=part, weight=nothing - 1) for part in squares(np.where(is_finite, values, 0))]
+        return concat_panes([replace(rows, code=kept, weight=nothing), counted, *of_squares])
+    if not history.tally or history.expr.fn == "count":
         return rows
     parts = parts_of(values, tally_width(history.tally))
-    ones = np.ones(len(key), np.int64)
     return concat_panes(
-        [PaneRows(key, rows.pane_ms, ones * at, parts[:, at]) for at in range(parts.shape[1])],
+        [replace(rows, code=nothing + at, weight=parts[:, at]) for at in range(parts.shape[1])],
     )
 
 
@@ -55,19 +63,40 @@ def tallies_in(history: HistoryColumn, found: Woven, values: Int64) -> Int64:
     width = tally_width(history.tally)
     rows = found.rows
     parts = np.zeros((len(rows), width), np.int64)
-    old = np.ones(len(rows), bool)
-    old[found.members] = False
     parts[found.members] = parts_of(values, width)
-    at = np.flatnonzero(old)
+    at = np.flatnonzero(_is_old(found))
     parts[at, rows.code[at]] = rows.weight[at]
     return of_parts(parts, found.lows, found.highs)
 
 
+def counts_in(found: Woven) -> Int64:
+    """int64[Q]: how many events windows have."""
+    return _running(found.rows.weight, found)
+
+
 def float_sums_in(found: Woven, windows: Members) -> tuple[np.ndarray, Int64]:
     """float64[Q] sums of windows, rounded once, and int64[Q] how many events they are of."""
-    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(found.rows.weight)])
     wide = replace(windows, lows=found.lows, highs=found.highs)
-    return float_sums(found.rows.code, wide), running[found.highs] - running[found.lows]
+    return float_sums(found.rows.code, wide), counts_in(found)
+
+
+def float_spreads_in(found: Woven) -> tuple[Int64, Int64]:
+    """int64[Q] population standard deviations of windows, as slots, and how many events they are of."""
+    rows, old = found.rows, _is_old(found)
+    is_square, is_finite = old & (rows.weight < 0), np.where(old, np.isfinite(rows.code.view(np.float64)), True)
+    is_finite[found.members] = square_is_finite(rows.code[found.members])
+    finite = np.where(is_finite, rows.code, 0)
+    of_squares = np.zeros((len(rows), 2), np.int64)
+    of_squares[is_square, 0] = finite[is_square]
+    of_squares[found.members] = np.stack(squares(finite[found.members]), axis=1)
+    counts = _running(np.maximum(rows.weight, 0), found)
+    spread = spreads_of(
+        counts,
+        two_sums(np.where(is_square, 0, finite), found.lows, found.highs),
+        two_sums(of_squares.reshape(-1), 2 * found.lows, 2 * found.highs),
+    )
+    has_none = _running((~is_finite).astype(np.int64), found) == 0
+    return np.where(has_none, spread, np.nan).view(np.int64), counts
 
 
 def extreme_in(history: HistoryColumn, found: Woven) -> Int64:
@@ -78,8 +107,22 @@ def extreme_in(history: HistoryColumn, found: Woven) -> Int64:
     return sortable(chosen if history.expr.fn == "min" else ~chosen, _type(history))
 
 
+def _is_old(found: Woven) -> np.ndarray:
+    """bool[C]: which rows are panes, not members."""
+    old = np.ones(len(found.rows), bool)
+    old[found.members] = False
+    return old
+
+
+def _running(numbers: Int64, found: Woven) -> Int64:
+    """int64[Q]: the sum of numbers int64[C] in each window."""
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])
+    summed: Int64 = running[found.highs] - running[found.lows]
+    return summed
+
+
 def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
-    if history.is_float_sum:
+    if history.is_float_sum or history.is_float_spread:
         return values
     if history.tally:
         return np.zeros(len(values), np.int64)

@@ -11,7 +11,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -19,12 +19,13 @@ import pyarrow as pa
 from cep.base.schema import Type
 from cep.engine.calendar import opens_ms
 from cep.engine.float_tallies import float_tallies_of, float_windows
-from cep.engine.folds import extreme_in, float_sums_in, folded, members_of, tallies_in
+from cep.engine.folds import counts_in, extreme_in, float_spreads_in, float_sums_in, folded, members_of, tallies_in
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import PageFacts, Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
+from cep.engine.sub_keys import in_segments, sub_numbers
 from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
 from cep.engine.tallies import Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
@@ -74,11 +75,8 @@ class Asked:
         windows = self.windows(history)
         found, nulls = self._ordered(history, windows)
         if windows.folded.any():
-            if history.is_foldable:
-                found, nulls = self._with_folded(history, windows, found, nulls)
-                self.folded += int(windows.folded.sum())
-            else:
-                self.left_out += int(windows.folded.sum())
+            found, nulls = self._with_folded(history, windows, found, nulls)
+            self.folded += int(windows.folded.sum())
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
         if windows.folded.any():
@@ -129,39 +127,56 @@ class Asked:
             found[old] = np.array([not knows(fact) for fact in reached.facts])[page]
         return found
 
-    def windows(self, history: HistoryColumn) -> Members:
-        expr, table = history.expr, self.table
+    def windows(self, history: HistoryColumn, *, by_key: bool = False, rounded: bool = False) -> Members:
+        """The window of each new event; of members of all sub-keys (`by_key`), or with its far edge at a pane."""
+        expr, table, by = history.expr, self.table, () if by_key else history.by
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         is_pinned = self._is_pinned(history)
         is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history)
-        limit = _NO_LIMIT if is_unlimited else history.events_max
+        limit = _NO_LIMIT if is_unlimited or rounded or by else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
         key = (
             history.member,
             value,
             history.by,
+            by,
             window,
             previous,
             limit,
             history.identity if is_pinned else "",
             history.panes,
+            rounded,
         )
         if key not in self._windows:
-            segment, order = table.segments(history.by)
+            segment, order = table.segments(by)
             count = len(table.new_rows)
             members = np.empty(len(order), np.int64)
             lows, highs, at = (np.empty(count, np.int64) for _ in range(3))
             folded = np.zeros(count, np.uint8)
             times = table.time[table.new_rows]
-            opens = opens_pane(history, times) - 1 if history.is_approximate else opens_ms(expr.window, times)
+            is_rounded = history.is_approximate or rounded
+            opens = opens_pane(history, times) - 1 if is_rounded else opens_ms(expr.window, times)
             found = kernels.find_windows(
                 order, segment, self.member(history), table.new_at, table.time, opens, previous, limit,
                 members, lows, highs, at, folded,
             )  # fmt: skip
+            if by and not is_unlimited:
+                folded = self._folded_by_key(history)[at]
             self._windows[key] = Members(members[:found], segment, lows, highs, at, folded)
         return self._windows[key]
+
+    def _folded_by_key(self, history: HistoryColumn) -> UInt8:
+        """By new event 1 where its key has more members in the window than the limit, whatever their sub-key."""
+        table = self.table
+        found = np.zeros(len(table.new_rows), np.uint8)
+        if np.bincount(table.key).max() > history.events_max:
+            whole = self.windows(history, by_key=True)
+            found[whole.at] = whole.folded
+            for column in history.by:
+                found &= table.nulls[column][table.new_rows] == 0  # it has no past
+        return found
 
     # -------------------------------------------------------------------------------------------------- tallies
 
@@ -253,37 +268,54 @@ class Asked:
 
     def _weave(self, history: HistoryColumn) -> Woven:
         table, windows = self.table, self.windows(history)
-        rows = windows.rows
-        members = members_of(history, table.key[rows], table.time[rows], self._values(history, rows), table.texts)
+        rows, segment = windows.rows, windows.segment
+        members = members_of(history, segment[rows], table.time[rows], self._values(history, rows), table.texts)
         new = table.new_rows[windows.at]
         old = self._panes.get(history.panes, NO_PANES)
-        asked = PaneWindows(table.key[new], opens_pane(history, table.time[new]), windows.highs)
+        if history.by:
+            old = in_segments(old, table.key[rows], self._subs_of(history)[rows], segment[rows])
+        asked = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
         return woven(old, members, table.new_at[rows] >= 0, asked)
+
+    def _subs_of(self, history: HistoryColumn) -> Int64:
+        """The number of each row's sub-key."""
+        return sub_numbers([self.table.fields[name] for name in history.expr.by])
 
     def _with_folded(
         self, history: HistoryColumn, windows: Members, values: Int64, nulls: UInt8
     ) -> tuple[Int64, UInt8]:
         """The values and null flags, those of windows with more events than the limit with the older ones folded."""
-        found, never = self._woven(history), np.zeros(len(values), np.uint8)
+        is_folded, never = windows.folded.astype(bool), np.zeros(len(values), np.uint8)
+        if history.is_first_of_window:
+            wide, flags = self._of_one_event(history, self.windows(history, rounded=True))
+            return np.where(is_folded, wide, values), np.where(is_folded, flags, nulls)
+        found = self._woven(history)
         if history.is_extreme:
-            wide, flags = extreme_in(history, found), never
+            wide, flags = extreme_in(history, found), (found.lows == found.highs).astype(np.uint8)
+        elif history.is_float_spread:
+            wide, counts = float_spreads_in(found)
+            flags = (counts == 0).astype(np.uint8)
         elif history.is_float_sum:
             total, counts = float_sums_in(found, windows)
             flags = never if history.expr.fn == "sum" else (counts == 0).astype(np.uint8)
             wide, flags = self._sum(history.expr.fn, total, counts, flags)
+        elif history.expr.fn == "count":
+            wide, flags = counts_in(found), never
         elif history.tally:
             sums = tallies_in(history, found, self._values(history, windows.rows))
             sums[windows.folded == 0] = 0  # their overflows are counted already
             wide, flags = self._of_tallies(history, sums, sums[:, 0])
         else:
             wide, flags = values_of(history, found)
-        is_folded = windows.folded.astype(bool)
         return np.where(is_folded, wide, values), np.where(is_folded, flags, nulls)
 
     def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
         """These rows of the table as panes of a history."""
-        table = self.table
-        return folded(history, table.key[rows], table.time[rows], self._values(history, rows), table.texts)
+        table, values = self.table, self._values(history, rows)
+        found = members_of(history, table.key[rows], table.time[rows], values, table.texts)
+        if history.by:
+            found = replace(found, sub=self._subs_of(history)[rows])
+        return folded(history, found, values)
 
     def _values(self, history: HistoryColumn, rows: Int64) -> Int64:
         """Those of the history's field, 0 where events are counted."""

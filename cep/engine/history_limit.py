@@ -1,8 +1,8 @@
 """Histories of one page → the same, tended: small segments joined, and no more events of a key than its histories use.
 
-A history's value is worked out from the newest `events_max` of its (sub-)key, and from panes of those before them
-(folds.py). Which events those are takes all of a
-key's to tell, so it is looked at only when the segments say that some key may have a quarter more than that.
+A history's value is worked out from the newest `events_max` of its key, and from panes of those before them (folds.py).
+Which events those are takes all of a key's to tell, so it is looked at only when the segments say that some key may
+have a quarter more than that.
 Tested by: tests/engine/test_histories.py, tests/engine/test_history_state.py, tests/engine/test_folds.py
 """
 
@@ -18,11 +18,11 @@ from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
-from cep.engine.panes import appended_panes, joined_panes
+from cep.engine.panes import appended_panes, joined_panes, pane_of
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import NO_LISTS
-from cep.nfa.histories import HistoryPlan
+from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 
 def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
@@ -77,10 +77,11 @@ def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray, watermark_ms: int) 
     marked = np.zeros(len(table.time), np.uint8)
     asked, always = Asked(table), np.full(len(table.time), -(2**62), np.int64)
     for history in plan.histories:
-        if not history.is_single and not history.is_approximate:
-            segment, order = table.segments(history.by)
-            members = order[asked.member(history)[order] != 0]
-            _mark(members, segment, table, always, history.events_max, marked)
+        if history.is_foldable:
+            members = np.flatnonzero(asked.member(history))
+            _mark(members, table.key, table, always, history.events_max, marked)
+            if history.is_first_of_window:
+                marked[_firsts(history, table, asked.member(history))] = 1
     for code in plan.retained_ms:
         _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
     used = np.ones(len(whole), bool)
@@ -96,6 +97,17 @@ def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray, watermark_ms: int) 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:
     # One more than is asked for: it tells whether older events are left out.
     kernels.mark_kept(members, segment, table.time, always, events_max + 1, False, marked)
+
+
+def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64:
+    """The first member of each pane."""
+    segment, order = table.segments(history.by)
+    rows = order[member[order] != 0]
+    pane_ms = pane_of(history, table.time[rows])
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = (segment[rows[1:]] != segment[rows[:-1]]) | (pane_ms[1:] != pane_ms[:-1])
+    found: Int64 = rows[is_first]
+    return found
 
 
 def _table(plan: HistoryPlan, block: Block) -> HistoryTable:

@@ -3,8 +3,9 @@
     time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
     key      codes    codes    codes    codes             a bucket or hash (sketches.py) → how many events
 
-The grid depends on the window alone, and a window has whole panes at its far edge, which is so rounded outwards. So a
-value is the same however the events came: in one replay, in micro-batches, before and after a restart.
+The grid depends on the window alone, and a window has whole panes at its far edge, which is so rounded outwards. A unit
+of the calendar is one pane. So a value is the same however the events came: in one replay, in micro-batches, before and
+after a restart.
 
 Panes are rows of segments of their own, of one history or of several that share them (`Segment.panes`): a micro-batch
 adds what its events are, and when newer segments have grown to the size of an older one they become one, in which equal
@@ -12,6 +13,7 @@ codes of a pane are one row. So a key has no more rows than its panes have codes
 written anew some ten times.
 
     HistoryRows   key | event_type -1 | time_ms: begin of the pane | span | pane_code, pane_weight: int32 if they fit
+                  pane_sub: the number of the sub-key (sub_keys.py), of histories that have one
 
 Tested by: tests/engine/test_panes.py, tests/engine/test_histories.py
 """
@@ -27,7 +29,7 @@ import pyarrow.compute as pc
 
 from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.engine import sketches
-from cep.engine.calendar import opens_ms
+from cep.engine.calendar import opens_ms, pane_starts
 from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_code
 from cep.kernels import sketches as kernels
@@ -35,26 +37,28 @@ from cep.kernels.histories import sum_floats
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn, HistoryPlan
 
-_CODE, _WEIGHT = "pane_code", "pane_weight"
+_CODE, _WEIGHT, _SUB = "pane_code", "pane_weight", "pane_sub"
 _EVENT_TYPE = -1
 _JOINED_SHARE = 2  # a segment is joined with the newer ones when they have this share of its rows
 
 
 @dataclass(frozen=True, slots=True)
 class PaneRows:
-    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, pane_ms the begin of the pane."""
+    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, pane_ms the begin of the pane, sub the
+    number of a sub-key (sub_keys.py) or 0."""
 
     key: Int64
     pane_ms: Int64
     code: Int64
     weight: Int64
+    sub: Int64
 
     def __len__(self) -> int:
         return len(self.key)
 
     def take(self, rows: np.ndarray) -> PaneRows:
         """The rows at these positions, or where this is true."""
-        return PaneRows(self.key[rows], self.pane_ms[rows], self.code[rows], self.weight[rows])
+        return PaneRows(self.key[rows], self.pane_ms[rows], self.code[rows], self.weight[rows], self.sub[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +84,7 @@ class PaneWindows:
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING)
+NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
 
 
 def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
@@ -93,6 +97,7 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
         np.concatenate([part.pane_ms for part in parts]),
         np.concatenate([part.code for part in parts]),
         np.concatenate([part.weight for part in parts]),
+        np.concatenate([part.sub for part in parts]),
     )
 
 
@@ -111,12 +116,16 @@ def panes_of_keys(histories: Histories, keys: pa.Array, touched: np.ndarray) -> 
 
 def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
     """Where the pane of each time begins."""
+    window = history.expr.window
+    if window is not None and window.calendar is not None:
+        return pane_starts(window.calendar, window.zone, time_ms)
     return time_ms // history.pane_ms * history.pane_ms
 
 
 def opens_pane(history: HistoryColumn, time_ms: Int64) -> Int64:
     """The first pane of the window of an event at each time."""
-    return pane_of(history, opens_ms(history.expr.window, time_ms) + 1)
+    opens = opens_ms(history.expr.window, time_ms) + 1
+    return opens if history.is_of_calendar else pane_of(history, opens)
 
 
 def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
@@ -232,20 +241,33 @@ def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRow
         return _least_of_each(rows)
     if history.is_float_sum:
         return _condensed(rows)
-    return _least(rows) if history.is_hashed else _added(rows)
+    if history.is_float_spread:
+        return _condensed_spreads(rows)
+    if history.is_hashed:
+        return _least(rows)
+    found = _added(rows)
+    return found.take(found.weight != 0) if history.tally else found
 
 
 def _added(rows: PaneRows) -> PaneRows:
     """Equal codes of a pane are one row with their weight together."""
-    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
-    begins = np.flatnonzero(_differs(rows.key, rows.pane_ms, rows.code))
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
+    begins = np.flatnonzero(_differs(rows.key, rows.sub, rows.pane_ms, rows.code))
     return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
 
 
 def _least_of_each(rows: PaneRows) -> PaneRows:
     """The row with the least code of each pane."""
-    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.key)))
-    return rows.take(_differs(rows.key, rows.pane_ms))
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
+    return rows.take(_differs(rows.key, rows.sub, rows.pane_ms))
+
+
+def _condensed_spreads(rows: PaneRows) -> PaneRows:
+    """The same for what spreads are of: floats with the sum of the values, and others with that of their squares."""
+    is_square = rows.weight < 0
+    squares = _condensed(replace(rows, weight=0 * rows.weight).take(is_square))
+    squares = squares.take(squares.code != 0)
+    return concat_panes([_condensed(rows.take(~is_square)), replace(squares, weight=squares.weight - 1)])
 
 
 def _condensed(rows: PaneRows) -> PaneRows:
@@ -253,8 +275,8 @@ def _condensed(rows: PaneRows) -> PaneRows:
     then, and so on; their codes are bits. All the weight is with a zero."""
     is_finite = np.isfinite(rows.code.view(np.float64))
     special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
-    ordered = rows.take(np.lexsort((rows.pane_ms, rows.key)))
-    begins = np.flatnonzero(_differs(ordered.key, ordered.pane_ms))
+    ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
+    begins = np.flatnonzero(_differs(ordered.key, ordered.sub, ordered.pane_ms))
     panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
     panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
     values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
@@ -277,13 +299,13 @@ def _condensed(rows: PaneRows) -> PaneRows:
 
 def _least(rows: PaneRows) -> PaneRows:
     """The newest pane of each hash, of those that a window may need."""
-    rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.key)))
-    is_newest = np.append(_differs(rows.key, rows.code)[1:], True)
+    rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.sub, rows.key)))
+    is_newest = np.append(_differs(rows.key, rows.sub, rows.code)[1:], True)
     rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
     panes, pane = np.unique(rows.pane_ms, return_inverse=True)
     kept = np.ones(len(rows), np.uint8)
     most = DISTINCT_HASHES_MAX + 1  # one more tells whether there are more
-    kernels.keep_least(rows.key, pane, len(panes), most, kept)
+    kernels.keep_least(np.cumsum(_differs(rows.key, rows.sub)), pane, len(panes), most, kept)
     return rows.take(kept.astype(bool))
 
 
@@ -309,13 +331,15 @@ def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: i
 def _rows_of(rows: HistoryRows, own: Int64, number: Int64) -> PaneRows:
     """Kept rows at these positions as panes; `number` is what the keys of the block are called."""
     code, weight = (np.asarray(rows.columns[name])[own].astype(np.int64) for name in (_CODE, _WEIGHT))
-    return PaneRows(number[rows.key[own]], rows.time_ms[own], code, weight)
+    sub = np.asarray(rows.columns[_SUB])[own] if _SUB in rows.columns else np.zeros(len(own), np.int64)
+    return PaneRows(number[rows.key[own]], rows.time_ms[own], code, weight, sub)
 
 
 def _segment(history: HistoryColumn, rows: PaneRows, keys: pa.Array) -> Segment:
     rows = rows.take(np.lexsort((rows.pane_ms, rows.key)))
     codes = np.full(len(rows), span_code(history.panes_span_ms), np.int8)
     columns = {_CODE: _narrow(rows.code), _WEIGHT: _narrow(rows.weight)}
+    columns |= {_SUB: pa.array(rows.sub)} if history.by else {}
     types = np.full(len(rows), _EVENT_TYPE, np.int64)
     kept = HistoryRows(rows.key.astype(np.int32), types, rows.pane_ms, codes, columns)
     return replace(segment_of(block_of(keys, kept), history.panes_span_ms), panes=history.panes)

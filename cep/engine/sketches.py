@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cep.base.limits import DISTINCT_HASHES_MAX
 from cep.base.schema import Type
@@ -24,6 +25,7 @@ from cep.columnar.batch import text_buffers
 from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int64
 
+UInt64 = NDArray[np.uint64]
 _CUTS = 50  # of an octave
 _MANTISSA_BITS = 52
 _MANTISSA = np.int64((1 << _MANTISSA_BITS) - 1)
@@ -65,16 +67,28 @@ def middles(codes: Int64, type_: Type) -> np.ndarray:
 
 def hashes(values: Int64, type_: Type, texts: pa.Array) -> Int64:
     """63 bits of a hash of each value, whose slots these are; `texts` is the dictionary of texts."""
-    if type_.is_text:
-        offsets, data = text_buffers(texts)
-        of_texts = np.empty(len(texts), np.uint64)
-        hash_texts(offsets, data, _SEED, of_texts)
-        return (of_texts[values] >> np.uint64(1)).view(np.int64)
-    # The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
-    mixed = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(1)).view(np.int64)
+    found = text_hashes(texts)[values] if type_.is_text else mixed(values)
+    return (found >> np.uint64(1)).view(np.int64)
+
+
+def text_hashes(texts: pa.Array) -> UInt64:
+    """64 bits of a hash of each text."""
+    offsets, data = text_buffers(texts)
+    found = np.empty(len(texts), np.uint64)
+    hash_texts(offsets, data, _SEED, found)
+    return found
+
+
+def mixed(values: Int64) -> UInt64:
+    """64 bits for each number, different ones for different numbers.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+    """
+    found = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    found = (found ^ (found >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    found = (found ^ (found >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: UInt64 = found ^ (found >> np.uint64(31))
+    return out
 
 
 def estimated(counts: Int64, hash_at: Int64) -> Int64:

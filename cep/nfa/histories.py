@@ -79,19 +79,34 @@ class HistoryColumn:
         return bool(self.tally) and _is_of_floats(self.expr)
 
     @property
+    def is_float_spread(self) -> bool:
+        """Whether its panes have sums of floats and of their squares."""
+        return self.expr.fn == "stddev" and _is_of_floats(self.expr)
+
+    @property
     def is_foldable(self) -> bool:
-        """Whether of windows with more events than the limit the older ones are folded into panes, not left out."""
+        """Whether of windows with more events than the limit the older ones are folded into panes."""
         return is_foldable(self.expr)
 
     @property
+    def is_first_of_window(self) -> bool:
+        """Whether what is folded is told from the first event of each pane, which stays an event."""
+        return self.is_foldable and self.expr.fn == "first"
+
+    @property
+    def is_of_calendar(self) -> bool:
+        """Whether its panes are units of the calendar, so that its window is one of them."""
+        return self.expr.window is not None and self.expr.window.calendar is not None
+
+    @property
     def pane_ms(self) -> int:
-        """How long the panes of its window are."""
+        """How long the panes of its window are, which is no unit of the calendar."""
         return pane_ms(self.expr)
 
     @property
     def panes_span_ms(self) -> int:
         """How long after the beginning of a pane it may be asked for at most."""
-        return self.span_ms + self.pane_ms
+        return self.span_ms + (0 if self.is_of_calendar else self.pane_ms)
 
     @property
     def is_single(self) -> bool:
@@ -107,7 +122,7 @@ class HistoryColumn:
     @property
     def kept_ms(self) -> int:
         """How long after an event its window may hold it: one that is folded has whole panes at its far edge."""
-        return self.span_ms + (self.pane_ms - 1 if self.is_foldable else 0)
+        return self.span_ms + (self.pane_ms - 1 if self.is_foldable and not self.is_of_calendar else 0)
 
     @property
     def carried(self) -> str:
@@ -320,17 +335,13 @@ def is_approximate(expr: History) -> bool:
 
 
 def is_foldable(expr: History) -> bool:
-    """Whether it can be worked out from panes where there are more events than the limit (engine/folds.py)."""
-    if expr.window is None or expr.window.calendar is not None or expr.by:
-        return False
-    if expr.fn in ("count", "stddev"):
-        return not _is_of_floats(expr)
-    return expr.fn in ("sum", "avg", "min", "max", "distinct", "median", "percentile")
+    """Whether its window may have more events than the limit, of which older ones are folded (engine/folds.py)."""
+    return expr.window is not None and not (is_single(expr) or is_approximate(expr))
 
 
 def _panes(expr: History) -> int:
     """What is kept for it in panes: the same whatever the percentage, and whether or not the event itself counts."""
-    if expr.window is None or not (is_approximate(expr) or is_foldable(expr)):
+    if expr.window is None or is_single(expr) or expr.fn == "first":  # the first ones of panes stay events
         return 0
     same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
     window = replace(expr.window, previous=False)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from random import Random
 
+import numpy as np
 import pytest
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Schema
+from cep.engine.calendar import pane_starts, unit_starts
 from cep.lang.bind import bind
-from cep.lang.ir import Binary, Cast, Expr, PatternIR
+from cep.lang.ir import Binary, CalendarUnit, Cast, Expr, PatternIR
 from cep.lang.load import load_text
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, split, whole
 from tests.oracle.expressions import Value, evaluate
@@ -275,3 +278,24 @@ def test_beside_a_look_up() -> None:
         expected = {event_id(e.order) for e in events if evaluate(condition_of(subject), e.fields, {}) is True}
         assert {ids[0] for _, ((_, ids),), _, _ in answers.matches} == expected
         assert expected
+
+
+@pytest.mark.parametrize("unit", ["hour", "day", "week", "month"])
+@pytest.mark.parametrize(
+    ("zone", "near"),
+    [
+        ("Europe/Paris", "2024-10-27T01:00Z"),
+        ("Australia/Lord_Howe", "2024-04-06T15:00Z"),
+        ("America/St_Johns", "2010-11-07T02:31Z"),  # a minute past midnight the clock goes back to before it
+        ("America/Havana", "2024-11-03T05:00Z"),
+        ("Asia/Kathmandu", "2024-01-01T00:00Z"),
+    ],
+)
+def test_a_unit_has_whole_panes(unit: CalendarUnit, zone: str, near: str) -> None:
+    """Of every two moments: the unit of the later one has the earlier one, or its pane is over before it begins."""
+    middle_ms = int(datetime.fromisoformat(near).timestamp() * 1000)
+    times = middle_ms + np.arange(-400, 400, dtype=np.int64) * 17 * 60_000 // 5
+    opens, panes = unit_starts(unit, zone, times), pane_starts(unit, zone, times)
+    assert (panes <= times).all()
+    for at in range(len(times)):
+        assert np.array_equal(times[: at + 1] >= opens[at], panes[: at + 1] >= opens[at])

@@ -75,8 +75,10 @@ def _in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
 
 
 def in_panes(window: HistoryWindow | None, event: Event, now: Event) -> bool:
-    """Is the event in the window when its far edge is rounded outwards to a pane?"""
+    """Is the event in the window when its far edge is rounded outwards to a pane? A unit of the calendar is one."""
     assert window is not None
+    if window.calendar is not None:
+        return _in_window(window, event, now)
     assert isinstance(window.ms, int)
     pane_ms = math.ceil(Fraction(window.ms, PANES))
     oldest_ms = now.time_ms - window.ms + 1

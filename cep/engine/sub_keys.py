@@ -1,0 +1,48 @@
+"""The fields of a sub-key ↔ one number for each row, by which panes of different sub-keys are told apart.
+
+    merchant_id, channel  ──▶  64 bits of a hash        of one field of numbers: different for different values
+
+Tested by: tests/engine/test_folds.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import slots
+from cep.engine.history_table import dense_codes
+from cep.engine.panes import PaneRows
+from cep.engine.sketches import UInt64, mixed, text_hashes
+from cep.kernels.layout import Int64
+
+
+def sub_numbers(fields: Sequence[pa.Array]) -> Int64:
+    """int64[N]: the number of each row's values in these fields, one or more of length N; of nulls it means nothing."""
+    found = _numbers(fields[0])
+    for values in fields[1:]:
+        found = mixed((found + _numbers(values)).view(np.int64))
+    return found.view(np.int64)
+
+
+def in_segments(rows: PaneRows, key: Int64, sub: Int64, segment: Int64) -> PaneRows:
+    """The rows of sub-keys that a table has, their key the table's segment. Shapes: key, sub, segment int64[N] of the
+    table's rows."""
+    codes, count = dense_codes(np.concatenate([rows.sub, sub]))
+    codes, _ = dense_codes(np.concatenate([rows.key, key]) * max(count, 1) + codes)
+    found = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
+    found[codes[len(rows) :]] = segment
+    own = found[codes[: len(rows)]]
+    return replace(rows, key=own).take(own >= 0)
+
+
+def _numbers(values: pa.Array) -> UInt64:
+    if pa.types.is_large_string(values.type):
+        encoded = values.dictionary_encode()
+        hashes = text_hashes(encoded.dictionary)
+        codes = np.asarray(encoded.indices.fill_null(0))
+        return hashes[codes] if len(hashes) else np.zeros(len(values), np.uint64)
+    return mixed(np.ascontiguousarray(slots(values)[0]))
