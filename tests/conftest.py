@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +29,29 @@ settings.register_profile(
     "house", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("house")
+
+ROOT = Path(__file__).parents[1]
+# What takes seconds and a server of its own: a test that asks for one of these is `slow` and `always`.
+SERVERS = {"kafka_broker", "s3"}
+
+if sys.dont_write_bytecode:
+    # Each process of a run, and each that a test starts, would compile all modules anew. Nothing is put beside them.
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = str(ROOT / ".pytest_cache" / "compiled")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep servers out of the inner loop; a test that is only `slow` stays so."""
+    for item in items:
+        if not SERVERS.isdisjoint(getattr(item, "fixturenames", ())) and item.get_closest_marker("slow") is None:
+            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.always)
+
+
+def pytest_collection_finish() -> None:
+    """Modules and tests stay to the end, so no collection of garbage has to look at them again."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -74,8 +74,6 @@ def held(job: Answering) -> dict[str, tuple[int, int]]:
     return {report.name: (report.version, report.entries) for report in job.book.report().lists}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_life_of_a_list(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     publish = ["publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0

@@ -97,8 +97,6 @@ def versions(job: Answering) -> dict[str, int]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     publish = ["publish", "--rules", str(folder), *job.flags]
     assert main([*publish, "--dry-run"]) == 0
@@ -136,8 +134,6 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert "rising_amounts" not in {rule.rule_id for rule in job.book.report().rules if rule.starts_until_ms > 2_000}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_what_the_job_refuses_is_told(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job.book.key_domains = (("account_id",),)
     assert main(["publish", "--rules", str(folder), "--only", "card_testing", *job.flags]) == 1
@@ -159,8 +155,6 @@ def test_a_failing_test_and_a_finding_stop_a_publication(
     assert read_control_topic(job.control) == ([], 0)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_two_people_where_it_is_configured(
     job: Answering, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,10 +173,6 @@ def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.Cap
     assert "--control-topic" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-@pytest.mark.always
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_in_one_process_acknowledges(
     kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -212,8 +202,6 @@ def _is_there(kafka: KafkaCluster, topic: str) -> bool:
     return topic in AdminClient({"bootstrap.servers": kafka.address}).list_topics(timeout=10.0).topics
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_that_does_not_answer(
     kafka_broker: KafkaCluster, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

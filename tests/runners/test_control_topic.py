@@ -14,8 +14,6 @@ from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import new_book, retire, upsert
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_records_come_in_their_order_and_bad_ones_are_counted(kafka_broker: KafkaCluster) -> None:
     kafka_broker.create("read-control", 1)
     topic = Topic(kafka_broker.address, "read-control")
@@ -28,8 +26,6 @@ def test_records_come_in_their_order_and_bad_ones_are_counted(kafka_broker: Kafk
     assert unreadable_count == 1
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_the_last_word_counts(kafka_broker: KafkaCluster) -> None:
     kafka_broker.create("read-status", 1)
     topic, book = StatusTopic(kafka_broker.address, "read-status"), new_book()

@@ -46,8 +46,6 @@ def names(first: int, count: int) -> list[str]:
     return sorted(f"a{number}" for number in range(first, first + count))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     sink = KafkaTransactionSink(to)
@@ -61,8 +59,6 @@ def test_key_value_and_headers(kafka_broker: KafkaCluster) -> None:
     assert json.loads(value)["measures"] == {"probes": 3, "amount": "900.00"}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: KafkaCluster) -> None:
     """By the same process, and by the next one, which asks the topic what it holds."""
     if not kafka_broker.is_real:  # the mock keeps no offsets of transactions
@@ -80,8 +76,6 @@ def test_a_micro_batch_that_comes_again_is_in_the_topic_once(kafka_broker: Kafka
     assert keys(consumed(kafka_broker, to.topic, 25)) == names(0, 25)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     KafkaTransactionSink(to).write(alert_table(0, 3), 0)
@@ -89,8 +83,6 @@ def test_another_job_may_write_to_the_same_topic(kafka_broker: KafkaCluster) -> 
     assert keys(consumed(kafka_broker, to.topic, 6)) == names(0, 6)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_what_was_not_committed_is_aborted_by_the_next_process(
     kafka_broker: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,8 +97,6 @@ def test_what_was_not_committed_is_aborted_by_the_next_process(
     assert keys(consumed(kafka_broker, to.topic, 4)) == names(0, 4)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_process_that_only_seemed_dead_is_fenced_off(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock fences nobody
         return
@@ -158,8 +148,6 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
         assert keys(consumed(kafka, to.topic, 5)) == names(0, 5)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_letters(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     letters = [b'{"code": "late", "event_id": "e1"}', b'{"code": "unreadable", "record": "{"}']
@@ -172,8 +160,6 @@ def test_letters(kafka_broker: KafkaCluster) -> None:
     assert {dict(record.headers() or [])["code"] for record in records} == {b"late", b"unreadable"}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_more_alerts_than_the_queue_holds(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={"queue.buffering.max.messages": "10"})
     KafkaTransactionSink(to).write(alert_table(0, 200), 0)
@@ -187,8 +173,6 @@ def test_no_broker_is_an_error_within_the_bound() -> None:
     sink.close()
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_at_once_and_at_least_once(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker, settings={})
     for _ in range(2):
@@ -211,8 +195,6 @@ def test_wrong_settings_are_named_and_secrets_are_not() -> None:
     assert "hunter2" not in str(caught.value) + repr(to)
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_job_that_has_lost_its_memory_is_told_what_the_topic_got(kafka_broker: KafkaCluster) -> None:
     """What was committed behind a micro-batch, of all partitions; what was aborted or is older is not among it."""
     if not kafka_broker.is_real:

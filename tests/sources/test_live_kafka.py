@@ -38,8 +38,6 @@ def send(kafka_broker: KafkaCluster, topic: str, first: int, end: int) -> dict[i
     return values
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_every_record_of_every_partition_in_order_and_again_from_a_position(kafka_broker: KafkaCluster) -> None:
     topic = f"live-{uuid.uuid4().hex[:8]}"
     kafka_broker.create(topic)

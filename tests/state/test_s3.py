@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,7 +15,9 @@ from cep.state.manifest import FOLDER
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
 from cep.state.target import Target
-from tests.real_s3 import S3Server
+
+if TYPE_CHECKING:
+    from tests.real_s3 import S3Server
 
 
 def take(checkpoints: Checkpoints, store: DurableStore, payload: bytes = b"") -> Published:

@@ -1,4 +1,4 @@
-"""The project's Python files, parsed once, for the tidy tests."""
+"""The project's Python files, for the tidy tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ class Source:
 
     name: str
     text: str = field(repr=False)
-    tree: ast.Module = field(repr=False)
+
+    def parse(self) -> ast.Module:
+        """Anew each time: the trees of all files, kept, would be a million objects in every process of a test run."""
+        return ast.parse(self.text, self.name)
 
     @property
     def module(self) -> str:
@@ -29,6 +32,6 @@ def sources(folder: str) -> tuple[Source, ...]:
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        found.append(Source(str(path.relative_to(ROOT)), text, ast.parse(text, str(path))))
+        found.append(Source(str(path.relative_to(ROOT)), text))
     assert found, f"no Python files below {folder}"
     return tuple(found)

@@ -205,8 +205,6 @@ def local(folder: Path) -> dict[bytes, bytes]:
         return {name: value for name, value in store.scan(ALL_KEYS) if b"changed" not in name}
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_changelog_that_begins_late_and_a_topic_of_others(topics: Topics, tmp_path: Path) -> None:
     if not topics.kafka.is_real:
         return

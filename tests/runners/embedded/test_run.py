@@ -121,8 +121,6 @@ def consumed(address: str, topic: str, enough: Callable[[list[bytes]], bool]) ->
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_avro_from_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
     """The values are those of `cep live --format avro`, read by the same module."""
     events = [orjson.loads(line) for line in day()]

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cep.base.errors import StoreError, UsageError
 from cep.cli.main import main
 from cep.runners.embedded.targets import is_embedded, own_target, remembered_target, target_of
-from tests.real_s3 import S3Server
 from tests.runners.embedded.cases import day, deployment, expected
 from tests.runners.embedded.test_opening import Process, settings_of
 from tests.runners.embedded.test_savepoint import place, run, written
+
+if TYPE_CHECKING:
+    from tests.real_s3 import S3Server
 
 
 def test_the_place_that_was_asked_for_is_remembered_until_another_is(

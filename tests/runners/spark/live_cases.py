@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,9 +38,14 @@ END = HeartbeatRecord(event_time="2026-06-01T00:00:00Z").to_json()
 
 def rules(*names: str) -> dict[str, UpsertRecord]:
     """Rules of this repository by id; all of them if none is named."""
+    return {r.id: r for r in _records() if not names or r.id in names}
+
+
+@cache
+def _records() -> tuple[UpsertRecord, ...]:
     records, problems = read_rules(ROOT / "rules")
     assert problems == []
-    return {r.id: r for r in records if not names or r.id in names}
+    return tuple(records)
 
 
 def payments(seed: int) -> list[bytes]:

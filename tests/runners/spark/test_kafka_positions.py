@@ -48,8 +48,6 @@ def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, w
     assert producer.flush(TIMEOUT_S) == 0
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaCluster) -> None:
     if not kafka_broker.is_real:  # the mock's topics have a fixed number of partitions
         return
@@ -64,8 +62,6 @@ def test_added_partitions_are_read_from_their_beginning(kafka_broker: KafkaClust
     assert planned(stream, first)[1] == list(range(5, 30))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize("refilled", [0, 3, 50])
 def test_a_topic_that_was_created_again_is_refused_whatever_it_holds(kafka_broker: KafkaCluster, refilled: int) -> None:
     if not kafka_broker.is_real:  # the mock cannot delete topics
@@ -146,8 +142,6 @@ def test_a_start_by_time(kafka_broker: KafkaCluster) -> None:
     assert sorted(found) == list(range(40, 49))
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_records_of_a_transaction_count_when_it_is_committed(kafka_broker: KafkaCluster) -> None:
     """Aborted ones never come, and the offsets of markers are no records."""
     if not kafka_broker.is_real:  # the mock's transactions are not seen by others

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import orjson
 import pyarrow as pa
-import pytest
 
 from cep.rulebook.meaning import content_hash
 from cep.runners.group_rules import apply_records
@@ -62,8 +61,6 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     assert letters == [{"code": "unreadable"}, {"code": "late", "event_id": "a"}, {"code": "late", "event_id": "b"}]
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Path, kafka_broker: KafkaCluster) -> None:
     """And with what the rules were: an event or a record that was set aside is explained by epoch and hash too."""
     topic = f"letters-{uuid.uuid4().hex}"

@@ -179,8 +179,6 @@ def test_from_spark_to_two_processes(seed: int, spark: SparkSession, tmp_path: P
     assert sorted([*live.alerts(), *written(folder / "alerts")]) == expected
 
 
-@pytest.mark.slow
-@pytest.mark.always
 def test_a_topic_is_read_on_where_the_other_has_stopped(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
