@@ -20,12 +20,12 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX
 from cep.engine.history_asked import Asked, Tallied
 from cep.engine.history_kept import appended, pinned_after, spans_after, tallies_after, unexpired
-from cep.engine.history_reach import Reached, kept_for, reach
+from cep.engine.history_reach import KnownKeys, Reached, kept_for, reach
 from cep.engine.history_rows import concat_rows, sort_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, span_codes, without_over
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
 from cep.engine.panes import panes_of_keys, without_strange_panes
-from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import Lists
 from cep.nfa.histories import HistoryPlan
 
@@ -50,14 +50,6 @@ class Past:
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class KnownKeys:
-    """The keys of one call, text[K], and the number among them of each key of its histories."""
-
-    keys: pa.Array
-    of_histories: Int32
-
-
 def look_back(
     plan: HistoryPlan, lists: Lists, histories: Histories, known: KnownKeys, new: NewEvents, watermark_ms: int
 ) -> Past:
@@ -70,7 +62,7 @@ def look_back(
         return Past({}, {}, histories, np.zeros(0, np.int64))
     clock_ms = max(watermark_ms, histories.clock_max_ms)
     histories = without_strange_panes(plan, histories)
-    reached = reach(plan, histories, known.keys, new, clock_ms)
+    reached = reach(plan, histories, known, new, clock_ms)
     new = replace(new, keys_count=len(reached.keys))
     touched = np.zeros(new.keys_count, bool)
     touched[new.key] = True

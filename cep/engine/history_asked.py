@@ -2,6 +2,7 @@
 
     count, sum, avg, stddev     tallies that are carried (tallies.py, float_tallies.py, sub_tallies.py)
     min, max, distinct          two pointers over what is pinned (kernels/histories.py)
+    distinct of many values     two pointers over those values that are new or leave; how many others there are is known
     median, percentile          two pointers over their windows
     approx_distinct, …          panes (panes.py)
 
@@ -65,6 +66,7 @@ class Asked:
         self._weaves: dict[str, Woven] = {}
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
         self._by_segment: dict[str, Int64] = {}
+        self._apart: dict[str, Int64] = {}
         self.overflows = self.folded = self.left_out = 0
         self.cut = np.zeros(len(table.new_rows), np.int64)
         self._members: dict[object, UInt8] = {}
@@ -133,7 +135,7 @@ class Asked:
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         is_pinned = self._is_pinned(history)
-        is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history)
+        is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history) or self.is_counted(history)
         limit = _NO_LIMIT if is_unlimited or rounded or by else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
@@ -229,6 +231,45 @@ class Asked:
             found[segments[there]] = entries.sums[there]
             self._by_segment[history.tally] = found
         return self._by_segment[history.tally]
+
+    def is_counted(self, history: HistoryColumn) -> bool:
+        """Whether it is carried how many different values a key has: of the table's rows count those of values that
+        are new or leave, and maybe more."""
+        return self._reached is not None and history.counted in self._reached.begun
+
+    def different_after(self, history: HistoryColumn, clock_ms: int) -> Int64:
+        """int64[K, 1]: how many different values the window of each key has after the call."""
+        assert history.expr.window is not None, "they have a window"
+        rows = self.windows(history).rows
+        stays = self.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
+        found = self._others(history) + self._different(history, rows[stays])
+        return found.reshape(-1, 1)
+
+    def _others(self, history: HistoryColumn) -> Int64:
+        """int64[K]: how many values of each key are in the window and not in the table; none of them leaves it now."""
+        if history.counted not in self._apart:
+            self._apart[history.counted] = self._counted_apart(history)
+        return self._apart[history.counted]
+
+    def _counted_apart(self, history: HistoryColumn) -> Int64:
+        table, reached, window = self.table, self._reached, history.expr.window
+        tally = self._before.by_key.get(history.counted)
+        if tally is None:
+            return np.zeros(table.keys_count, np.int64)
+        assert reached is not None, "it is counted"
+        assert window is not None, "they have a window"
+        rows = self.windows(history).rows
+        rows = rows[(table.new_at[rows] < 0) & ~reached.begun[history.counted][table.key[rows]]]
+        page = reached.page[table.source[rows] - table.pinned_count]
+        is_inside = table.time[rows] > reached.left(window)[page]
+        return tally[:, 0] - self._different(history, rows[is_inside])
+
+    def _different(self, history: HistoryColumn, rows: Int64) -> Int64:
+        """int64[K]: how many different values these rows have by key."""
+        pairs, _ = self.table.segments((history.value,))
+        key_of = np.full(int(pairs.max(initial=-1)) + 1, -1, np.int64)
+        key_of[pairs[rows]] = self.table.key[rows]
+        return np.bincount(key_of[key_of >= 0], minlength=self.table.keys_count)
 
     def _entries(self, history: HistoryColumn) -> tuple[SubTallies, Int64]:
         """The entries carried from the call before, and the segment of each."""
@@ -358,6 +399,8 @@ class Asked:
                 out = np.empty(len(counts), np.int64)
                 codes, codes_count = dense_codes(values)
                 kernels.count_distinct(codes, codes_count, lows, highs, out)
+                if self.is_counted(history):
+                    out += self._others(history)[self.table.key[self.table.new_rows][windows.at]]
                 return out, never
             case "min" | "max":
                 return extreme(values, type_, windows, is_least=expr.fn == "min"), empty

@@ -74,6 +74,9 @@ def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float
             crowded.add(name)
         else:
             by_sub_key[name] = entries
+    for history in plan.histories:
+        if asked.is_counted(history):
+            by_key[history.counted] = asked.different_after(history, clock_ms)
     return Tallied(by_key, by_sub_key, frozenset(crowded))
 
 

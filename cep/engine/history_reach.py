@@ -3,7 +3,8 @@
 A count, a sum or a spread is carried from call to call as a *tally*: what is in its window at the page's clock. So of
 old events only those are looked at that leave the window until the last new event; windows over minutes and over months
 cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
-decide. The other functions look at their whole windows, of the keys that have new events.
+decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
+leaves (history_classes.py). The other functions look at their whole windows, of the keys that have new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -16,7 +17,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_history_reach.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,12 +25,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.engine.calendar import opens_ms
+from cep.engine.history_classes import Wanted, class_codes, codes_of_block
 from cep.engine.history_rows import Block, HistoryRows, Int8, concat_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, segment_of
 from cep.engine.history_table import NewEvents
 from cep.kernels.layout import Int32, Int64
-from cep.lang.ir import HistoryWindow
+from cep.lang.ir import CurrentField, HistoryWindow
 from cep.nfa.histories import HistoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """The keys of one call, text[K], and the number among them of each key of its histories."""
+
+    keys: pa.Array
+    of_histories: Int32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,8 @@ class Reached:
 
     Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
     it is. `is_carried`: whether anything is carried: not while a key may have more events than a history counts.
-    `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events.
+    `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events. So is what
+    is `counted`, but in keys that have none of it yet: `begun` bool[K] by name, which look at their whole windows.
     """
 
     keys: pa.Array
@@ -51,13 +62,24 @@ class Reached:
     is_strange: np.ndarray
     is_carried: bool
     carried: frozenset[str]
+    begun: Mapping[str, np.ndarray]
 
     def left(self, window: HistoryWindow) -> Int64:
         """For each page the time up to which events have left a window at its clock."""
         return opens_ms(window, np.array([fact.clock_ms for fact in self.facts], np.int64))
 
 
-def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvents, clock_ms: int) -> Reached:
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
+    only those of the classes by these fields that have new events, or events that leave."""
+
+    back_ms: int
+    keys: np.ndarray
+    by: tuple[str, ...] = ()
+
+
+def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, clock_ms: int) -> Reached:
     """What is looked at of the past in a call after which the clock stands at `clock_ms`."""
     segments = [segment for segment in histories.segments if not segment.panes]
     pages = sorted({segment.page for segment in segments})
@@ -73,44 +95,113 @@ def reach(plan: HistoryPlan, histories: Histories, keys: pa.Array, new: NewEvent
     is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
-    whole = [h for h in plan.histories if not (h.is_single or h.is_approximate or h.carried in carried)]
-    back_ms = min((int(opens_ms(h.expr.window, ends)[0]) - (h.kept_ms - h.span_ms) for h in whole), default=first_ms)
-    edges = list(_edges(plan, carried, facts, ends))
+    begun = _begun(plan, histories, known, new) if is_carried else {}
+    begun = {h.counted: begun[h.counted] for h in plan.histories if h.counted in begun and h.carried not in carried}
+    looks = list(_looks(plan, carried, begun, new, first_ms))
+    edges = list(_edges(plan, carried | begun.keys(), facts, ends))
+    back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
     opened: list[tuple[Segment, int]] = []
     for segment in segments:
         page = pages.index(segment.page)
-        leaving = any(segment.first_ms <= high and segment.last_ms > lows[page] for lows, high in edges)
-        if is_strange[page] or leaving or segment.last_ms > back_ms:
+        if is_strange[page] or _may_leave(segment, page, edges) or segment.last_ms > back_ms:
             opened.append((segment, page))
     blocks = [segment.load() for segment, _ in opened]
-    keys, numbers = _numbered(keys, blocks, [is_strange[page] for _, page in opened])
-    touched = np.zeros(len(keys) + 1, bool)  # the last one: not of this call
-    touched[new.key] = True
+    keys, numbers = _numbered(known.keys, blocks, [is_strange[page] for _, page in opened])
+    leaving = [_leaving(segment, page, edges, block) for (segment, page), block in zip(opened, blocks, strict=True)]
+    wanted = {look.by: _wanted(look.by, new, blocks, leaving) for look in looks if look.by}
     parts: list[HistoryRows] = []
-    places: list[tuple[int, int, Int64]] = []
-    for at, ((_, page), block, number) in enumerate(zip(opened, blocks, numbers, strict=True)):
-        key = number[block.rows.key]
-        time = block.rows.time_ms
-        wanted = touched[key] & (time > back_ms)
-        for lows, high in edges:
-            wanted |= (time > lows[page]) & (time <= high)
-        rows = np.flatnonzero((wanted | is_strange[page]) & (key >= 0))
-        own_rows = block.rows.of_keys(key)
-        parts.append(own_rows if len(rows) == len(block) else own_rows.take(rows))
-        places.append((page, at, rows))
-    counts = [len(rows) for _, _, rows in places]
+    rows: list[Int64] = []
+    for (_, page), block, number, chosen in zip(opened, blocks, numbers, leaving, strict=True):
+        for look in looks:
+            chosen[_looked_at(look, wanted.get(look.by), block, number)] = True
+        own = np.flatnonzero(chosen | is_strange[page])
+        own = own[number[block.rows.key[own]] >= 0]
+        part = block.rows if len(own) == len(block) else block.rows.take(own)
+        parts.append(part.of_keys(number[part.key]))
+        rows.append(own)
+    counts = [len(own) for own in rows]
     return Reached(
         keys,
         concat_rows(parts),
-        np.repeat(np.array([page for page, _, _ in places], np.int32), counts),
-        np.repeat(np.array([at for _, at, _ in places], np.int64), counts),
-        np.concatenate([np.empty(0, np.int64), *(rows for _, _, rows in places)]),
+        np.repeat(np.array([page for _, page in opened], np.int32), counts),
+        np.repeat(np.arange(len(opened)), counts),
+        np.concatenate([np.empty(0, np.int64), *rows]),
         tuple(segment for segment, _ in opened),
         facts,
         is_strange,
         is_carried,
         carried,
+        {name: np.append(own, np.zeros(len(keys) - len(own), bool)) for name, own in begun.items()},
     )
+
+
+def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> bool:
+    return any(segment.first_ms <= high and segment.last_ms > lows[page] for lows, high in edges)
+
+
+def _leaving(segment: Segment, page: int, edges: list[tuple[Int64, int]], block: Block) -> np.ndarray:
+    """Which events of a block leave a window now."""
+    found = np.zeros(len(block), bool)
+    if _may_leave(segment, page, edges):
+        for lows, high in edges:
+            found |= (block.rows.time_ms > lows[page]) & (block.rows.time_ms <= high)
+    return found
+
+
+def _begun(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents) -> dict[str, np.ndarray]:
+    """Of what is counted for each key: bool[K], the keys with new events of which it is not known."""
+    touched = np.zeros(len(known.keys), bool)
+    touched[new.key] = True
+    found = {}
+    for name in {history.counted for history in plan.histories if history.counted}:
+        found[name] = touched.copy()
+        if name in histories.tallies:
+            found[name][known.of_histories[histories.tallies[name][:, 0] != 0]] = False
+    return found
+
+
+def _looks(
+    plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray], new: NewEvents, first_ms: int
+) -> Iterator[_Look]:
+    """What is looked at of windows, of an event at this time and later ones, where less than all is carried."""
+    touched = np.zeros(new.keys_count + 1, bool)  # the last one: not of this call
+    touched[new.key] = True
+    known = np.arange(new.keys_count + 1) < new.keys_count
+    whole: dict[tuple[str, ...], int] = {}
+    for history in plan.histories:
+        if history.is_single or history.is_approximate or history.carried in carried:
+            continue
+        at = np.array([first_ms], np.int64)
+        back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
+        if history.counted in begun:
+            argument = history.expr.argument
+            assert isinstance(argument, CurrentField), "others are not counted"
+            yield _Look(back_ms, np.append(begun[history.counted], False))
+            yield _Look(back_ms, known, (argument.field,))
+        else:
+            whole[history.expr.by] = min(back_ms, whole.get(history.expr.by, back_ms))
+    for by, back_ms in whole.items():
+        yield _Look(back_ms, touched, by)
+
+
+def _wanted(by: tuple[str, ...], new: NewEvents, blocks: list[Block], leaving: list[np.ndarray]) -> Wanted:
+    """The classes of new events and of those that leave."""
+    columns = [new.batch.columns[name] for name in by]
+    codes = [class_codes(new.batch.key, np.arange(len(new.batch), dtype=np.int32), columns)]
+    for block, leaves in zip(blocks, leaving, strict=True):
+        if leaves.any():
+            codes.append(codes_of_block(block, by)[leaves])
+    return Wanted(codes)
+
+
+def _looked_at(look: _Look, wanted: Wanted | None, block: Block, number: Int32) -> Int64:
+    """Which events of a block are looked at."""
+    if wanted is not None:
+        rows = np.flatnonzero(wanted.has(codes_of_block(block, look.by)))
+    else:
+        rows = np.flatnonzero(look.keys[number][block.rows.key]) if look.keys.any() else np.zeros(0, np.int64)
+    chosen: Int64 = rows[(block.rows.time_ms[rows] > look.back_ms) & look.keys[number[block.rows.key[rows]]]]
+    return chosen
 
 
 def _edges(

@@ -8,7 +8,7 @@ Tested by: tests/engine/test_histories.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -54,10 +54,12 @@ class HistoryRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Kept events with the keys that they belong to: text[K], each of which has an event."""
+    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes` are worked out from
+    them (history_classes.py)."""
 
     keys: pa.Array
     rows: HistoryRows
+    codes: dict[tuple[str, ...], NDArray[np.uint32]] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, EventBatch, read_only, slots, text_buffers
 from cep.engine.functions import fill_computed
-from cep.engine.histories import KnownKeys, Past, look_back
+from cep.engine.histories import Past, look_back
+from cep.engine.history_reach import KnownKeys
 from cep.engine.history_state import Histories
 from cep.engine.history_table import NewEvents
 from cep.engine.keyed_state import KeyedState

@@ -26,6 +26,7 @@ from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
 
 SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
+DIFFERENT = "+different"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,12 @@ class HistoryColumn:
         return self.tally or (self.identity if self.is_sparse else "")
 
     @property
+    def counted(self) -> str:
+        """Under what name it is carried how many different values a key has, where pinned events would be too many."""
+        is_of_field = isinstance(self.expr.argument, CurrentField) and self.expr.window is not None
+        return self.identity + DIFFERENT if self.expr.fn == "distinct" and is_of_field and not self.by else ""
+
+    @property
     def percent(self) -> int:
         """Of a percentile, 50 for a median."""
         found = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
@@ -204,7 +211,7 @@ class HistoryPlan:
 
     def tally_windows(self, names: frozenset[str]) -> tuple[HistoryWindow, ...]:
         """The different windows of tallies of these names."""
-        windows = (h.expr.window for h in self.histories if h.tally in names)
+        windows = (h.expr.window for h in self.histories if h.tally in names or h.counted in names)
         return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
     @property

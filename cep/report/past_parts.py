@@ -82,7 +82,7 @@ class Asking:
 
     def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Of a tally: what it is of, and for whom."""
-        return _told((column, rules) for column, rules in self._columns if column.tally == name)
+        return _told((column, rules) for column, rules in self._columns if name in (column.tally, column.counted))
 
 
 def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:

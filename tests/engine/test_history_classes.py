@@ -1,0 +1,110 @@
+"""Of many values and sub-keys classes are looked at that have new events or lose some; values stay the same."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cep.engine import histories
+from cep.engine.advance import advance
+from cep.engine.history_classes import Wanted, codes_of_block
+from cep.engine.history_rows import Block, HistoryRows
+from cep.engine.keyed_state import KeyedState
+from tests.engine.bridge import batch_of, event_id, split, through_bytes
+from tests.engine.test_histories import engine_values, oracle_values
+from tests.engine.test_history_reach import program_over
+from tests.engine.test_history_state import random_block
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+
+MANY = (
+    "distinct(pay.shop over 40 ms) > 1",
+    "distinct(pay.size over previous 25 ms where way == cash) > 1",
+    "distinct(pay.weight over 60 ms) > 1",
+    "distinct(pay.amount over 30 ms by shop) > 1",
+    "count(pay over 40 ms by shop) > 1",
+    "sum(pay.amount over previous 30 ms by (shop, way)) > 1.00",
+    "max(pay.size over 20 ms by shop) > 1",
+    "median(pay.size over 35 ms by shop) > 1",
+)
+
+
+def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
+    """Two keys with many shops, some of which come again."""
+    found: dict[str, list[Event]] = {"x": [], "y": []}
+    time_ms = 1_700_000_000_000
+    for order in range(count):
+        time_ms += random.choice((0, 0, 1, 1, 2, 30 if random.random() < 0.1 else 3))
+        fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": random.choice("xxy")}
+        fields |= {"shop": random.choice((None, f"s{random.randint(0, 20)}")), "size": random.randint(0, 9)}
+        fields |= {"amount": random.choice((None, random.randint(-3, 9) * 50)), "way": random.randint(0, 1)}
+        fields["weight"] = random.choice((None, 0.0, random.randint(0, 9) / 7))
+        found[str(fields["key"])].append(Event(order, "pay", time_ms, order, fields))
+    return found
+
+
+@pytest.mark.parametrize("odd", [0, 1, None], ids=["all codes are one", "codes are alike", "as they are"])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is crowded from when on, and whichever classes have the same code."""
+    random = Random(f"many {seed}")
+    if odd is not None:
+        monkeypatch.setattr("cep.engine.history_classes._ODD", np.uint64(odd))
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", random.choice((0, 2, 5)))
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
+    program = program_over(*MANY)
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    events = payments(random)
+    batch = batch_of(program.schema, events)
+    found = engine_values(program, split(batch, random), wanted)
+    expected = oracle_values(events, wanted)
+    assert {event: found[event] for event in expected} == expected
+
+
+def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    build_table = histories.build_table
+
+    def counting(plan: Any, lists: Any, stored: HistoryRows, pinned_count: int, new: Any, *, mixed: bool) -> Any:
+        looked_at.append(len(stored))
+        return build_table(plan, lists, stored, pinned_count, new, mixed=mixed)
+
+    monkeypatch.setattr(histories, "build_table", counting)
+    program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
+    keyed_state: KeyedState | None = None
+    of_batch = 60
+    for number in range(30):
+        own = []
+        for at in range(of_batch):
+            order = number * of_batch + at
+            fields: dict[str, Value] = {"id": event_id(order), "event_time": order, "key": "x", "shop": f"s{order}"}
+            own.append(Event(order, "pay", order, order, {**fields, "size": 1, "way": 0}))
+        batch = batch_of(program.schema, {"x": own})
+        keyed_state = through_bytes(program, advance(program, keyed_state, batch, order).keyed_state, order)
+    assert looked_at[1] == of_batch, "all of it once, to count the values"
+    assert max(looked_at[2:]) <= 0.2 * 30 * of_batch, "no new shop has been there: few have the same code by chance"
+
+
+def test_no_event_of_a_class_is_missing() -> None:
+    block, _ = random_block(np.random.default_rng(5), 0, 400)
+    (name, values), *_ = block.rows.columns.items()
+    classes = list(zip(block.keys.take(block.rows.key).to_pylist(), values.to_pylist(), strict=True))
+    codes = codes_of_block(block, (name,))
+    by_class: dict[object, set[int]] = {}
+    for of, code in zip(classes, codes.tolist(), strict=True):
+        by_class.setdefault(of, set()).add(code)
+    assert all(len(found) == 1 for found in by_class.values())
+    assert len({code for found in by_class.values() for code in found}) == len(by_class)
+    again = Block(
+        block.keys.take(np.arange(len(block.keys))[::-1].copy()),
+        block.rows.of_keys(len(block.keys) - 1 - block.rows.key),
+    )
+    assert (codes_of_block(again, (name,)) == codes).all(), "whatever the keys are numbered"
+    chosen = codes[::7]
+    is_wanted = Wanted([chosen]).has(codes)
+    assert is_wanted[np.isin(codes, chosen)].all()
+    assert not is_wanted.all()
