@@ -18,7 +18,8 @@ from cep.engine.history_rows import Block
 from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int32
 
-UInt32, UInt64 = NDArray[np.uint32], NDArray[np.uint64]
+UInt32 = NDArray[np.uint32]
+UInt64 = NDArray[np.uint64]
 _SEED = 2
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _TABLE_SHARE = 16  # of the table of wanted codes that is filled at most: so many others are looked at in vain
@@ -36,7 +37,8 @@ class Wanted:
 
     def has(self, codes: UInt32) -> NDArray[np.bool_]:
         """Which of these are wanted."""
-        return self._table[codes & self._mask]
+        found: NDArray[np.bool_] = self._table[codes & self._mask]
+        return found
 
 
 def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:

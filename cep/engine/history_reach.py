@@ -97,7 +97,7 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
     ends = np.array([first_ms, last_ms], np.int64)
     begun = _begun(plan, histories, known, new) if is_carried else {}
     begun = {h.counted: begun[h.counted] for h in plan.histories if h.counted in begun and h.carried not in carried}
-    looks = list(_looks(plan, carried, begun, new, first_ms))
+    looks = list(_looks(plan, carried, begun if is_carried else None, new, first_ms))
     edges = list(_edges(plan, carried | begun.keys(), facts, ends))
     back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
     opened: list[tuple[Segment, int]] = []
@@ -161,9 +161,11 @@ def _begun(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEv
 
 
 def _looks(
-    plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray], new: NewEvents, first_ms: int
+    plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray] | None, new: NewEvents, first_ms: int
 ) -> Iterator[_Look]:
-    """What is looked at of windows, of an event at this time and later ones, where less than all is carried."""
+    """What is looked at of windows, of an event at this time and later ones, where less than all is carried. With
+    `begun` None nothing is: what is older than the events of a limit counts by key, not by sub-key.
+    """
     touched = np.zeros(new.keys_count + 1, bool)  # the last one: not of this call
     touched[new.key] = True
     known = np.arange(new.keys_count + 1) < new.keys_count
@@ -173,13 +175,14 @@ def _looks(
             continue
         at = np.array([first_ms], np.int64)
         back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
-        if history.counted in begun:
+        if begun and history.counted in begun:
             argument = history.expr.argument
             assert isinstance(argument, CurrentField), "others are not counted"
             yield _Look(back_ms, np.append(begun[history.counted], False))
             yield _Look(back_ms, known, (argument.field,))
         else:
-            whole[history.expr.by] = min(back_ms, whole.get(history.expr.by, back_ms))
+            by = () if begun is None else history.expr.by
+            whole[by] = min(back_ms, whole.get(by, back_ms))
     for by, back_ms in whole.items():
         yield _Look(back_ms, touched, by)
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cep.engine import histories
 from cep.engine.advance import advance
 from cep.engine.history_classes import Wanted, codes_of_block
 from cep.engine.history_rows import Block, HistoryRows
+from cep.engine.history_table import build_table
 from cep.engine.keyed_state import KeyedState
 from tests.engine.bridge import batch_of, event_id, split, through_bytes
 from tests.engine.test_histories import engine_values, oracle_values
@@ -67,13 +67,12 @@ def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypa
 
 def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    build_table = histories.build_table
 
     def counting(plan: Any, lists: Any, stored: HistoryRows, pinned_count: int, new: Any, *, mixed: bool) -> Any:
         looked_at.append(len(stored))
         return build_table(plan, lists, stored, pinned_count, new, mixed=mixed)
 
-    monkeypatch.setattr(histories, "build_table", counting)
+    monkeypatch.setattr("cep.engine.histories.build_table", counting)
     program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
     keyed_state: KeyedState | None = None
     of_batch = 60
