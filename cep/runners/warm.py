@@ -25,11 +25,13 @@ from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import split_by_group
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
+from cep.engine.partition import arrange_keys
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.state.packed import Shape, pack, unpack
 from cep.state.whole import decode_whole, encode_whole
 
 _KEYS, _STEPS, _EVENTS = 3, 4, 48
@@ -158,6 +160,10 @@ def _stored(program: Program, kept: KeyedState) -> KeyedState:
     """As a page is: cut by keys, written, read and joined."""
     page = select_keys(kept, np.ones(len(kept.keys), np.bool_), program.row_registers)
     kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
+    if len(kept.keys):  # and as the pages of `cep run` are
+        shape, registers = Shape.of(kept), program.row_registers
+        packed = pack(arrange_keys(kept, np.arange(len(kept.keys)), len(kept.keys), registers), shape)
+        kept = replace(unpack(packed, shape, registers), histories=kept.histories)
     return concat_states([kept], program.row_registers)
 
 

@@ -468,14 +468,12 @@ class KafkaLetters:
 
 
 def _alert_records(alerts: pa.Table) -> list[_Record]:
-    heads = alerts.select(["alert_id", "rule_id", "version"]).to_pylist()
+    keys, rules, versions = (
+        alerts[name].cast(pa.string()).cast(pa.binary()).to_pylist() for name in ("alert_id", "rule_id", "version")
+    )
     return [
-        _Record(
-            head["alert_id"].encode(),
-            value,
-            (("rule", head["rule_id"].encode()), ("version", str(head["version"]).encode())),
-        )
-        for head, value in zip(heads, json_lines(alerts), strict=True)
+        _Record(key, value, (("rule", rule), ("version", version)))
+        for key, rule, version, value in zip(keys, rules, versions, json_lines(alerts), strict=True)
     ]
 
 

@@ -1,14 +1,16 @@
 """Many pages at once: the runs of a KeyedState ↔ the bytes of each page, without an object or a call for each of them.
 
-    | "CPP" | format u8 | shape u64 | counts u32 × 4 | bytes of varying sections u32 … | sections … |   little-endian
+    | "CPP" | format u8 | shape u64 | counts | runs | nodes | events | keys | bytes of texts, column by column |
 
 A page here is a few keys, and a micro-batch touches many of them. So what all of them have in common, their *shape*
-(the layout of their program, names and types of columns), is said once under its hash and not in every page; and pages
-are taken apart and put together by one gather over all of their sections, which only counts and lengths describe:
+(the layout of their program, names and types of columns), is said once under its hash and not in every page. All else
+is tables of integers, of which each column of each page takes as few bytes as it needs (kernels/packed.py): a run is
+some ten bytes in place of eighty, and what is small is quick to copy, to write and to keep in memory.
 
-    int64   runs, nodes, event type, event time, columns of numbers
-    int32   run rule, run key, event key, lengths of texts
-    uint8   texts, columns of truth, nulls of each column (empty, or one byte a row)
+    counts  one row: keys, runs, nodes, events        events  key, type, time; for each column of numbers the bits, of
+    runs    the row, rule, key                                texts the length, of truth 0 or 1; of ids the length; for
+    nodes   the row                                           each column whether it is null
+    keys    the length                                texts   of keys, of ids, of each column of texts
 
 Checksums are those of the store. What reads single pages (cep state, savepoints for Spark) takes pages.py's form.
 Tested by: tests/state/test_packed.py
@@ -28,20 +30,23 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import TEXT, read_only
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.engine.partition import Arranged
 from cep.kernels import layout as y
 from cep.kernels.layout import NODE_WIDTH, Int64
+from cep.kernels.packed import measure_columns, read_bytes, read_columns, write_bytes, write_columns
 
-PACKED_FORMAT = 1
+PACKED_FORMAT = 2  # 1 had eight bytes for every number
 _MAGIC = b"CPP"
 _HEAD = struct.Struct("<3sBQ")
 _KEYS, _RUNS, _NODES, _EVENTS = range(4)
 _COUNTS = 4
+_COUNT_MAX = 1 << 31  # of the rows of a page, whose bytes say anything at all
 _CODES = {pa.int64(): "i", pa.float64(): "f", pa.bool_(): "b", TEXT: "t"}
 _TYPES = {code: type_ for type_, code in _CODES.items()}
 _NUMBERS = {"i": np.int64, "f": np.float64}
+_EVENT_FIXED = 3  # key, type, time
 Columns = tuple[tuple[str, str], ...]  # names and codes of types
 
 
@@ -81,32 +86,14 @@ class Shape:
         return int.from_bytes(hashlib.blake2b(self.to_bytes(), digest_size=8).digest(), "little")
 
     @cached_property
-    def sections(self) -> tuple[tuple[int, int], ...]:
-        """(which count, bytes a row) of every section behind the head; 0 bytes: its length is said in the head."""
-        found = [(_RUNS, 8 * self.width), (_NODES, 8 * NODE_WIDTH), (_EVENTS, 8), (_EVENTS, 8)]
-        columns = [(_EVENTS, code) for _, code in self.events]
-        found += [(count, 8) for count, code in columns if code in _NUMBERS]
-        found += [(_RUNS, 4), (_RUNS, 4), (_EVENTS, 4), (_KEYS, 4), (_EVENTS, 4)]
-        found += [(count, 4) for count, code in columns if code == "t"]
-        found += [(_KEYS, 0), (_EVENTS, 0)]
-        found += [(count, 0 if code == "t" else 1) for count, code in columns if code in "tb"]
-        return (*found, *((count, 0) for count, _ in columns))
-
-    @cached_property
-    def varying(self) -> NDArray[np.int64]:
-        """The sections whose length is said in the head."""
-        return np.flatnonzero(np.array([width == 0 for _, width in self.sections]))
+    def head(self) -> bytes:
+        """What every page of this shape begins with."""
+        return _HEAD.pack(_MAGIC, PACKED_FORMAT, self.number)
 
     @property
-    def head_bytes(self) -> int:
-        return _HEAD.size + 4 * (_COUNTS + len(self.varying))
-
-    def lengths(self, counts: Int64, varying: Int64) -> Int64:
-        """The bytes of every section: int64[P, S] of counts int64[P, 4] and varying int64[P, V]."""
-        which, width = np.array(self.sections, np.int64).T
-        found: Int64 = counts[:, which] * width
-        found[:, self.varying] = varying
-        return found
+    def event_width(self) -> int:
+        """The columns of the table of events."""
+        return _EVENT_FIXED + len(self.events) + 1 + len(self.events)
 
 
 # ------------------------------------------------------------------------------------------------------- pages
@@ -115,33 +102,38 @@ class Shape:
 def pack(arranged: Arranged, shape: Shape) -> list[bytes]:
     """The bytes of each part; those of a part without keys mean nothing.
 
-    Cost: O(state) copying, and less than a microsecond for each part.
+    Cost: O(state), and less than a microsecond for each part.
     """
     bounds = (arranged.keys, arranged.runs, arranged.nodes, arranged.events)
     counts = np.stack([np.diff(own) for own in bounds], axis=1)
-    parts_count = len(counts)
-    found = _sections_of(arranged.whole, shape)
-    assert len(found) == len(shape.sections), "one for each"
-    # Where each part of each section begins, in the bytes of all sections one after the other.
-    at = np.empty((len(found), parts_count + 1), np.int64)
-    for number, ((which, width), (data, ends)) in enumerate(zip(shape.sections, found, strict=True)):
-        at[number] = bounds[which] * width if ends is None else ends[bounds[which]]
-        assert at[number, -1] == data.nbytes, "a section is all of its parts"
-    varying = np.diff(at[shape.varying], axis=1).T
-    head = np.zeros((parts_count, shape.head_bytes), np.uint8)
-    head[:, : _HEAD.size] = np.frombuffer(_HEAD.pack(_MAGIC, PACKED_FORMAT, shape.number), np.uint8)
-    head[:, _HEAD.size :] = np.concatenate([counts, varying], axis=1).astype("<u4").view(np.uint8)
-    at = np.concatenate([np.arange(parts_count + 1)[None, :] * shape.head_bytes, at])
-    data = np.concatenate([head.reshape(-1), *(section for section, _ in found)])
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(at[:, -1])])
-    offsets = np.concatenate([(at[:, :-1] + starts[:-1, None]).reshape(-1), starts[-1:]])
-    order = np.arange(len(at) * parts_count).reshape(len(at), parts_count).T.reshape(-1)
-    offsets, content = _gathered(data, offsets, order)
+    each = np.arange(len(counts) + 1)
+    tables = [(counts, each), *_tables(arranged, shape)]
+    texts = [(content, offsets[bounds[which]]) for which, content, offsets in _texts(arranged.whole, shape)]
+    sizes = np.full(len(counts), len(shape.head), np.int64)
+    measured = [_measured(table, own, sizes) for table, own in tables]
+    for _, own in texts:
+        sizes += np.diff(own)
+    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    data = np.empty(int(starts[-1]), np.uint8)
+    cursor = starts[:-1] + len(shape.head)
+    data[starts[:-1, None] + np.arange(len(shape.head))] = np.frombuffer(shape.head, np.uint8)
+    for (table, own), (widths, bases) in zip(tables, measured, strict=True):
+        write_columns(table, own, widths, bases, data, cursor)
+    for content, own in texts:
+        write_bytes(content, own, data, cursor)
     whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), parts_count, [None, pa.py_buffer(np.ascontiguousarray(offsets[:: len(at)])), content]
+        pa.large_binary(), len(counts), [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
     pages: list[bytes] = whole.to_pylist()
     return pages
+
+
+def _measured(table: Int64, bounds: Int64, sizes: Int64) -> tuple[NDArray[np.uint8], Int64]:
+    """How the columns of each page are written, widths and bases; `sizes` grow by the bytes of each page."""
+    shape = (len(sizes), table.shape[1])
+    widths, bases = np.empty(shape, np.uint8), np.empty(shape, np.int64)
+    measure_columns(table, bounds, widths, bases, sizes)
+    return widths, bases
 
 
 def shape_number(page: bytes) -> int:
@@ -153,9 +145,23 @@ def shape_number(page: bytes) -> int:
         raise StateCorruptError(f"a page begins with {magic!r}, not {_MAGIC!r}; the bytes are not ours")
     if format_ != PACKED_FORMAT:
         raise StateFormatError(
-            f"a page has format {format_}, this build reads {PACKED_FORMAT}; start with the build that wrote it"
+            f"a page has format {format_}, this build reads {PACKED_FORMAT}; make a savepoint with the build that "
+            "wrote it and restore that"
         )
     return int(number)
+
+
+def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
+    """The pages by the number of their shape. Raises: StateFormatError, StateCorruptError."""
+    if not pages:
+        return {}
+    head = pages[0][: _HEAD.size]
+    if all(map(head.__eq__, [page[: _HEAD.size] for page in pages])):  # all but ever
+        return {shape_number(pages[0]): list(pages)}
+    found: dict[int, list[bytes]] = {}
+    for page in pages:
+        found.setdefault(shape_number(page), []).append(page)
+    return found
 
 
 def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | None) -> KeyedState:
@@ -164,128 +170,145 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | Non
     `row_registers` are those of the program that wrote them; None if the pages are one.
     Raises: StateCorruptError for bytes that do not add up.
     """
-    joined = np.frombuffer(b"".join(pages), np.uint8)
-    sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    if int(sizes.min()) < shape.head_bytes:
-        raise StateCorruptError(f"a page of {sizes.min()} bytes is shorter than its head of {shape.head_bytes}")
-    heads = joined[starts[:-1, None] + np.arange(_HEAD.size, shape.head_bytes)]
-    numbers = np.ascontiguousarray(heads).view("<u4").astype(np.int64)
-    counts, varying = numbers[:, :_COUNTS], numbers[:, _COUNTS:]
-    lengths = shape.lengths(counts, varying)
-    if (lengths.sum(axis=1) + shape.head_bytes != sizes).any():
-        raise StateCorruptError("the sections of a page do not add up to its bytes; restore a checkpoint")
-    lengths = np.concatenate([np.full((len(pages), 1), shape.head_bytes), lengths], axis=1)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    order = np.arange(lengths.size).reshape(lengths.shape)[:, 1:].T.reshape(-1)
-    ends, content = _gathered(joined, offsets, order)
-    data, ends = np.frombuffer(content, np.uint8), ends[:: len(pages)]
-    sections = [data[a:b] for a, b in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True)]
-    return _state_of(sections, counts, lengths[:, 1:], shape, row_registers)
+    reader = _Reader(pages)
+    counts = reader.counts
+    before = np.cumsum(counts, axis=0) - counts
+    bounds = [np.concatenate([before[:, which], counts[:, which].sum(keepdims=True)]) for which in range(_COUNTS)]
+    runs = reader.table(bounds[_RUNS], shape.width + 2)
+    nodes = reader.table(bounds[_NODES], NODE_WIDTH)
+    events = reader.table(bounds[_EVENTS], shape.event_width)
+    lengths = reader.table(bounds[_KEYS], 1)
+    keys = reader.texts(lengths[:, 0], bounds[_KEYS], None)
+    retained = _retained(reader, events, bounds[_EVENTS], shape)
+    reader.end()
+    run_rule, run_key = runs[:, shape.width].astype(np.int32), runs[:, shape.width + 1].astype(np.int32)
+    runs = runs[:, : shape.width]
+    if len(pages) > 1:
+        assert row_registers is not None, "several pages"
+        _move(runs, nodes, run_rule, counts, before, row_registers)
+        keys_before = before[:, _KEYS].astype(np.int32)
+        run_key += np.repeat(keys_before, counts[:, _RUNS])
+        retained.key[:] += np.repeat(keys_before, counts[:, _EVENTS])
+        order = np.lexsort((run_key, run_rule))
+        runs, run_rule, run_key = runs.take(order, axis=0), run_rule[order], run_key[order]
+    return KeyedState(shape.layout, keys, np.ascontiguousarray(runs), run_rule, run_key, nodes, retained)
 
 
 def runs_count(pages: Sequence[bytes]) -> int:
-    """How many runs are in these pages."""
-    at = _HEAD.size + 4 * _RUNS
-    return sum(int.from_bytes(page[at : at + 4], "little") for page in pages)
+    """How many runs are in these pages. Raises: StateCorruptError."""
+    return int(_Reader(pages).counts[:, _RUNS].sum()) if pages else 0
 
 
-def _gathered(data: NDArray[np.uint8], offsets: Int64, order: Int64) -> tuple[Int64, pa.Buffer]:
-    """The stretches offsets[i] <= at < offsets[i + 1] in another order: where each begins now, and their bytes."""
-    array = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    taken = array.take(pa.array(order))
-    _, ends, content = taken.buffers()
-    return np.frombuffer(ends, np.int64)[: len(order) + 1], content if content is not None else pa.py_buffer(b"")
+class _Reader:
+    """Reads from all pages at once what `pack` has written to each, in the same order.
+
+    Everything raises StateCorruptError where bytes are missing.
+    """
+
+    def __init__(self, pages: Sequence[bytes]) -> None:
+        self._data = np.frombuffer(b"".join(pages), np.uint8)
+        sizes = np.fromiter(map(len, pages), np.int64, len(pages))
+        self._ends = np.cumsum(sizes)
+        self._cursor = self._ends - sizes + _HEAD.size
+        self.counts = self.table(np.arange(len(pages) + 1), _COUNTS)
+        if ((self.counts < 0) | (self.counts > _COUNT_MAX)).any():
+            raise _torn()
+
+    def table(self, bounds: Int64, width: int) -> Int64:
+        """The next table: int64[rows of all pages, width]; those of page p are bounds[p] <= i < bounds[p + 1]."""
+        found = np.empty((int(bounds[-1]), width), np.int64)
+        if not read_columns(self._data, self._ends, self._cursor, bounds, found):
+            raise _torn()
+        return found
+
+    def texts(self, lengths: Int64, bounds: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
+        """The next column of texts, of these lengths."""
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        own = offsets[bounds]
+        if (lengths < 0).any() or int(own[-1]) > len(self._data):
+            raise _torn()
+        content = np.empty(int(own[-1]), np.uint8)
+        if not read_bytes(self._data, self._ends, self._cursor, own, content):
+            raise _torn()
+        valid = None if nulls is None else pa.array(~nulls).buffers()[1]
+        return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
+
+    def end(self) -> None:
+        """All has been read."""
+        if (self._cursor != self._ends).any():
+            raise _torn()
 
 
-# ---------------------------------------------------------------------------------------------------- sections
+def _torn() -> StateCorruptError:
+    return StateCorruptError("what a page holds does not add up to its bytes; restore a checkpoint")
 
 
-def _sections_of(keyed_state: KeyedState, shape: Shape) -> list[tuple[NDArray[np.uint8], Int64 | None]]:
-    """The bytes of every section; of those with a varying length also where each row begins, and the last one ends."""
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def _tables(arranged: Arranged, shape: Shape) -> list[tuple[Int64, Int64]]:
+    """Runs, nodes, events and keys as tables, with the rows of each part."""
+    whole = arranged.whole
+    events = whole.events
+    runs = np.empty((len(whole.runs), shape.width + 2), np.int64)
+    runs[:, : shape.width] = whole.runs
+    runs[:, shape.width], runs[:, shape.width + 1] = whole.run_rule, whole.run_key
+    own = np.empty((len(events), shape.event_width), np.int64)
+    own[:, 0], own[:, 1], own[:, 2] = events.key, events.event_type, events.time_ms
+    own[:, _EVENT_FIXED + len(shape.events)] = np.diff(_offsets(events.event_id))
+    for at, (name, code) in enumerate(shape.events):
+        column = events.columns[name]
+        own[:, _EVENT_FIXED + at] = np.diff(_offsets(column)) if code == "t" else _bits(column, code)
+        is_null = np.asarray(column.is_null()) if column.null_count else 0
+        own[:, _EVENT_FIXED + len(shape.events) + 1 + at] = is_null
+    keys = np.diff(_offsets(whole.keys))[:, None]
+    return [(runs, arranged.runs), (whole.nodes, arranged.nodes), (own, arranged.events), (keys, arranged.keys)]
+
+
+def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, NDArray[np.uint8], Int64]]:
+    """(which count, bytes, where each row begins and the last one ends) of every column of texts."""
     events = keyed_state.events
-    columns = [(events.columns[name], code) for name, code in shape.events]
-    texts = [keyed_state.keys, events.event_id, *(column for column, code in columns if code == "t")]
-    offsets = [_offsets(text) for text in texts]
-    flat: list[np.ndarray] = [keyed_state.runs, keyed_state.nodes, events.event_type, events.time_ms]
-    flat += [_values(column, _NUMBERS[code]) for column, code in columns if code in _NUMBERS]
-    flat += [keyed_state.run_rule, keyed_state.run_key, events.key]
-    flat += [np.diff(own).astype(np.int32) for own in offsets]
-    found: list[tuple[NDArray[np.uint8], Int64 | None]] = [(_bytes(values), None) for values in flat]
-    of_text = iter([(_text_bytes(text, own), own - own[0]) for text, own in zip(texts, offsets, strict=True)])
-    found += [next(of_text), next(of_text)]
-    found += [
-        next(of_text) if code == "t" else (_bytes(_values(c, np.uint8)), None) for c, code in columns if code in "tb"
-    ]
-    for column, _ in columns:
-        nulls = np.asarray(column.is_null()).astype(np.uint8) if column.null_count else np.empty(0, np.uint8)
-        found.append((nulls, np.arange(len(column) + 1) if len(nulls) else np.zeros(len(column) + 1, np.int64)))
-    return found
+    columns = [(_KEYS, keyed_state.keys), (_EVENTS, events.event_id)]
+    columns += [(_EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
+    return [(which, _text_bytes(column), _offsets(column)) for which, column in columns]
 
 
-def _bytes(values: np.ndarray) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+def _retained(reader: _Reader, rows: Int64, bounds: Int64, shape: Shape) -> RetainedEvents:
+    """The events of all pages; the numbers of their keys are those within a page."""
+    names = len(shape.events)
+    event_id = reader.texts(rows[:, _EVENT_FIXED + names], bounds, None)
+    columns: dict[str, pa.Array] = {}
+    for at, (name, code) in enumerate(shape.events):
+        values = rows[:, _EVENT_FIXED + at]
+        flags = rows[:, _EVENT_FIXED + names + 1 + at]
+        nulls = flags.astype(bool) if flags.any() else None
+        if code == "t":
+            columns[name] = reader.texts(values, bounds, nulls)
+        else:
+            own = values.astype(bool) if code == "b" else np.ascontiguousarray(values).view(_NUMBERS[code])
+            columns[name] = pa.array(own, _TYPES[code], mask=nulls)
+    return RetainedEvents(rows[:, 0].astype(np.int32), event_id, rows[:, 1].copy(), rows[:, 2].copy(), columns)
 
 
-def _values(column: pa.Array, dtype: type) -> np.ndarray:
+def _bits(column: pa.Array, code: str) -> np.ndarray:
+    """Numbers as int64 with the same bits, truth as 0 or 1; 0 for a null."""
     if column.null_count:
-        column = column.fill_null(False if pa.types.is_boolean(column.type) else 0)
-    values: np.ndarray = column.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
-    return values
+        column = column.fill_null(False if code == "b" else 0)
+    values: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return values if code == "b" else values.view(np.int64)
 
 
 def _offsets(text: pa.Array) -> Int64:
-    """Where each text begins in the bytes of all, and where the last one ends."""
+    """Where each text begins in its buffer, and where the last one ends."""
     if not len(text):
         return np.zeros(1, np.int64)
     return np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
 
 
-def _text_bytes(text: pa.Array, offsets: Int64) -> NDArray[np.uint8]:
+def _text_bytes(text: pa.Array) -> NDArray[np.uint8]:
     content = text.buffers()[2] if len(text) else None
-    return np.empty(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]]
-
-
-def _state_of(
-    sections: list[NDArray[np.uint8]], counts: Int64, lengths: Int64, shape: Shape, row_registers: np.ndarray | None
-) -> KeyedState:
-    """Of sections that hold the rows of all pages; what points within a page is moved to where it stands now."""
-    own = iter(sections)
-
-    def integers(dtype: type) -> np.ndarray:
-        return next(own).view(dtype).copy()
-
-    runs, nodes = integers(np.int64).reshape(-1, shape.width), integers(np.int64).reshape(-1, NODE_WIDTH)
-    event_type, event_time = (integers(np.int64) for _ in range(2))
-    codes = [code for _, code in shape.events]
-    numbers = iter([next(own).view(_NUMBERS[code]).copy() for code in codes if code in _NUMBERS])
-    run_rule, run_key, event_key = (integers(np.int32) for _ in range(3))
-    text_lengths = iter([integers(np.int32) for _ in range(2 + codes.count("t"))])
-    keys, event_id = (_text(next(text_lengths), next(own), None) for _ in range(2))
-    varied = iter([next(own) for code in codes if code in "tb"])
-    columns: list[pa.Array] = []
-    for at, code in enumerate(codes):
-        section = len(sections) - len(codes) + at
-        nulls = _nulls(sections[section], counts[:, _EVENTS], lengths[:, section])
-        if code == "t":
-            columns.append(_text(next(text_lengths), next(varied), nulls))
-        else:
-            values = next(varied).astype(bool) if code == "b" else next(numbers)
-            columns.append(pa.array(values, _TYPES[code], mask=nulls))
-    before = np.cumsum(counts, axis=0) - counts
-    if len(counts) > 1:
-        assert row_registers is not None, "several pages"
-        _move(runs, nodes, run_rule, counts, before, row_registers)
-        keys_before = before[:, _KEYS].astype(np.int32)
-        run_key += np.repeat(keys_before, counts[:, _RUNS])
-        event_key += np.repeat(keys_before, counts[:, _EVENTS])
-        order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
-        runs, run_rule, run_key = runs[order], run_rule[order], run_key[order]
-    of_events = {name: column for (name, _), column in zip(shape.events, columns, strict=True)}
-    events = RetainedEvents(event_key, event_id, event_type, event_time, of_events)
-    return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, events)
+    # As an array that cannot be written to in either case: another type to the compiler.
+    return read_only(np.empty(0, np.uint8)) if content is None else np.frombuffer(content, np.uint8)
 
 
 def _move(
@@ -304,18 +327,3 @@ def _move(
     nodes[:, y.NODE_ROW] += np.where(union, 0, rows_before)
     nodes[:, y.NODE_STATE] += np.where(union, nodes_before, 0)
     nodes[:, y.NODE_PREVIOUS] += np.where(nodes[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
-
-
-def _text(lengths: NDArray[np.int32], content: NDArray[np.uint8], nulls: NDArray[np.bool_] | None) -> pa.Array:
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-    valid = None if nulls is None else pa.array(~nulls).buffers()[1]
-    return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content.copy()), valid)
-
-
-def _nulls(flags: NDArray[np.uint8], rows: Int64, lengths: Int64) -> NDArray[np.bool_] | None:
-    """bool[rows of all pages]: pages that had no null say nothing."""
-    if not len(flags):
-        return None
-    found = np.zeros(int(rows.sum()), bool)
-    found[np.repeat(lengths > 0, rows)] = flags.astype(bool)
-    return found

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cep.engine.alerts import ALERT_SCHEMA
 from cep.sinks.json_form import json_lines
@@ -29,3 +36,43 @@ def test_order_and_count_are_the_tables() -> None:
 
 def test_no_alerts_no_lines() -> None:
     assert list(json_lines(ALERT_SCHEMA.empty_table())) == []
+
+
+TEXTS = st.one_of(st.sampled_from(('a"b', "\\", "\x00\n\x1f\x7f", "é😀", "", "plain")), st.text(max_size=4))
+TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
+
+
+def plain(alert: dict[str, Any]) -> bytes:
+    """The line of one alert, from the alert as Python has it."""
+
+    def written(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if isinstance(value, list):
+            return [{name: written(inner) for name, inner in item.items()} for item in value]
+        return value
+
+    kept = {n: written(v) for n, v in alert.items() if v or n not in ("history_cut", "history_folded", "history_from")}
+    return orjson.dumps(kept | {"measures": orjson.Fragment(alert["measures"])})
+
+
+@settings(max_examples=50)
+@given(st.data())
+def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
+    by_type = {
+        pa.string(): st.none() | TEXTS,
+        pa.int32(): st.none() | st.integers(-(2**31), 2**31 - 1),
+        pa.bool_(): st.booleans(),
+        pa.timestamp("ms", "UTC"): TIMES.map(lambda at: at.replace(microsecond=at.microsecond // 1_000 * 1_000)),
+    }
+    bound = st.fixed_dictionaries(
+        {"variable": TEXTS, "event_id": TEXTS, "event_time": by_type[pa.timestamp("ms", "UTC")]}
+    )
+    columns = {field.name: by_type.get(field.type, st.lists(bound, max_size=3)) for field in ALERT_SCHEMA}
+    columns |= {"measures": st.just('{"n":1}'), "history_from": st.none() | columns["history_from"]}
+    rows = data.draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=4))
+    table = pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)
+    wanted = [plain(alert) for alert in table.to_pylist()]
+    assert list(json_lines(table)) == wanted
+    assert list(json_lines(table.slice(1))) == wanted[1:]
+    assert list(json_lines(pa.concat_tables([table.slice(1), table]))) == wanted[1:] + wanted

@@ -24,7 +24,7 @@ from cep.runners.output import decode_alerts, encode_alerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
-FORMAT = 2  # 1 had all of it beside the store, once a checkpoint
+FORMAT = 3  # 1 had all of it beside the store, once a checkpoint; 2 pages with eight bytes for every number
 _COMMIT, _ALERTS, _LETTERS = b"commit", b"alerts", b"letters"
 HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
 _NUMBER = struct.Struct(">Q")
@@ -145,8 +145,8 @@ def _json(data: bytes) -> dict[str, Any]:
         ) from error
     if format_ != FORMAT:
         raise StateFormatError(
-            f"the checkpoint was written in format {format_}, this build reads {FORMAT}; start with the "
-            "build that wrote it, or in a new folder"
+            f"the job's folder was written in format {format_}, this build reads {FORMAT}; make a savepoint with the "
+            "build that wrote it and restore that with this one, or start in a new folder"
         )
     return found
 

@@ -31,7 +31,7 @@ from cep.nfa.program import Program
 from cep.runners.group_entries import NEVER, PAGE, PAGES, domain_name
 from cep.runners.paged import DomainPasts
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
-from cep.state.packed import Shape, pack, runs_count, shape_number, unpack
+from cep.state.packed import Shape, by_shape, pack, runs_count, unpack
 from cep.state.store import KeyedStore, WriteBatch
 
 SHAPES = b"shapes"
@@ -334,12 +334,9 @@ def stored_states(
 
 def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tuple[KeyedState | None, int]:
     """The pages as one state that the program reads, None if there are none; and how many runs it has no rule for."""
-    by_shape: dict[int, list[bytes]] = {}
-    for page in pages:
-        by_shape.setdefault(shape_number(page), []).append(page)
     states: list[KeyedState] = []
     orphans_count = 0
-    for number, own in by_shape.items():
+    for number, own in by_shape(pages).items():
         shape = shapes.of(number)
         fitted, orphans = fit(unpack(own, shape, row_registers_of(shape, program)), program)
         orphans_count += orphans

@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -275,12 +275,18 @@ class Unread(Changelog):
 
 @dataclass
 class Slow:
-    """Where alerts go, a little later, with what is carried."""
+    """Where alerts go, a little later, with what is carried; the first time when something more waits already."""
 
     random: np.random.Generator
+    more_waits: Callable[[], bool]
+    has_waited: bool = False
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
         time.sleep(0.02 * self.random.random())
+        deadline_s = time.monotonic() + 10
+        while not self.has_waited and time.monotonic() < deadline_s:
+            time.sleep(0.001)
+            self.has_waited = self.more_waits()
 
     def close(self) -> None:
         pass
@@ -298,7 +304,8 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     waiting: list[int] = []
     source = Replayable(list(morning()), Random(1), before_poll=lambda: waiting.append(commits.unsent_bytes))
-    runner = Runner(engine, Sources(source, None), Outlets((Slow(np.random.default_rng(1)),), None), commits, Pace())
+    slow = Slow(np.random.default_rng(1), lambda: commits.unsent_bytes > 0)
+    runner = Runner(engine, Sources(source, None), Outlets((slow,), None), commits, Pace())
     runner.start()
     while not source.ended:
         runner.cycle(0.0)
