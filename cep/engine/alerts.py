@@ -65,6 +65,9 @@ ALERT_SCHEMA = pa.schema(
 )
 _MATCH, _TIMEOUT = "match", "timeout"
 ALERT_ID_CHARS = 32
+# Of a deployed rule, under the names that alerts have for them.
+_OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
+_HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
@@ -90,6 +93,8 @@ def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN)
 
 def sort_alerts(table: pa.Table) -> pa.Table:
     """The order in which alert sets are compared and written."""
+    if table.num_rows < 2:
+        return table
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
 
 
@@ -171,56 +176,47 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
     ]
 
-    def of_rule(value: Callable[[DeployedRule], Any], type_: pa.DataType) -> pa.Array:
-        return _repeated([value(part.rule.deployed) for part in parts], part_of, type_)
-
-    kinds = [part.kind for part in parts]
-    heads = [f"{'' if p.kind == _MATCH else f'{p.kind} '}{_name(p.rule.deployed)} " for p in parts]
     cut = matches.cut[rows]
-    columns = [
-        _alert_ids(_repeated(heads, part_of, pa.string()), key, event_id, offsets),
-        of_rule(lambda rule: rule.rule_id, pa.string()),
-        of_rule(lambda rule: rule.version, pa.int32()),
-        of_rule(lambda rule: rule.epoch, pa.int32()),
-        of_rule(lambda rule: rule.status, pa.string()),
-        of_rule(lambda rule: rule.severity, pa.string()),
-        of_rule(lambda rule: rule.priority, pa.int32()),
-        of_rule(lambda rule: rule.score, pa.int32()),
-        _repeated(kinds, part_of, pa.string()),
-        key,
-        pa.concat_arrays([message for message, _ in texts]),
-        of_rule(lambda rule: " ".join(rule.pattern.doc.split()), pa.string()),
-        pa.concat_arrays([measures for _, measures in texts]),
-        events,
-        pa.array((cut & np.array([part.rule.cuts for part in parts])[part_of]) != 0),
-        pa.array((cut & np.array([part.rule.folds for part in parts])[part_of]) != 0),
-        pa.concat_arrays(known).cast(_TIMESTAMP),
-        pa.array(first_ms).cast(_TIMESTAMP),
-        pa.array(last_ms).cast(_TIMESTAMP),
-        pa.array(detected).cast(_TIMESTAMP),
-        of_rule(lambda rule: rule.content_hash, pa.string()),
+    of_rule = _of_rules(parts).take(pa.array(part_of))
+    columns = {name: of_rule.column(name) for name in of_rule.schema.names[1:]} | {
+        "alert_id": _alert_ids(of_rule.column("head"), key, event_id, offsets),
+        "key": key,
+        "message": pa.concat_arrays([message for message, _ in texts]),
+        "measures": pa.concat_arrays([measures for _, measures in texts]),
+        "events": events,
+        "history_cut": pa.array((cut & np.array([part.rule.cuts for part in parts])[part_of]) != 0),
+        "history_folded": pa.array((cut & np.array([part.rule.folds for part in parts])[part_of]) != 0),
+        "history_from": pa.concat_arrays(known).cast(_TIMESTAMP),
+        "match_start": pa.array(first_ms).cast(_TIMESTAMP),
+        "match_end": pa.array(last_ms).cast(_TIMESTAMP),
+        "detected_at": pa.array(detected).cast(_TIMESTAMP),
+    }
+    return pa.Table.from_arrays([columns[name] for name in ALERT_SCHEMA.names], schema=ALERT_SCHEMA)
+
+
+def _of_rules(parts: Sequence[_Part]) -> pa.RecordBatch:
+    """What all alerts of a part have in common, a row for each part; `head` is what their ids begin with."""
+    rules = [part.rule.deployed for part in parts]
+    columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
+    columns["kind"] = [part.kind for part in parts]
+    columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
+    heads = [
+        f"{'' if part.kind == _MATCH else f'{part.kind} '}{rule.rule_id} {rule.version} "
+        for part, rule in zip(parts, rules, strict=True)
     ]
-    return pa.Table.from_arrays(columns, schema=ALERT_SCHEMA)
-
-
-def _name(rule: DeployedRule) -> str:
-    return f"{rule.rule_id} {rule.version}"
-
-
-def _repeated(values: Sequence[Any], which: Int64, type_: pa.DataType) -> pa.Array:
-    """values[which] as a column."""
-    if len(values) == 1:
-        return pa.repeat(pa.scalar(values[0], type_), len(which))
-    return pa.array(values, type_).take(pa.array(which))
+    arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
+    return pa.RecordBatch.from_arrays([pa.array(heads, pa.string()), *arrays], ["head", *columns])
 
 
 def _alert_ids(heads: pa.Array, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
     """Key and ids stand behind their lengths: whatever they hold, no two lists of parts look alike."""
     measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
     texts = pc.binary_join_element_wise(heads, _with_length(key), pc.binary_join(measured, ""), "")
-    return pa.array(
-        [hashlib.sha256(t).hexdigest()[:ALERT_ID_CHARS] for t in texts.cast(pa.binary()).to_pylist()], pa.string()
-    )
+    digest = hashlib.sha256
+    whole = b"".join([digest(text).digest() for text in texts.cast(pa.binary()).to_pylist()])
+    digests = np.frombuffer(whole, np.uint8).reshape(len(texts), -1)[:, : ALERT_ID_CHARS // 2]
+    ends = np.arange(0, (len(texts) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(_HEX[digests]))
 
 
 def _with_length(texts: pa.Array) -> pa.Array:

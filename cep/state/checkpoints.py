@@ -23,6 +23,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -42,6 +44,7 @@ PAYLOAD = "payload"
 _PREFIX, _SUFFIX = "checkpoint-", ".manifest"
 BESIDE = "beside"  # the folder of files that are no store's: they are written once, and their makers name them
 _FOREVER_SAME = (".sst", ".keys")  # RocksDB writes its tables once, the rest of its files it may append to; so lists
+_NICENESS = 15  # of the thread that computes checksums
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +180,7 @@ class Checkpoints:
         self._names = set(target.sizes(FOLDER))
         self._next = max(checkpoint_numbers(target), default=0) + 1
         self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._hasher = ThreadPoolExecutor(1, "checksums", initializer=_give_way)
         self._pending: list[Future[Published]] = []
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
@@ -231,6 +235,7 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for what is being copied."""
         self._thread.shutdown(wait=True)
+        self._hasher.shutdown(wait=True)
 
     def __enter__(self) -> Self:
         return self
@@ -291,7 +296,7 @@ class Checkpoints:
         for path in paths:
             try:
                 identity = _identity(path)
-                hashes[identity] = self._hashes.get(identity) or sha256_of(path)
+                hashes[identity] = self._hashes.get(identity) or self._hasher.submit(sha256_of, path).result()
             except OSError as error:
                 raise StoreError(f"cannot read {path}: {error.strerror}; look at the disk of the stores") from error
             files.append(StoredFile(str(path.relative_to(folder)), identity[1], hashes[identity]))
@@ -325,6 +330,16 @@ class Checkpoints:
             except StateError:
                 continue  # damaged; it is retired with those of its age
         return found
+
+
+def _give_way() -> None:
+    """Have this thread work while nobody else wants the processor: a checkpoint may have gigabytes to read.
+
+    It alone, for the one who links files holds the interpreter's lock meanwhile, and should not be kept waiting.
+    """
+    if sys.platform == "linux":  # elsewhere the same call is of whole processes
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

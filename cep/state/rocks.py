@@ -36,6 +36,8 @@ from cep.state.keys import KeyRange
 from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
 
 _BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
+# Of a file that compaction writes: brought to the disk bit by bit, so that no commit waits behind all of it.
+_WRITTEN_OUT_BYTES = 1 << 20
 _INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
 _SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
 _FLUSH_WAIT_S, _FLUSH_NAP_S = 60.0, 0.002
@@ -84,6 +86,7 @@ class RocksSettings:
         found.set_compression_type(DBCompressionType.lz4())
         found.set_max_open_files(STORE_OPEN_FILES_MAX)
         found.set_max_background_jobs(self.background_jobs)
+        found.set_bytes_per_sync(_WRITTEN_OUT_BYTES)
         found.set_level_compaction_dynamic_level_bytes(True)
         found.set_paranoid_checks(True)
         found.set_keep_log_file_num(2)

@@ -1,12 +1,13 @@
 """The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; beside the peer if given.
 
-    [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …]
+    [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …] [--kafka] [--rates N …] [--keys N …]
 
 replay      Parquet to alerts: in this process, and `cep replay` as a process of its own; ÷ the peer in memory
 throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts and
             checksums of matches are compared
 latency     from when an event is due to when its commit is on disk and its alerts are with the sinks, at fixed rates;
-            the state of all keys is there before the clock starts; of many keys the cache holds a part. For the slowest
+            the state of all keys is there before the clock starts; of many keys the cache holds a part. Without --kafka
+            there are no sinks: until the alerts are on the disk. For the slowest
             micro-batches: which phase took longer than it does in the median
 checkpoint  size and time when 1, 10 and 100 % of the keys have changed; restore; bytes per key; start-up
 
@@ -34,6 +35,7 @@ from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, paymen
 from tests.bench.embedded_latency import Paced, bench_latency
 from tests.bench.embedded_rates import Peer, bench_replay, bench_throughput
 from tests.bench.peer_data import show
+from tests.real_kafka import open_kafka
 
 
 def bench_checkpoint(folder: Path, keys: int) -> None:
@@ -91,6 +93,9 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="all rates, many keys, millions of events")
     parts = ("replay", "throughput", "latency", "checkpoint")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--kafka", action="store_true", help="latency: alerts go into a topic of an Apache Kafka")
+    parser.add_argument("--rates", nargs="+", type=int, help="latency: events a second, in place of its own")
+    parser.add_argument("--keys", nargs="+", type=int, help="latency: how many keys, in place of its own")
     options = parser.parse_args()
     full = options.full
     with tempfile.TemporaryDirectory() as name:
@@ -100,10 +105,16 @@ def main() -> None:
             bench_replay(folder, 4_000_000 if full else 100_000, peer)
         if "throughput" in options.only:
             bench_throughput(folder, 2_000_000 if full else 100_000, peer)
-        if "latency" in options.only and full:
-            bench_latency(folder, [1_000, 10_000, 100_000], [50_000, 5_000_000], 10.0)
-        elif "latency" in options.only:
-            bench_latency(folder, [1_000, 10_000], [20_000], 3.0)
+        if "latency" in options.only:
+            broker = open_kafka() if options.kafka else None
+            rates, keys, seconds = ([1_000, 10_000], [20_000], 3.0)
+            if full:
+                rates, keys, seconds = ([1_000, 10_000, 100_000], [50_000, 5_000_000], 10.0)
+            bench_latency(
+                folder, options.rates or rates, options.keys or keys, seconds, broker.address if broker else None
+            )
+            if broker is not None:
+                broker.close()
         if "checkpoint" in options.only:
             bench_checkpoint(folder, 1_000_000 if full else 20_000)
 

@@ -1,6 +1,7 @@
 """Latency of `cep run` at fixed rates, exactly once: from when an event is due to when its commit is on disk and its
 alerts are with the sinks; and what the slowest micro-batches waited for.
 
+Without a broker there is no sink: then it is until the alerts are on the disk, from where they would be delivered.
 Run by bench/embedded.py.
 """
 
@@ -23,11 +24,13 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.job import Job
+from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.store import WriteBatch
 from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments
 from tests.bench.peer_data import show
 
+_TOPIC = "alerts"
 _SLOWEST = 0.001  # of the micro-batches
 _SLOWEST_MIN = 5
 
@@ -177,8 +180,10 @@ class Phases:
         show(title, head, rows)
 
 
-def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], seconds: float) -> None:
-    """Percentiles at fixed rates, exactly once, state on RocksDB."""
+def bench_latency(
+    folder: Path, rates: list[int], keys_counts: list[int], seconds: float, servers: str | None = None
+) -> None:
+    """Percentiles at fixed rates, exactly once, state on RocksDB; alerts into a topic of a broker if there is one."""
     rows = []
     told: list[tuple[str, Phases]] = []
     for keys in keys_counts:
@@ -186,6 +191,7 @@ def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], second
         commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
         engine = Engine(job, INITIAL, commits.store, Workers(WORKERS, 0, None, 64 << 20))
         _fill(engine, commits, keys)
+        sinks = () if servers is None else (KafkaTransactionSink(KafkaTarget(servers, _TOPIC, f"bench-{keys}")),)
         shorten_pauses()
         first_ms = START_MS + 60_000
         for rate in rates:
@@ -193,7 +199,7 @@ def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], second
             source = Paced(payments(count, keys, 1, first_ms), rate)
             first_ms += count
             clock, phases, loads = Clock(source, commits), Phases(), engine.loads_count
-            runner = Runner(engine, Sources(source, None), Outlets((), None), commits, Pace(), clock.note)
+            runner = Runner(engine, Sources(source, None), Outlets(sinks, None), commits, Pace(), clock.note)
             with phases.timing(commits, engine):
                 while not source.ended:
                     phases.cycle(lambda runner=runner: runner.cycle(0.05))  # type: ignore[misc]
@@ -211,10 +217,12 @@ def bench_latency(folder: Path, rates: list[int], keys_counts: list[int], second
             told.append((f"{rate:,} events/s, {keys:,} keys: what the slowest micro-batches waited for", phases))
         engine.close()
         commits.close()
+        Outlets(sinks, None).close()
     head = (
         "events/s", "keys", "p50 ms", "p99 ms", "p99.9 ms", "events a micro-batch", "alerts/s", "pages loaded",
     )  # fmt: skip
-    show("latency, exactly once, RocksDB (p99.9 is to be under 20 ms at 10,000 events/s)", head, rows)
+    where = "until alerts are on the disk" if servers is None else "until a Kafka transaction has the alerts"
+    show(f"latency, exactly once, RocksDB, {where} (p99.9 is to be under 20 ms at 10,000 events/s)", head, rows)
     for title, phases in told:
         phases.tell(title)
     show("one write to this disk", ("", "p50 ms", "p99 ms"), [("fsync of 4 kB", *sync_ms(folder))])

@@ -68,7 +68,9 @@ def test_each_line_is_that_of_its_alert_alone(data: st.DataObject) -> None:
     bound = st.fixed_dictionaries(
         {"variable": TEXTS, "event_id": TEXTS, "event_time": by_type[pa.timestamp("ms", "UTC")]}
     )
-    columns = {field.name: by_type.get(field.type, st.lists(bound, max_size=3)) for field in ALERT_SCHEMA}
+    columns: dict[str, st.SearchStrategy[Any]] = {
+        field.name: by_type.get(field.type, st.lists(bound, max_size=3)) for field in ALERT_SCHEMA
+    }
     columns |= {"measures": st.just('{"n":1}'), "history_from": st.none() | columns["history_from"]}
     rows = data.draw(st.lists(st.fixed_dictionaries(columns), min_size=1, max_size=4))
     table = pa.Table.from_pylist(rows, schema=ALERT_SCHEMA)
