@@ -77,6 +77,11 @@ def run(options: argparse.Namespace) -> int:
     return _print_key(options.key, runs, past, options.json)
 
 
+def _named(rule_id: str, version: int) -> str:
+    """A rule, or what several rules keep together, which has no version."""
+    return f"{rule_id} v{version}" if version else rule_id
+
+
 def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
     if as_json:
         printed(json.dumps({**asdict(found), "histories": [asdict(share) for share in past]}, indent=2))
@@ -90,7 +95,7 @@ def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
         table.add_column(name, justify="left" if name in ("rule", "by") else "right")
     for rule in found.rules:
         counts = (f"{rule.runs:,}", f"{rule.keys:,}", f"{rule.size:,}")
-        table.add_row(Text(f"{rule.rule_id} v{rule.version}"), Text(",".join(rule.domain)), *counts)
+        table.add_row(Text(_named(rule.rule_id, rule.version)), Text(",".join(rule.domain)), *counts)
     Console(highlight=False).print(table)
     for share in past:
         printed(
@@ -147,6 +152,6 @@ def _print_runs(key: str, runs: list[RunFacts]) -> None:
     for found in runs:
         until = f", until {found.expires}" if found.expires else ""
         waits = " or ".join(found.waits_for)
-        printed(f"{found.rule_id} v{found.version} by {','.join(found.domain)}: waits for {waits}{until}")
+        printed(f"{_named(found.rule_id, found.version)} by {','.join(found.domain)}: waits for {waits}{until}")
         for event in found.bound:
             printed(f"    {event.time}  {event.variable}: {event.event_type} {event.event_id}")

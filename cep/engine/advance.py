@@ -11,14 +11,16 @@ Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import EventBatch, from_slots
-from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state, fit
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
+from cep.engine.starts import NO_STARTS, LiveRuns, Starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
 from cep.kernels.advance import advance_rule
@@ -132,14 +134,19 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
     outputs = _Outputs(program, fitted, len(batch))
-    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.rules) + 1))
+    bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
     rule_of_run: list[Int32] = []
     costs: dict[int, int] = dict.fromkeys(program.compared, 0)
     machine = np.zeros(2 * program.machine_size, np.int64)
     stream_counts = np.zeros(len(prepared.keys), np.int32)
     numbered = -1
     concerned = rules_that_react(program, prepared)
-    has_runs = np.diff(bounds) > 0
+    has_runs = np.diff(bounds[: len(program.rules) + 1]) > 0
+    starts = [
+        find_starts(shared, prepared, fitted, slice(int(bounds[shared.slot]), int(bounds[shared.slot + 1])))
+        for shared in program.shared
+    ]
+    starts_of = {number: found for shared, found in zip(program.shared, starts, strict=True) for number in shared.rules}
     for number in np.flatnonzero(concerned | has_runs).tolist():
         rule = program.rules[number]
         if rule.stream not in (-1, numbered):
@@ -148,14 +155,16 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         before = int(outputs.cursor[y.CURSOR_OUT])
         steps_before = int(outputs.counters[y.COUNT_STEPS])
         own = slice(int(bounds[number]), int(bounds[number + 1]))
-        _advance_rule(program, rule, prepared, stream_counts, fitted, own, watermark_ms, outputs, machine)
+        shared = starts_of.get(number, NO_STARTS)
+        _advance_rule(program, rule, prepared, stream_counts, fitted, own, shared, watermark_ms, outputs, machine)
         rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
         if number in program.compared:
             costs[number] = int(outputs.counters[y.COUNT_STEPS]) - steps_before
     run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
     matches = _read_matches(program, fitted, batch, prepared, outputs)
-    kept = _keep(program, fitted, batch, prepared, outputs, run_rule)
-    counters = {name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()}
+    counters = Counter({name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()})
+    live = _live_runs(program, prepared, outputs, run_rule, starts, watermark_ms, counters)
+    kept = _keep(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
     counters["histories_cut"] = prepared.left_out
@@ -180,7 +189,7 @@ def _cost_of_versions(program: Program, batch: EventBatch, steps: Mapping[int, i
 
 def _advance_rule(
     program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, fitted: KeyedState, own: slice,
-    watermark_ms: int, outputs: _Outputs, machine: Int64,
+    shared: Starts, watermark_ms: int, outputs: _Outputs, machine: Int64,
 ) -> None:  # fmt: skip
     queue = queue_of(prepared, program.relevant_to(int(rule.row[y.R_NUMBER])))
     if len(queue) == 0 and own.start == own.stop:
@@ -193,8 +202,8 @@ def _advance_rule(
             full = advance_plain(
                 prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
                 queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work, outputs.nodes,
-                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, machine, outputs.cursor,
-                outputs.counters, held,
+                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, machine,
+                outputs.cursor, outputs.counters, held,
             )  # fmt: skip
         else:
             full = advance_rule(
@@ -292,16 +301,34 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
     return pa.chunked_array([fitted.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
 
 
-def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, outputs: _Outputs,
-          run_rule: Int32) -> KeyedState:  # fmt: skip
-    """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
+def _live_runs(program: Program, prepared: PreparedEvents, outputs: _Outputs, run_rule: Int32, starts: Sequence[Starts],
+               watermark_ms: int, counters: Counter[str]) -> LiveRuns:  # fmt: skip
+    """What is alive after a call: runs of rules, then the starts that rules share."""
     runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
-    runs, nodes = outputs.runs[:runs_count].copy(), outputs.nodes[:nodes_count]
+    own = LiveRuns(
+        outputs.runs[:runs_count].copy(), run_rule, outputs.run_key[:runs_count], outputs.nodes[:nodes_count]
+    )
+    if not any(len(found.rows) for found in starts):
+        return own
+    kept = keep_starts(program, prepared, starts, watermark_ms, nodes_count, counters)
+    return LiveRuns(
+        np.concatenate([own.runs, kept.runs]),
+        np.concatenate([own.run_rule, kept.run_rule]),
+        np.concatenate([own.run_key, kept.run_key]),
+        np.concatenate([own.nodes, kept.nodes]),
+    )
+
+
+def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
+          live: LiveRuns) -> KeyedState:  # fmt: skip
+    """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
+    runs, nodes = live.runs, live.nodes
     row_map = np.full(prepared.rows_count, -1, np.int64)
-    nodes_kept, _ = compact(runs, nodes, program.row_registers, run_rule, np.full(nodes_count, -1, np.int64), row_map)
+    node_map = np.full(len(nodes), -1, np.int64)
+    nodes_kept, _ = compact(runs, nodes, program.row_registers, live.run_rule, node_map, row_map)
     rows = np.flatnonzero(row_map >= 0)
     wanted = np.zeros(len(prepared.keys), bool)
-    wanted[outputs.run_key[:runs_count]] = True
+    wanted[live.run_key] = True
     new_key = (np.cumsum(wanted) - 1).astype(np.int32)
     columns: dict[str, pa.Array] = {}
     for number, column in enumerate(program.columns):
@@ -316,8 +343,8 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
         Layout.of(program),
         prepared.keys.filter(pa.array(wanted)),
         runs,
-        run_rule,
-        new_key[outputs.run_key[:runs_count]],
+        live.run_rule,
+        new_key[live.run_key],
         nodes[:nodes_kept].copy(),
         RetainedEvents(
             new_key[prepared.columns[y.COLUMN_KEY, rows]],

@@ -1,18 +1,18 @@
 """KeyedState: the runs of many keys, the events that they have bound, the tree that ties them together, and histories.
 
 Everything is a column: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that
-some run can still reach. It belongs to a program; `fit` carries it over to another one by rule identity.
+some run can still reach. It belongs to a program; `fit.fit` carries it over to another one by rule identity.
 Tested by: tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, arrow_type
 from cep.engine.history_state import Histories, concat_histories
@@ -20,6 +20,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.deployed import RuleIdentity
 from cep.nfa.program import Program
+from cep.nfa.shared import shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,14 @@ class KeyedState:
         return len(self.runs) > 0 or bool(self.histories)
 
     @property
+    def notes(self) -> NDArray[np.bool_]:
+        """bool[n]: which rows are no runs, but say which shared starts their rule has taken over (kernels/plain.py)."""
+        rules = self.layout.rules
+        first = np.array([-1 if shares(identity) else at for identity, at, _ in rules] + [-1], np.int64)
+        found: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
+        return found
+
+    @property
     def expiry_min(self) -> int | None:
         """The earliest event time (ms) at which a run is over; None without runs."""
         return int(self.runs[:, y.RUN_EXPIRY].min()) if len(self.runs) else None
@@ -88,86 +97,6 @@ def empty_state(program: Program) -> KeyedState:
         RetainedEvents(
             np.empty(0, np.int32), pa.array([], TEXT), np.empty(0, np.int64), np.empty(0, np.int64), columns
         ),
-    )
-
-
-_MOVES_KEPT = 16
-_MOVES: OrderedDict[tuple[str, str], tuple[Layout, tuple[Int32, Int64]]] = OrderedDict()
-
-
-def _moves(before: Layout, after: Layout) -> tuple[Int32, Int64]:
-    """What the numbers of rules and of NFA states become: -1 and 0 for those of rules that are gone.
-
-    After a change of the rules every page of the process moves in the same way, so it is worked out once.
-    """
-    at = before.fingerprint, after.fingerprint
-    kept = _MOVES.get(at)
-    if kept is not None and (kept[0].rules is before.rules or kept[0].rules == before.rules):
-        return kept[1]
-    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
-    found = [places.get(identity, (-1, 0)) for identity, _, _ in before.rules]
-    slots = np.array([*(slot for slot, _ in found), -1], np.int32)
-    counts = np.array([count for _, _, count in before.rules], np.int64)
-    firsts = np.array([first for _, first in found], np.int64)
-    moved = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    numbers = np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0)
-    _MOVES[at] = before, (slots, numbers)
-    while len(_MOVES) > _MOVES_KEPT:
-        _MOVES.popitem(last=False)
-    return slots, numbers
-
-
-def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
-    """The same runs in the numbers of another program; returns (state, runs dropped because their rule is gone).
-
-    Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
-    """
-    if keyed_state.layout.fingerprint == program.fingerprint:
-        return keyed_state, 0
-    target = Layout.of(program)
-    slots, numbers = _moves(keyed_state.layout, target)
-    run_rule = slots[keyed_state.run_rule]
-    kept = run_rule >= 0
-    runs = np.zeros((int(kept.sum()), program.width), np.int64)
-    shared = min(program.width, keyed_state.runs.shape[1])
-    runs[:, :shared] = keyed_state.runs[kept, :shared]
-    runs[:, y.RUN_STATE] = numbers[runs[:, y.RUN_STATE]]
-    nodes = keyed_state.nodes.copy()
-    single = nodes[:, y.NODE_ROW] >= 0
-    nodes[single, y.NODE_STATE] = numbers[nodes[single, y.NODE_STATE]]
-    run_rule, run_key = run_rule[kept], keyed_state.run_key[kept]
-    order = np.lexsort((np.arange(len(runs)), run_key, run_rule))
-    columns = {
-        c.name: keyed_state.events.columns.get(c.name, pa.nulls(len(keyed_state.events), arrow_type(c.type)))
-        for c in program.columns
-        if c.retained
-    }
-    events = replace(keyed_state.events, columns=columns)
-    fitted = KeyedState(
-        target, keyed_state.keys, runs[order], run_rule[order], run_key[order], nodes, events, keyed_state.histories
-    )
-    return fitted, len(keyed_state.runs) - len(runs)
-
-
-def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
-    """The same runs, those of one rule as runs of another that has the same automaton. The state fits the program."""
-    given = keyed_state.run_rule == giver
-    if not given.any():
-        return keyed_state
-    old, new = program.rules[giver], program.rules[taker]
-    assert old.states_count == new.states_count, "rules that carry have the same automaton"
-    moved = new.first_state - old.first_state
-    runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
-    runs[given, y.RUN_STATE] += moved
-    is_given = nodes[:, y.NODE_ROW] >= 0
-    is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
-        nodes[:, y.NODE_STATE] < old.first_state + old.states_count
-    )
-    nodes[is_given, y.NODE_STATE] += moved
-    run_rule = np.where(given, np.int32(taker), keyed_state.run_rule)
-    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
-    return replace(
-        keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes
     )
 
 

@@ -91,12 +91,13 @@ SIMPLE_FLOAT = 8  # added for float64 columns
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
     R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
     R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
-    R_ALIKE, R_REPEATS,
-) = range(24)  # fmt: skip
+    R_ALIKE, R_REPEATS, R_SHARES,
+) = range(25)  # fmt: skip
 # R_CONTROL has a bit for each register that a condition may look at; R_MERGES allows runs to share a row; R_PLAIN
 # says that plain.py will do, R_ALIKE that all runs that have taken something wait for the same condition, R_REPEATS
-# that two runs may have bound the same events to the same variables.
-RULE_WIDTH = 24
+# that two runs may have bound the same events to the same variables, R_SHARES that other rules start on the same events
+# and the starts are kept for all of them.
+RULE_WIDTH = 25
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
 # ------------------------------------------------------------------------------------------- predicates by index

@@ -307,6 +307,75 @@ def _on_event(
     return head, runs, dead, node_count, matches, full
 
 
+@inlined
+def _first_at(sorted_: Any, lo: Any, hi: Any, value: Any) -> Any:
+    """The first place in [lo, hi) with the value or more; hi if there is none."""
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if sorted_[middle] < value:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+@bare
+def start_late(
+    image: Any, rule: Any, within: Any, columns: Any, nulls: Any, starts: Any, first: Any, end: Any, limit: Any,
+    time: Any, work: Any, runs: Any, nodes: Any, node_count: Any, counters: Any,
+) -> Any:  # fmt: skip
+    """Put the runs of the shared starts in rows starts[first:end] that are open at `time`, of the last `limit` of them,
+    behind row `runs` of work, whose row 0 is the start run.
+
+    Shapes: columns int64[C, N] of the event table, of which a start needs no more than the times.
+    Returns: (runs, node count, FULL_*).
+    """
+    wait = image[image[y.HEADER_STATES] + rule[y.R_START_STATE] * y.STATE_WIDTH + y.S_WAITS]
+    for k in range(first, end):
+        row = np.int64(starts[k])
+        began = columns[y.COLUMN_TIME, row]
+        if began < rule[y.R_FROM_MS] or began >= rule[y.R_STARTS_UNTIL_MS] or began + within <= time:
+            continue
+        if end - k > limit:
+            counters[y.COUNT_EVICTED] += 1
+            continue
+        if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0]:
+            return runs, node_count, y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_NODES
+        for c in range(work.shape[1]):
+            work[runs, c] = work[0, c]
+        _take(image, wait, within, columns, nulls, row, work, True, runs, nodes, node_count, counters)
+        node_count += 1
+        runs += 1
+    return runs, node_count, y.FULL_NOT
+
+
+@bare
+def _note_taken(
+    columns: Any, within: Any, last: Any, watermark: Any, key: Any, work: Any, nodes: Any, node_count: Any,
+    out_runs: Any, out_keys: Any, out_count: Any,
+) -> Any:  # fmt: skip
+    """Write a row in the start state that says which shared starts of the key the rule has taken over: those up to the
+    event in row `last`. It is needed as long as the last of them could be open.
+
+    Returns (node count, out count, FULL_*).
+    """
+    expiry = min(_FOREVER, columns[y.COLUMN_TIME, last] + within)
+    if expiry <= watermark:
+        return node_count, out_count, y.FULL_NOT
+    if out_count >= out_runs.shape[0] or node_count >= nodes.shape[0]:
+        return node_count, out_count, y.FULL_OUT if out_count >= out_runs.shape[0] else y.FULL_NODES
+    for c in range(work.shape[1]):
+        out_runs[out_count, c] = work[0, c]
+    nodes[node_count, y.NODE_ROW] = last
+    nodes[node_count, y.NODE_STATE] = work[0, y.RUN_STATE]
+    nodes[node_count, y.NODE_PREVIOUS] = -1
+    out_runs[out_count, y.RUN_EXPIRY] = expiry
+    out_runs[out_count, y.RUN_START_ROW] = last
+    out_runs[out_count, y.RUN_NODE] = node_count
+    out_keys[out_count] = key
+    return node_count + 1, out_count + 1, y.FULL_NOT
+
+
 @bare
 def _common_wait(image: Any, rule: Any) -> Any:
     """The wait that stands for those of all runs that have taken something, if they are alike; else -1."""
@@ -322,10 +391,12 @@ def _common_wait(image: Any, rule: Any) -> Any:
 def advance_plain(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, first_row: Any, queue: Any, start_run: Any,
     in_runs: Any, in_keys: Any, watermark: Any, work: Any, nodes: Any, out: Any, out_runs: Any, out_keys: Any,
-    picked: Any, machine: Any, cursor: Any, counters: Any, held: Any,
+    picked: Any, start_keys: Any, start_rows: Any, machine: Any, cursor: Any, counters: Any, held: Any,
 ) -> Any:  # fmt: skip
     """Carry one plain rule over the queued events; see `advance.advance_rule` for shapes and what it returns.
 
+    Where starts are shared (R_SHARES), start_keys int32[S] and start_rows int64[S] are those of this call and the ones
+    that are still kept, by key and row; else they are empty.
     Cost: O(queued events x open runs of their key), a few nanoseconds each.
     """
     alike = _common_wait(image, rule)
@@ -341,17 +412,42 @@ def advance_plain(
         if runs < 0:
             return y.FULL_WORK
         head, dead = 1, 0
+        first_start = late = end_start = np.int64(0)
+        if rule[y.R_SHARES] != 0:
+            first_start = _first_at(start_keys, np.int64(0), np.int64(start_keys.shape[0]), key)
+            end_start = _first_at(start_keys, first_start, np.int64(start_keys.shape[0]), key + 1)
+            late = first_start
+            if runs > 1 and work[1, y.RUN_STATE] == rule[y.R_START_STATE]:
+                late = _first_at(start_rows, late, end_start, work[1, y.RUN_START_ROW] + 1)
+                head = 2
         full = y.FULL_NOT
         while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and full == y.FULL_NOT:
             row = np.int64(queue[at])
             at += 1
             time = columns[y.COLUMN_TIME, row]
             starts = time >= from_ms and time < starts_until
-            if time < rule[y.R_UNTIL_MS] and (starts or runs > 1):
+            if late < end_start and start_rows[late] <= row and time < rule[y.R_UNTIL_MS]:
+                # The event may move what the rule has not taken over yet. A start that it is itself is offered below.
+                now = _first_at(start_rows, late, end_start, row)
+                runs, node_count, full = start_late(
+                    image, rule, within, columns, nulls, start_rows, late, now, rule[y.R_RUNS_MAX], time, work, runs,
+                    nodes, node_count, counters,
+                )  # fmt: skip
+                late = now
+                if late < end_start and start_rows[late] == row:
+                    late += 1
+                if runs - head - dead > rule[y.R_RUNS_MAX]:
+                    dead = _evict(work, head, runs, time, rule[y.R_RUNS_MAX], counters)
+            if full == y.FULL_NOT and time < rule[y.R_UNTIL_MS] and (starts or runs > 1):
                 head, runs, dead, node_count, matches, full = _on_event(
                     image, rule, alike, within, columns, nulls, bitmaps, row, row - first_row, starts, work, head, runs,
                     dead, picked, nodes, node_count, out, matches, machine, counters,
                 )  # fmt: skip
+        if full == y.FULL_NOT and late > first_start:
+            node_count, out_count, full = _note_taken(
+                columns, within, start_rows[late - 1], watermark, key, work, nodes, node_count, out_runs, out_keys,
+                out_count,
+            )  # fmt: skip
         if full == y.FULL_NOT:
             out_count = _save(work, head, runs, watermark, key, out_runs, out_keys, out_count, counters)
             full = y.FULL_OUT if out_count < 0 else y.FULL_NOT

@@ -60,7 +60,7 @@ class DeployedRule:
         object.__setattr__(self, "place", (self.priority, self.rule_id, self.version, self.from_ms))
 
 
-def fingerprint(rules: Iterable[DeployedRule], schema: Schema) -> str:
-    """Equal for the same rules in the same order: what tells whose runs are stored."""
-    text = "\n".join([repr(schema), *(rule.mark for rule in rules)])
+def fingerprint(rules: Iterable[DeployedRule], schema: Schema, shared: Iterable[RuleIdentity] = ()) -> str:
+    """Equal for the same rules in the same order, with the same starts shared: what tells whose runs are stored."""
+    text = "\n".join([repr(schema), *(rule.mark for rule in rules), *map(repr, shared)])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

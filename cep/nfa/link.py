@@ -36,8 +36,9 @@ from cep.nfa.link_code import (
     gather_vector,
     translated,
 )
-from cep.nfa.piece import RULE_MACHINE, RULE_STREAM, Piece, Section
+from cep.nfa.piece import RULE_MACHINE, RULE_START, RULE_STREAM, Piece, Section
 from cep.nfa.program import Program, RulePrograms
+from cep.nfa.shared import Place, SharedStart, shared_starts, without_starts
 from cep.nfa.symbols import Symbols
 
 
@@ -71,19 +72,15 @@ def link(
     relevance_first, relevance = _relevance(parts, place)
     streams, stream_of = _streams(own[:, RULE_STREAM], symbols)
     rows = _rows(own, parts, image, rules)
+    handovers = _handovers(rules)
+    shared = _shared(own[:, RULE_START], handovers, rows, place, int(parts.counts(Section.STATES).sum()))
+    relevance_first, relevance = without_starts(relevance_first, relevance, shared)
     described = _described(symbols, column_ids, place, asked)
     return Program(
         schema=schema,
         key_fields=key_fields,
         rules=RulePrograms(rules, pieces, rows, stream_of),
-        places=tuple(
-            zip(
-                (rule.identity for rule in rules),
-                image.first_state.tolist(),
-                parts.counts(Section.STATES).tolist(),
-                strict=True,
-            )
-        ),
+        places=(*_places(rules, parts, image), *(found.place for found in shared)),
         columns=event_columns(schema.columns(), described, vector.derived_types),
         histories=plan_histories(
             schema, {n: c[2] for n, c in enumerate(described, start=y.COLUMNS_FIXED) if isinstance(c[2], History)}
@@ -98,12 +95,13 @@ def link(
         streams=streams,
         text_constants=tuple((slot, str(value)) for slot, (is_text, value) in enumerate(values) if is_text),
         start_runs=start_runs,
-        row_registers=row_registers,
+        row_registers=np.pad(row_registers, ((0, len(shared)), (0, 0))),
         width=start_runs.shape[1],
         machine_size=int(own[:, RULE_MACHINE].max(initial=1)),
         measures_max=int(parts.counts(Section.MEASURES).max(initial=0)),
-        fingerprint=fingerprint(rules, schema),
-        handovers=_handovers(rules),
+        shared=shared,
+        fingerprint=fingerprint(rules, schema, (found.place[0] for found in shared)),
+        handovers=handovers,
         compared=_compared(rules),
     )
 
@@ -134,6 +132,24 @@ def _rows(own: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRul
     rows[:, y.R_STARTS_UNTIL_MS] = np.fromiter((rule.starts_until_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_UNTIL_MS] = np.fromiter((rule.until_ms for rule in rules), np.int64, len(rules))
     return rows
+
+
+def _places(rules: Sequence[DeployedRule], parts: Gathered, image: Image) -> list[Place]:
+    counts = parts.counts(Section.STATES).tolist()
+    return list(zip((rule.identity for rule in rules), image.first_state.tolist(), counts, strict=True))
+
+
+def _shared(
+    start: Int64, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, states_count: int
+) -> tuple[SharedStart, ...]:
+    """The starts that rules share, which is noted in the rules' rows. Where runs are handed over, whose a start is
+    depends on the time: such rules keep their own."""
+    start = start.copy()
+    start[[number for _, *both in handovers for number in both]] = -1
+    shared = shared_starts(start, rows, place.predicate, states_count)
+    for found in shared:
+        rows[found.rules, y.R_SHARES] = 1
+    return shared
 
 
 def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:

@@ -70,9 +70,10 @@ WIDTHS = {
     Section.COLUMNS: 2, Section.DERIVED: 2, Section.DERIVED_CODE: MACHINE_WIDTH, Section.PREDICATES: 4,
     Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH,
 }  # fmt: skip
-# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
-RULE_EXTRA = 3
-RULE_REGISTERS, RULE_MACHINE, RULE_STREAM = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
+# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1, and the
+# predicate of its starts if they can be shared or -1.
+RULE_EXTRA = 4
+RULE_REGISTERS, RULE_MACHINE, RULE_STREAM, RULE_START = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
 WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
 
 
@@ -110,7 +111,9 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
-        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
+        Section.RULE: [
+            [*rule.row(), rule.registers_count, scalar.machine_size, stream, _at(known, rule.shareable_start())]
+        ],
         Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
         Section.WAITS: [shared.wait(wait, known) for wait in waits],
         Section.GUARDS: [[row[0], _at(known, row[1]), *row[2:]] for wait in waits for row in wait.guards],

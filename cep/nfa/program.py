@@ -22,6 +22,7 @@ from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.piece import Piece
 from cep.nfa.predicates import PredicatePlan
+from cep.nfa.shared import Place, SharedStart
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,11 @@ class RulePrograms(Sequence[RuleProgram]):
 @dataclass(frozen=True, slots=True)
 class Program:
     """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
-    `places` are (identity, first NFA state, how many) of each rule. The first columns are layout.COLUMNS_FIXED that
-    every program has. Rule n reacts to the predicates relevance[relevance_first[n] : relevance_first[n + 1]], of which
-    -1 is all events. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
+    `places` are (identity, first NFA state, how many) of each rule, then of each of the starts that rules share
+    (`shared`), which in keyed state come behind the rules; `row_registers` has a row for each of both. The first
+    columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
+    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events; starts that it shares are none of
+    them. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
     `compared` are the rules of which a version is in shadow: what each version costs is counted. `lists` are what its
     rules may ask, as they are now: they are no part of what was compiled.
     """
@@ -103,7 +106,7 @@ class Program:
     schema: Schema
     key_fields: tuple[str, ...]
     rules: Sequence[RuleProgram]
-    places: tuple[tuple[RuleIdentity, int, int], ...]
+    places: tuple[Place, ...]
     columns: tuple[Column, ...]
     histories: HistoryPlan | None
     image: Int64
@@ -118,6 +121,7 @@ class Program:
     width: int
     machine_size: int
     measures_max: int
+    shared: tuple[SharedStart, ...]
     fingerprint: str
     handovers: tuple[tuple[int, int, int], ...] = ()
     compared: tuple[int, ...] = ()

@@ -53,6 +53,7 @@ _SIMPLE = {
 _NOT_SIMPLE: Row = (y.SIMPLE_NONE, 0, 0, 0)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _ROW_KINDS = ("first", "last", "prev", "mark")
+_ROW_ACTIONS = (y.ACT_COUNT, y.ACT_LAST, y.ACT_FIRST, y.ACT_PREVIOUS)
 # The order in which a take updates registers: what reads an old value comes before what replaces it.
 _ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "last", "count", "loop")
 
@@ -375,6 +376,19 @@ class RuleCompiler:
         return all(
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
+
+    def shareable_start(self) -> int:
+        """The predicate of the events that start a run, if nothing but an event of another predicate, or time, can do
+        anything to a run that has taken its first event; else -1 (shared.py)."""
+        (first, *others) = self._tables.states
+        if not self._is_plain() or len(first.waits) != 1:
+            return -1
+        (wait,) = first.waits
+        entered = self._tables.states[wait.target]
+        later = {w.predicate for s in others for w in s.waits}
+        # To start late is to read the first event when nothing but its row is at hand.
+        reads = any(kind not in _ROW_ACTIONS for kind, *_ in entered.actions)
+        return -1 if wait.predicate in later or -1 in later or entered.accept[0] or reads else wait.predicate
 
     def _waits_alike(self) -> bool:
         """Whether every NFA state but the first has one wait at most, and all of them the same condition.

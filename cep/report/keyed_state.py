@@ -15,16 +15,20 @@ import numpy as np
 
 from cep.base.limits import EVENT_TIME_MS_MAX
 from cep.columnar.route import KeyDomain
-from cep.engine.keyed_state import KeyedState, fit
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
 from cep.model.rule import utc_text
 from cep.nfa.program import Program, RuleProgram
+from cep.nfa.shared import shares
 from cep.state.pages import StoredPage, decode_page
+
+SHARED = "(starts that rules share)"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleShare:
-    """What one version of a rule keeps alive."""
+    """What one version of a rule keeps alive; with `SHARED` as its id, what several keep together."""
 
     rule_id: str
     version: int
@@ -78,13 +82,15 @@ def held(pages: Iterable[StoredPage]) -> Held:
         keyed_state = decode_page(page.content)
         pages_count, size = pages_count + 1, size + len(page.content)
         largest = max(largest, len(page.content))
-        keys, runs = keys + len(keyed_state.keys), runs + len(keyed_state)
+        is_run = ~keyed_state.notes
+        keys, runs = keys + len(keyed_state.keys), runs + int(is_run.sum())
         groups.add(page.key_group)
-        for slot, ((rule_id, version, _), _, _) in enumerate(keyed_state.layout.rules):
+        for slot, (identity, _, _) in enumerate(keyed_state.layout.rules):
             own = keyed_state.run_rule == slot
             if not own.any():
                 continue
-            counts[page.domain, rule_id, version, "runs"] += int(own.sum())
+            rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
+            counts[page.domain, rule_id, version, "runs"] += int((own & is_run).sum())
             counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[own]))
             counts[page.domain, rule_id, version, "size"] += round(len(page.content) * own.mean())
     names = sorted({key[:3] for key in counts})
@@ -107,18 +113,43 @@ def runs_of_key(
             continue
         for program in (level[page.domain] for level in programs if page.domain in level):
             keyed_state, _ = fit(stored, program)
-            for run in np.flatnonzero(keyed_state.run_key == names.index(key)).tolist():
+            for run in np.flatnonzero((keyed_state.run_key == names.index(key)) & ~keyed_state.notes).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 
 
 def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int) -> RunFacts:
-    rule = program.rules[keyed_state.run_rule[run]]
     row = keyed_state.runs[run]
     expiry_ms = int(row[y.RUN_EXPIRY])
     expires = utc_text(expiry_ms) if 0 <= expiry_ms <= EVENT_TIME_MS_MAX else None
+    number = int(keyed_state.run_rule[run])
+    if number >= len(program.rules):
+        return _start_facts(program, domain, keyed_state, run, expires)
+    rule = program.rules[number]
     waits = tuple(_waits(program, rule, int(row[y.RUN_STATE]), int(row[y.RUN_WAITS])))
     bound = tuple(_bound(program, rule, keyed_state, int(row[y.RUN_NODE])))
     return RunFacts(rule.deployed.rule_id, rule.deployed.version, domain, bound, waits, expires)
+
+
+def _start_facts(
+    program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
+) -> RunFacts:
+    """A start that rules share, in the words of those rules."""
+    rules = [program.rules[number] for number in program.shared[keyed_state.run_rule[run] - len(program.rules)].rules]
+    entered = [_first_step(program, rule) for rule in rules]
+    row = int(keyed_state.runs[run, y.RUN_START_ROW])
+    events = keyed_state.events
+    event_type = program.schema.event_types[int(events.event_type[row])].name
+    names = dict.fromkeys(_variable(program, rule, at) for rule, at in zip(rules, entered, strict=True))
+    bound = BoundEvent(" or ".join(names), events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
+    waits = [name for rule, at in zip(rules, entered, strict=True) for name in _waits(program, rule, at, -1)]
+    told = f"{rules[0].deployed.rule_id} and {len(rules) - 1} more"
+    return RunFacts(told, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
+
+
+def _first_step(program: Program, rule: RuleProgram) -> int:
+    """The NFA state of a run that has taken its first event, of a rule that has one way to begin."""
+    start = int(program.image[y.HEADER_STATES]) + rule.first_state * y.STATE_WIDTH
+    return int(program.image[program.image[start + y.S_WAITS] + y.W_TARGET])
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:

@@ -28,7 +28,8 @@ from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain
 from cep.engine.advance import advance
 from cep.engine.alerts import ALERT_SCHEMA, alert_table
-from cep.engine.keyed_state import KeyedState, hand_over
+from cep.engine.fit import hand_over
+from cep.engine.keyed_state import KeyedState
 from cep.engine.produced import produced_events
 from cep.lists.timeline import Lists
 from cep.nfa.compile import compile_rules

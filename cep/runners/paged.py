@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
+from cep.engine.fit import fit
 from cep.engine.history_kept import over_ms
 from cep.engine.history_limit import tended
 from cep.engine.history_state import Histories, concat_histories, keys_of, partition_histories
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, fit
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state
 from cep.engine.partition import partition_keys
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.program import Program

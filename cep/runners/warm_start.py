@@ -31,7 +31,8 @@ from cep.base.errors import StateCorruptError, StateFormatError, StoreError, Usa
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import misreadings
 from cep.columnar.route import KeyDomain, key_groups
-from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.partition import divide
 from cep.lists.members import mapped
 from cep.lists.store import SUFFIX, ListStore

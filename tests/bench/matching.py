@@ -54,6 +54,12 @@ pattern sleeps(small: decimal = 1.00, large: decimal = 500.00, shop: int = 0) by
          large_one: tx  channel == 99 and amount > large
   skip   none
 }
+pattern waits(small: decimal = 1.00, large: decimal = 500.00) by account {
+  seq    small_one -> large_one  within 10 min
+  where  small_one: tx  channel < 90 and amount < small
+         large_one: tx  channel == 99 and amount > large
+  skip   none
+}
 pattern window(limit: duration = 1 min) by account {
   seq    small_one -> next_one  within limit
   where  small_one: tx  amount < 5.00
@@ -147,22 +153,25 @@ def all_at_once(program: Program, events: EventBatch, watermark_ms: int = END_MS
 
 
 def measure_rules(count: int) -> None:
-    """1, 50 and 500 rules of which at most five react to any event."""
+    """1, 50 and 500 rules of which at most five react to any event; the others to none, or to the same first event."""
     events = payments(count)
     rows: list[tuple[str, ...]] = []
     first = 0.0
-    for deployed in (1, 5, 50, 500):
+    for deployed, alike in ((1, False), (5, False), (50, False), (500, False), (50, True), (500, True)):
         reacting = [checked_pattern("reacts", large=500 + i) for i in range(min(deployed, 5))]
-        asleep = [
-            checked_pattern("sleeps", large=500 + i % 97, shop=2_000 + i) for i in range(deployed - len(reacting))
-        ]
+        others = range(deployed - len(reacting))
+        if alike:
+            asleep = [checked_pattern("waits", large=500 + i % 97) for i in others]
+        else:
+            asleep = [checked_pattern("sleeps", large=500 + i % 97, shop=2_000 + i) for i in others]
         program = program_of(*reacting, *asleep)
         seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
         first = first or seconds
-        found = len(all_at_once(program, events).matches)
-        nanoseconds = f"{seconds / count * 1e9:,.0f}"
-        rows.append((f"{deployed} ({len(reacting)} react)", nanoseconds, f"{seconds / first:.2f}", f"{found}"))
-    show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches"), rows)
+        done = all_at_once(program, events, int(events.time_ms[-1]))
+        title = f"{deployed} ({len(reacting)} react{', all begin alike' if alike else ''})"
+        page = f"{len(encode_page(done.keyed_state)):,}"
+        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
+    show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes"), rows)
 
 
 def repetition(length: int) -> EventBatch:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cep.engine.advance import advance
-from cep.engine.keyed_state import fit
+from cep.engine.fit import fit
 from cep.nfa.compile import problems
 from tests.engine.bridge import batch_of, engine_answers, program_of, split, whole
 from tests.engine.rules import batch, program, rule

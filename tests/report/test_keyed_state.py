@@ -11,7 +11,7 @@ from cep.columnar.route import key_groups
 from cep.engine.advance import advance
 from cep.engine.keyed_state import select_keys
 from cep.nfa.compile import problems
-from cep.report.keyed_state import BoundEvent, held, runs_of_key
+from cep.report.keyed_state import SHARED, BoundEvent, held, runs_of_key
 from cep.state.pages import StoredPage, encode_page
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
@@ -75,3 +75,19 @@ def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
             assert len(set(ids)) == len(ids)
             assert [event.time for event in facts.bound] == sorted(event.time for event in facts.bound)
     assert runs == found.runs
+
+
+def test_starts_that_rules_share_are_told_once() -> None:
+    later = [f"y{n}: e kind == b and amount == {n}.00" for n in range(6)]
+    texts = [f"seq x -> y{n} within 1 min\nwhere x: e kind == a\n{later[n]}" for n in range(6)]
+    rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
+    keyed_state = advance(rules, None, batch("k a@1000", "k a@2000", "k b@3000 9.00"), 0).keyed_state
+    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    runs = list(runs_of_key([page], "k", [{DOMAIN: rules}]))
+    assert [(run.rule_id, run.bound[0].variable, run.bound[0].event_id) for run in runs if run.version == 0] == [
+        ("r0 and 5 more", "x", "e0"), ("r0 and 5 more", "x", "e1"),
+    ]  # fmt: skip
+    assert runs[-1].waits_for == ("y0", "y1", "y2", "y3", "y4", "y5")
+    shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
+    assert (SHARED, 2, 1) in shares
+    assert held([page]).runs == len(runs)

@@ -15,7 +15,8 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.alerts import sort_alerts
-from cep.engine.keyed_state import KeyedState, fit
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes

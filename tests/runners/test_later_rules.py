@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, EventBatch
-from cep.engine.keyed_state import KeyedState, fit
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState
 from cep.engine.reach import known_from
 from cep.lang.load import load_text
 from cep.lang.walk import histories

@@ -14,7 +14,8 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_table, encode_table
 from cep.engine.advance import advance
-from cep.engine.keyed_state import KeyedState, concat_states, empty_state, fit, select_keys
+from cep.engine.fit import fit
+from cep.engine.keyed_state import KeyedState, concat_states, empty_state, select_keys
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
 from cep.state.pages import PAGE_FORMAT, decode_page, encode_page

@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain, key_hashes
+from cep.engine.fit import fit
 from cep.engine.history_state import Histories
-from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.partition import Arranged, arrange_keys
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64

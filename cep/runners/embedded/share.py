@@ -25,8 +25,9 @@ from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_hashes, key_pages
+from cep.engine.fit import fit
 from cep.engine.history_state import Histories
-from cep.engine.keyed_state import KeyedState, concat_states, fit
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.partition import partition_keys
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program

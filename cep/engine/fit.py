@@ -1,0 +1,161 @@
+"""KeyedState of one program → the same runs in the numbers of another.
+
+Rules are known by their identity. Starts that rules share (nfa/shared.py) go on as those of the rules that still share
+them; a rule that shares them no more gets runs of its own from those that it has not taken over yet.
+Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import arrow_type
+from cep.engine.keyed_state import KeyedState, Layout
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64
+from cep.kernels.plain import start_late
+from cep.nfa.program import Program
+from cep.nfa.shared import shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """What the numbers of rules and of NFA states become: -1 and 0 for those that are gone. `parted` are (number before
+    of a shared start, number of a rule that shares it no more)."""
+
+    slots: Int32
+    nfa_states: Int64
+    parted: tuple[tuple[int, int], ...]
+
+
+_MOVES_KEPT = 16
+_MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
+
+
+def _moves(before: Layout, after: Layout) -> _Moves:
+    """After a change of the rules every page of the process moves in the same way, so it is worked out once."""
+    at = before.fingerprint, after.fingerprint
+    kept = _MOVES.get(at)
+    if kept is not None and (kept[0].rules is before.rules or kept[0].rules == before.rules):
+        return kept[1]
+    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
+    start_of = {rule: slot for slot, (identity, _, _) in enumerate(after.rules) for rule in shares(identity)}
+    found: list[tuple[int, int]] = []
+    parted: list[tuple[int, int]] = []
+    for slot, (identity, _, _) in enumerate(before.rules):
+        staying = [found[rule][0] for rule in shares(identity) if found[rule][0] >= 0]
+        if not staying:
+            found.append(places.get(identity, (-1, 0)) if not shares(identity) else (-1, 0))
+            continue
+        goes_on = next((start_of[rule] for rule in staying if rule in start_of), -1)
+        found.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
+        parted += [(slot, rule) for rule in staying if start_of.get(rule) != goes_on]
+    counts = np.array([count for _, _, count in before.rules], np.int64)
+    firsts = np.array([first for _, first in found], np.int64)
+    slots = np.array([*(slot for slot, _ in found), -1], np.int32)
+    moved = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    moves = _Moves(slots, np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0), tuple(parted))
+    _MOVES[at] = before, moves
+    while len(_MOVES) > _MOVES_KEPT:
+        _MOVES.popitem(last=False)
+    return moves
+
+
+def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
+    """The same runs in the numbers of another program; returns (state, runs dropped because their rule is gone).
+
+    Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
+    """
+    if keyed_state.layout.fingerprint == program.fingerprint:
+        return keyed_state, 0
+    moves = _moves(keyed_state.layout, Layout.of(program))
+    run_rule = moves.slots[keyed_state.run_rule]
+    kept = run_rule >= 0
+    runs = np.zeros((int(kept.sum()), program.width), np.int64)
+    shared = min(program.width, keyed_state.runs.shape[1])
+    runs[:, :shared] = keyed_state.runs[kept, :shared]
+    runs[:, y.RUN_STATE] = moves.nfa_states[runs[:, y.RUN_STATE]]
+    nodes = keyed_state.nodes.copy()
+    single = nodes[:, y.NODE_ROW] >= 0
+    nodes[single, y.NODE_STATE] = moves.nfa_states[nodes[single, y.NODE_STATE]]
+    columns = {
+        c.name: keyed_state.events.columns.get(c.name, pa.nulls(len(keyed_state.events), arrow_type(c.type)))
+        for c in program.columns
+        if c.retained
+    }
+    fitted = replace(
+        keyed_state,
+        layout=Layout.of(program),
+        runs=runs,
+        run_rule=run_rule[kept],
+        run_key=keyed_state.run_key[kept],
+        nodes=nodes,
+        events=replace(keyed_state.events, columns=columns),
+    )
+    for start, rule in moves.parted:
+        is_start = keyed_state.run_rule == start
+        fitted = _on_its_own(
+            fitted, program, rule, keyed_state.runs[is_start, y.RUN_START_ROW], keyed_state.run_key[is_start]
+        )
+    order = np.lexsort((np.arange(len(fitted)), fitted.run_key, fitted.run_rule))
+    fitted = replace(fitted, runs=fitted.runs[order], run_rule=fitted.run_rule[order], run_key=fitted.run_key[order])
+    return fitted, _orphans(keyed_state, moves)
+
+
+def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
+    """How many runs belong to no rule any more."""
+    is_lost = (moves.slots[keyed_state.run_rule] < 0) & ~keyed_state.notes
+    return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
+
+
+def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int64, keys: Int32) -> KeyedState:
+    """The same runs, and those of the shared starts that a rule has not taken over, by key and row: as its own."""
+    own = program.rules[rule]
+    is_note = (keyed_state.run_rule == rule) & (keyed_state.runs[:, y.RUN_STATE] == own.first_state)
+    taken = np.full(len(keyed_state.keys), -1, np.int64)
+    taken[keyed_state.run_key[is_note]] = keyed_state.runs[is_note, y.RUN_START_ROW]
+    late = rows[rows > taken[keys]]
+    columns = np.zeros((y.COLUMNS_FIXED, len(keyed_state.events)), np.int64)
+    columns[y.COLUMN_TIME] = keyed_state.events.time_ms
+    work = np.empty((len(late) + 2, program.width), np.int64)
+    work[0] = program.start_runs[rule]
+    nodes = np.concatenate([keyed_state.nodes, np.empty((len(late), y.NODE_WIDTH), np.int64)])
+    end, nodes_count, full = start_late(
+        program.image, own.row, own.row[y.R_WITHIN_MS], columns, np.zeros(columns.shape, np.uint8), late, 0, len(late),
+        y.FOREVER, -y.FOREVER, work, 1, nodes, len(keyed_state.nodes), np.zeros(y.COUNTERS, np.int64),
+    )  # fmt: skip
+    assert full == y.FULL_NOT, "there is room for all of them"
+    new = work[1:end]
+    return replace(
+        keyed_state,
+        runs=np.concatenate([keyed_state.runs[~is_note], new]),
+        run_rule=np.concatenate([keyed_state.run_rule[~is_note], np.full(len(new), rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key[~is_note], keyed_state.events.key[new[:, y.RUN_START_ROW]]]),
+        nodes=nodes[:nodes_count],
+    )
+
+
+def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
+    """The same runs, those of one rule as runs of another that has the same automaton. The state fits the program."""
+    given = keyed_state.run_rule == giver
+    if not given.any():
+        return keyed_state
+    old, new = program.rules[giver], program.rules[taker]
+    assert old.states_count == new.states_count, "rules that carry have the same automaton"
+    moved = new.first_state - old.first_state
+    runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
+    runs[given, y.RUN_STATE] += moved
+    is_given = nodes[:, y.NODE_ROW] >= 0
+    is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
+        nodes[:, y.NODE_STATE] < old.first_state + old.states_count
+    )
+    nodes[is_given, y.NODE_STATE] += moved
+    run_rule = np.where(given, np.int32(taker), keyed_state.run_rule)
+    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
+    return replace(
+        keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes
+    )
