@@ -41,6 +41,18 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 # Path → what is answered to the parameters of a question, None for what is not there.
 Answers = Mapping[str, Callable[[Mapping[str, list[str]]], Any]]
+# Counters that stand at 0 before the first one is counted, so that a rate has a beginning and an alarm finds its name.
+_TEXTS: Mapping[str, str] = {
+    "records": "Records read, also those that cannot be decoded.",
+    "events": "Records that could be decoded.",
+    "late_events": "Events behind the watermark, set aside.",
+    "duplicates": "Events that have come before, ignored.",
+    "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",
+    "runs_started": "Partial matches begun.",
+    "runs_expired": "Partial matches that have ended without a match because their time was over.",
+    "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
+    "matches_dropped": "Matches lost to the limit of one event.",
+}
 # Totals that rise and fall.
 _GAUGES: Mapping[str, str] = {"runs": "Partial matches alive."}
 
@@ -195,7 +207,7 @@ def _app(observed: Observed, answers: Answers) -> Callable[[Mapping[str, Any], C
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Every total as a counter; those that differ only in the brackets are one family."""
     families: dict[str, CounterMetricFamily] = {}
-    for full_name, count in sorted(totals.items()):
+    for full_name, count in sorted({**dict.fromkeys(_TEXTS, 0), **totals}.items()):
         found = _COUNTER.fullmatch(full_name)
         assert found is not None, full_name
         name, inner = found[1], found[2]
@@ -203,7 +215,7 @@ def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
             continue
         labels = () if inner is None else _LABELS.get(name, ("of",))
         if name not in families:
-            families[name] = CounterMetricFamily(f"cep_{name}", f"Counter {name}.", labels=labels)
+            families[name] = CounterMetricFamily(f"cep_{name}", _TEXTS.get(name, f"Counter {name}."), labels=labels)
         values = [] if inner is None else inner.split("@") if len(labels) > 1 else [inner]
         families[name].add_metric(values, count)
     yield from families.values()

@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
+import argparse
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 
-from cep.model.settings import read_settings
+from cep.cli import live
+from cep.model.settings import Settings, read_settings
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 300
 
 
-def test_the_settings_can_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
     for name in ("KAFKA_USER", "KAFKA_PASSWORD"):
         monkeypatch.setenv(name, "x")
-    settings = read_settings(ROOT / "demo" / "cep.toml", {})
-    manifest = (ROOT / "demo" / "kubernetes.yaml").read_text()
-    assert settings.observe.listen == ("0.0.0.0", 9464)
-    assert set(re.findall(r"(?:containerPort: |port: )\"?(\d+)", manifest)) == {"9464"}
-    (volume,) = re.findall(r"name: state, mountPath: (\S+)}", manifest)
-    assert str(settings.job.checkpoint).startswith(volume)
+    return read_settings(ROOT / "demo" / "cep.toml", {})
+
+
+def test_the_manifest_runs_the_job_of_the_settings(settings: Settings) -> None:
+    given, job = yaml.safe_load_all((ROOT / "demo" / "kubernetes.yaml").read_text())
+    assert (given["kind"], job["kind"], job["spec"]["replicas"]) == ("ConfigMap", "StatefulSet", 1)
+    assert given["data"] == {"cep.toml": (ROOT / "demo" / "cep.toml").read_text()}
+    template = job["spec"]["template"]
+    assert job["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    pod, claims = template["spec"], job["spec"]["volumeClaimTemplates"]
+    (container,) = pod["containers"]
+    mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    named = [volume["name"] for volume in pod["volumes"]] + [claim["metadata"]["name"] for claim in claims]
+    assert sorted(mounts) == sorted(named)
+    (volume,) = pod["volumes"]
+    assert volume["configMap"]["name"] == given["metadata"]["name"]
+    # What it starts is a command there is, with the settings where they are mounted.
+    parser = argparse.ArgumentParser()
+    live.add_arguments(parser)
+    assert container["command"][:2] == ["cep", "live"]
+    assert parser.parse_args(container["command"][2:]).conf == mounts["settings"] / "cep.toml"
+    assert settings.job.checkpoint is not None
+    assert settings.job.checkpoint.is_relative_to(mounts["state"])
+    # Where it is asked for its health is where it answers, and so is where metrics are fetched.
+    (port,) = container["ports"]
+    assert settings.observe.listen == ("0.0.0.0", port["containerPort"])
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
+    asked = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe")]
+    assert asked == [{"path": "/health", "port": port["name"]}] * 2
 
 
 @pytest.mark.spark

@@ -66,6 +66,7 @@ def test_every_total_is_a_metric() -> None:
     assert found["cep_micro_batch_id", ()] == 17
     counted = sum(value for (name, _), value in found.items() if name.endswith("_total"))
     assert counted == TOTALS.total() - TOTALS["runs"]
+    assert found["cep_matches_dropped_total", ()] == 0, "there before the first one"
 
 
 def test_health_tells_stuck_from_idle() -> None:

@@ -35,7 +35,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
@@ -48,6 +48,7 @@ from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
 from cep.runners.spark.connector import packed_topic
+from cep.runners.spark.failures import failure_of
 from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
@@ -140,7 +141,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
 def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, observed: Observed | None = None) -> None:
     """Wait until the query ends. Once `stop` is set, it ends when the micro-batch that runs has come to its end.
 
-    Raises: what a sink raised, or SourceError with Spark's reason for which the query failed.
+    Raises: what a sink raised, or what failure_of makes of Spark's reason for which the query failed.
     """
     try:
         while not query.awaitTermination(_POLL_S):
@@ -155,7 +156,7 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
             return
         if output.failure is not None:
             raise output.failure from error
-        raise SourceError(f"the query failed; it goes on from its checkpoint when started again: {error}") from error
+        raise failure_of(str(error)) from error
     finally:
         query.stop()
 

@@ -24,7 +24,7 @@ from cep.sinks.kafka import _Transactions
 
 
 def die() -> None:
-    """No handler, no clean-up, for Java and the Python workers neither."""
+    """No handler, no clean-up, for Java neither; the Python workers end with it."""
     os.killpg(0, signal.SIGKILL)
 
 

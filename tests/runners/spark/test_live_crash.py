@@ -1,6 +1,6 @@
 """Kafka to Kafka, killed: readers of committed records see what an uninterrupted run gives, none lost, none doubled.
 
-Real processes end by SIGKILL: the job with its Java and Python, a Python worker, the broker.
+Real processes end by SIGKILL: the job with its Java, a Python worker, the broker.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Deployed:
         return self.folder / "checkpoint"
 
     def start(self, step: str = "0", batch_id: int = 0) -> subprocess.Popen[bytes]:
-        """The job, as the leader of a process group that has Spark's Java and Python workers in it; see crash_job."""
+        """The job, as the leader of a session and of a process group that has Spark's Java in it; see crash_job."""
         words = (
             "live", "--rules", str(self.folder / "rules"), "--bootstrap-servers", self.kafka.address,
             "--topic", f"events-{self.name}", "--max-records", str(self.records_max),
@@ -194,11 +194,11 @@ def test_killed_between_two_steps_of_the_protocol(
 
 
 def python_workers(process: subprocess.Popen[bytes]) -> list[int]:
-    """The processes of the job's group that are forks of Spark's Python daemon."""
+    """The processes of the job that are forks of Spark's Python daemon, which has a process group of its own."""
     found: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         try:
-            ours = folder.name.isdigit() and os.getpgid(int(folder.name)) == process.pid
+            ours = folder.name.isdigit() and os.getsid(int(folder.name)) == process.pid
             if ours and b"cep.runners.spark.daemon" in (folder / "cmdline").read_bytes():
                 found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ProcessLookupError):

@@ -1,6 +1,6 @@
 """`cep live` as a process: killed in the middle and started again it has lost nothing and doubled nothing.
 
-Spark gets no chance to tidy up: the whole process group is killed, Java and Python workers too.
+Spark gets no chance to tidy up: the whole process group is killed, Java too, and Python workers end with it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from cep.runners.live_progress import read_progress
 from cep.sinks.files import read_alerts
+from tests.bench.metrics import metrics, phases_ms
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
@@ -38,7 +41,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def start(folder: Path, *more: str) -> subprocess.Popen[bytes]:
-    """The job, as the leader of a process group that has Spark's Java and Python workers in it."""
+    """The job, as the leader of a process group that has Spark's Java in it."""
     command = "import sys; from cep.cli.main import main; sys.exit(main())"
     words: Sequence[str] = (
         "live", "--rules", str(ROOT / "rules"), "--events", str(folder / "events"), "--max-files", "1",
@@ -93,15 +96,42 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoint" / "dead_letters").exists()
 
 
-def test_a_stop_is_clean_and_another_job_may_not_take_the_checkpoint(tmp_path: Path) -> None:
+def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(tmp_path: Path) -> None:
+    """Every metric of the runbook from a job that has late, repeated and broken records; the log has no payloads."""
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
-    write_file(tmp_path / "events" / "0.jsonl", payments(32), 0)
-    process = start(tmp_path)
-    wait_for_batch(process, tmp_path, 0)
+    lines = payments(32)
+    late = orjson.dumps({**orjson.loads(lines[0]), "tx_id": "late", "event_time": "2020-01-01T00:00:00Z"})
+    write_file(tmp_path / "events" / "0.jsonl", lines, 0)
+    write_file(tmp_path / "events" / "1.jsonl", [*lines[-10:], late, b"{broken", b"[]"], 1)
+    settings = ("--lateness", "1 min", "--dedup", "1 d")
+    process = start(tmp_path, *settings, "--listen", "127.0.0.1:0", "--log", "json")
+    wait_for_batch(process, tmp_path, 1)
+    told = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines() if line.startswith(b"{")]
+    (port,) = (line["port"] for line in told if line["event"] == "started")
+    deadline_s = time.monotonic() + WAIT_S
+    found = metrics(f"127.0.0.1:{port}")
+    while found["cep_micro_batch_id"] < 1 or "cep_state_bytes" not in found:
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.1)
+        found = metrics(f"127.0.0.1:{port}")
+    assert (found["cep_events_total"], found["cep_records_total"]) == (len(lines) + 11, len(lines) + 13)
+    assert (found["cep_late_events_total"], found["cep_duplicates_total"]) == (1, 10)
+    assert sum(n for name, n in found.items() if name.startswith("cep_poison_total")) == 2
+    alerts = Counter(f'{{rule="{a["rule_id"]}",version="{a["version"]}"}}' for a in read_alerts(tmp_path / "alerts"))
+    assert alerts == {name.removeprefix("cep_alerts_total"): n for name, n in found.items() if "alerts_total" in name}
+    for name in ("cep_runs", "cep_runs_expired_total", "cep_watermark_delay_seconds", "cep_state_bytes"):
+        assert found[name] > 0, name
+    phases = {"latestOffset", "addBatch", "walCommit", "commitOffsets", "matching", "sinks", "records"}
+    assert phases <= phases_ms(found).keys()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
+        assert orjson.loads(answer.read())["healthy"]
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-    assert "events" in (tmp_path / "log").read_text()
+    log = (tmp_path / "log").read_text()
+    assert "ended" in {orjson.loads(line)["event"] for line in log.splitlines() if line.startswith("{")}
+    assert "broken" not in log
+    assert orjson.loads(lines[0])["card_id"] not in log
     process = start(tmp_path, "--lateness", "10 s")
     assert process.wait(WAIT_S) == 2
     assert "belongs to a job with other lateness" in (tmp_path / "log").read_text()

@@ -1,0 +1,35 @@
+"""What Spark says of a query that failed → the error of ours in it, or Spark's reason without stacks and plans.
+
+Our errors reach Spark as text when they are raised where it plans or executes in Python. In that text Spark wraps
+Python's traceback, frames of Java and the plan of the query: nothing that tells an operator what to do.
+Tested by: tests/runners/spark/test_failures.py, tests/runners/spark/test_live_topic.py
+"""
+
+from __future__ import annotations
+
+import re
+
+from cep.base import errors
+from cep.base.errors import CepError, SourceError
+
+# The last line of a Python traceback, and what our message goes on with, up to what Spark or Java add behind it.
+_OURS = re.compile(r"cep\.base\.errors\.(\w+): (.+?)\s*(?=\n\s*SQLSTATE|\n\s+at |\n===|\n\n|\Z)", re.DOTALL)
+_PLAN = "\n=== Streaming Query ==="
+_FRAME = re.compile(r"\s+at [\w.$/]+\(.*\)|\s*\.\.\. \d+ more")
+
+
+def failure_of(told: str) -> CepError:
+    """The error to raise for a query that failed with this text."""
+    found = _OURS.findall(told)
+    if found:
+        name, message = found[-1]  # of errors that came of each other the last is for the reader
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, CepError):
+            error = kind.__new__(kind)  # the message is made already; an error of its own shape would make it anew
+            error.args = (message,)
+            return error
+    lines = told.partition(_PLAN)[0].splitlines()
+    reason = [line for line in lines if line.strip() and not _FRAME.fullmatch(line)]
+    return SourceError(
+        "the query failed; it goes on from its checkpoint when started again: " + "\n".join(reason).strip()
+    )

@@ -1,0 +1,100 @@
+"""A topic that `cep live` reads: a partition falls silent, one is added, the topic is deleted and made again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+
+from cep.sinks.files import read_alerts
+from tests.real_kafka import TIMEOUT_S, KafkaCluster
+from tests.runners.spark.live_cases import ROOT
+from tests.runners.spark.live_kafka import send
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+WAIT_S = 300
+POLL_S = 0.05
+SMALL, LARGE = 0.5, 700.0
+
+
+def payment(card: str, clock: str, amount: float) -> bytes:
+    event = {"tx_id": uuid.uuid4().hex, "event_time": f"2026-03-01T{clock}Z", "card_id": card, "account_id": "a1"}
+    return orjson.dumps({**event, "amount": amount, "status": "approved", "channel": "ecom", "country": "FR"})
+
+
+def pair(card: str, clock: str) -> list[bytes]:
+    """A small and a large payment half a minute apart, and one two minutes later, with which they are due."""
+    return [payment(card, f"{clock}:00", SMALL), payment(card, f"{clock}:30", LARGE), payment("z", f"{clock}:59", 20.0)]
+
+
+def start(folder: Path, kafka: KafkaCluster, topic: str) -> subprocess.Popen[bytes]:
+    words = (
+        "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
+        "--control", str(folder / "control"), "--checkpoint", str(folder / "checkpoint"),
+        "--alerts", str(folder / "alerts"), "--key-groups", "2", "--cores", "1", "--idle", "10 s",
+    )  # fmt: skip
+    with (folder / "log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main())", *words],
+            start_new_session=True, cwd=ROOT, stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+
+def wait_until(is_so: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < give_up_s, log.read_text()
+        time.sleep(POLL_S)
+
+
+def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    if not kafka_broker.is_real:  # the mock has fixed partitions and cannot delete topics
+        return
+    (tmp_path / "control").mkdir()
+    topic, log = f"life-{uuid.uuid4().hex}", tmp_path / "log"
+    kafka_broker.create(topic, 2)
+    admin = AdminClient({"bootstrap.servers": kafka_broker.address})
+
+    def alerted() -> set[str]:
+        folder = tmp_path / "alerts"
+        return {alert["key"] for alert in read_alerts(folder)} if folder.exists() else set()
+
+    # The second partition falls silent an hour before the pair: no heartbeat, and it holds nothing up.
+    send(kafka_broker, topic, [(1, payment("q", "09:00:00", 20.0)), *((0, line) for line in pair("c1", "10:00"))])
+    process = start(tmp_path, kafka_broker, topic)
+    try:
+        wait_until(lambda: alerted() == {"c1"}, process, log)
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT_S)
+        send(kafka_broker, topic, [(2, line) for line in pair("c2", "10:05")])
+        wait_until(lambda: alerted() == {"c1", "c2"}, process, log)
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+        assert process.wait(WAIT_S) == 3, log.read_text()
+        assert log.read_text().splitlines()[-1].startswith(f"cep: Kafka topic {topic} cannot be read on")
+        for _ in range(200):  # the name is free some moments after the answer
+            with contextlib.suppress(KafkaException):
+                kafka_broker.create(topic, 3)
+                break
+            time.sleep(POLL_S)
+        send(kafka_broker, topic, [(0, line) for line in pair("c3", "10:10")])
+        process = start(tmp_path, kafka_broker, topic)
+        assert process.wait(WAIT_S) == 3, log.read_text()
+        said = log.read_text().splitlines()[-1]
+        assert said.startswith(f"cep: topic {topic} was deleted and created again")
+        assert said.endswith("start with a new checkpoint directory")
+        assert alerted() == {"c1", "c2"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
