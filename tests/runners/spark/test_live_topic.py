@@ -1,27 +1,36 @@
-"""A topic that `cep live` reads: a partition falls silent, one is added, the topic is deleted and made again."""
+"""A topic that `cep live` reads: a partition falls silent, one is added, the topic is deleted and made again; its
+records in Avro or Protobuf, whose schemas a registry has."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from cep.sinks.files import read_alerts
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.runners.spark.live_cases import ROOT
 from tests.runners.spark.live_kafka import send
+from tests.sources.registry.registry_server import serve_registry
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 WAIT_S = 300
@@ -39,11 +48,11 @@ def pair(card: str, clock: str) -> list[bytes]:
     return [payment(card, f"{clock}:00", SMALL), payment(card, f"{clock}:30", LARGE), payment("z", f"{clock}:59", 20.0)]
 
 
-def start(folder: Path, kafka: KafkaCluster, topic: str) -> subprocess.Popen[bytes]:
+def start(folder: Path, kafka: KafkaCluster, topic: str, *more: str) -> subprocess.Popen[bytes]:
     words = (
         "live", "--rules", str(ROOT / "rules"), "--bootstrap-servers", kafka.address, "--topic", topic,
         "--control", str(folder / "control"), "--checkpoint", str(folder / "checkpoint"),
-        "--alerts", str(folder / "alerts"), "--key-groups", "2", "--cores", "1", "--idle", "10 s",
+        "--alerts", str(folder / "alerts"), "--key-groups", "2", "--cores", "1", "--idle", "10 s", *more,
     )  # fmt: skip
     with (folder / "log").open("ab") as log:
         return subprocess.Popen(
@@ -98,3 +107,52 @@ def test_the_life_of_a_topic(kafka_broker: KafkaCluster, tmp_path: Path) -> None
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+def avro_values(client: SchemaRegistryClient, topic: str, events: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    fields = [{"name": n, "type": "double" if isinstance(v, float) else "string"} for n, v in events[0].items()]
+    serializer = AvroSerializer(client, json.dumps({"type": "record", "name": "Payment", "fields": fields}))
+    return [serializer(event, SerializationContext(topic, MessageField.VALUE)) or b"" for event in events]
+
+
+def protobuf_values(
+    client: SchemaRegistryClient, topic: str, events: Sequence[Mapping[str, Any]], descriptors: Path
+) -> list[bytes]:
+    file = descriptor_pb2.FileDescriptorProto(name="payment.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Payment")
+    for number, (name, value) in enumerate(events[0].items(), start=1):
+        message.field.add(name=name, number=number, type=1 if isinstance(value, float) else 9, label=1)
+    descriptors.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Payment"))
+    serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False})
+    return [serializer(kind(**event), SerializationContext(topic, MessageField.VALUE)) or b"" for event in events]
+
+
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+def test_records_whose_schemas_a_registry_has(form: str, kafka_broker: KafkaCluster, tmp_path: Path) -> None:
+    """One of them is broken; the others give the alert that they give in JSON."""
+    (tmp_path / "control").mkdir()
+    topic, descriptors = f"{form}-{uuid.uuid4().hex}", tmp_path / "payment.desc"
+    kafka_broker.create(topic)
+    events = [orjson.loads(line) for line in pair("c1", "10:00")]
+    with serve_registry() as (_, settings):
+        client = SchemaRegistryClient(dict(settings))
+        if form == "avro":
+            values, words = avro_values(client, topic, events), ["--format", "avro"]
+        else:
+            values = protobuf_values(client, topic, events, descriptors)
+            words = ["--format", "protobuf", "--schema-file", str(descriptors), "--message", "shop.Payment"]
+        send(kafka_broker, topic, [(0, value) for value in [*values, b"\xff"]])
+        given = "\n".join(f"{json.dumps(name)} = {json.dumps(value)}" for name, value in settings)
+        (tmp_path / "cep.toml").write_text(f"[events.registry]\n{given}\n")
+        process = start(tmp_path, kafka_broker, topic, "--conf", str(tmp_path / "cep.toml"), *words, "--available-now")
+        try:
+            assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    assert [alert["key"] for alert in read_alerts(tmp_path / "alerts")] == ["c1"]
+    (letters,) = (tmp_path / "checkpoint" / "dead_letters").iterdir()
+    assert orjson.loads(letters.read_bytes())["code"] == "unreadable"
