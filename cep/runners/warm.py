@@ -24,10 +24,12 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import split_by_group
+from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
 from cep.engine.partition import arrange_keys
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
+from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
@@ -115,6 +117,17 @@ def warm_up() -> None:
             after = match_step(program, kept[number], batch, watermark_ms, output)
             output.alert_table()
             kept[number] = after if step % 2 else _stored(program, after)
+    _part(job)
+
+
+def _part(job: Job) -> None:
+    """Let rules share their starts, and then all of them but one be gone."""
+    records = [_rule(number, _PATTERNS[0]) for number in range(SHARED_MIN)]
+    together, alone = (programs_by_level(deploy(own).rulebook, job.schema)[0] for own in (records, records[:1]))
+    for domain, program in together.items():
+        batch = _events(job, 0)
+        after = match_step(program, None, batch, int(batch.time_ms.max()), StepOutput())
+        fit(_stored(program, after), alone[domain])
 
 
 def _job() -> tuple[Job, Sequence[Program]]:
