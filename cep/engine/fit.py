@@ -25,11 +25,13 @@ from cep.nfa.shared import shares
 @dataclass(frozen=True, slots=True)
 class _Moves:
     """What the numbers of rules and of NFA states become: -1 and 0 for those that are gone. `parted` are (number before
-    of a shared start, number of a rule that shares it no more)."""
+    of a shared start, number of a rule that shares it no more), `joined` (number of a shared start that goes on, number
+    of a rule that has not shared it before, but had runs of its own)."""
 
     slots: Int32
     nfa_states: Int64
     parted: tuple[tuple[int, int], ...]
+    joined: tuple[tuple[int, int], ...]
 
 
 _MOVES_KEPT = 16
@@ -46,6 +48,7 @@ def _moves(before: Layout, after: Layout) -> _Moves:
     start_of = {rule: slot for slot, (identity, _, _) in enumerate(after.rules) for rule in shares(identity)}
     found: list[tuple[int, int]] = []
     parted: list[tuple[int, int]] = []
+    shared: set[tuple[int, int]] = set()
     for slot, (identity, _, _) in enumerate(before.rules):
         staying = [found[rule][0] for rule in shares(identity) if found[rule][0] >= 0]
         if not staying:
@@ -54,11 +57,19 @@ def _moves(before: Layout, after: Layout) -> _Moves:
         goes_on = next((start_of[rule] for rule in staying if rule in start_of), -1)
         found.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
         parted += [(slot, rule) for rule in staying if start_of.get(rule) != goes_on]
+        shared |= {(goes_on, rule) for rule in staying if start_of.get(rule) == goes_on}
+    old, going_on = {slot for slot, _ in found}, {start for start, _ in shared}
+    joined = [(start, rule) for rule, start in start_of.items() if start in going_on and rule in old]
     counts = np.array([count for _, _, count in before.rules], np.int64)
     firsts = np.array([first for _, first in found], np.int64)
     slots = np.array([*(slot for slot, _ in found), -1], np.int32)
     moved = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
-    moves = _Moves(slots, np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0), tuple(parted))
+    moves = _Moves(
+        slots,
+        np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0),
+        tuple(parted),
+        tuple(one for one in joined if one not in shared),
+    )
     _MOVES[at] = before, moves
     while len(_MOVES) > _MOVES_KEPT:
         _MOVES.popitem(last=False)
@@ -101,7 +112,9 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
         fitted = _on_its_own(
             fitted, program, rule, keyed_state.runs[is_start, y.RUN_START_ROW], keyed_state.run_key[is_start]
         )
-    order = np.lexsort((np.arange(len(fitted)), fitted.run_key, fitted.run_rule))
+    for start, rule in moves.joined:
+        fitted = _noted(fitted, program, start, rule)
+    order = np.lexsort((np.arange(len(fitted)), ~fitted.notes, fitted.run_key, fitted.run_rule))
     fitted = replace(fitted, runs=fitted.runs[order], run_rule=fitted.run_rule[order], run_key=fitted.run_key[order])
     return fitted, _orphans(keyed_state, moves)
 
@@ -136,6 +149,24 @@ def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int6
         run_rule=np.concatenate([keyed_state.run_rule[~is_note], np.full(len(new), rule, np.int32)]),
         run_key=np.concatenate([keyed_state.run_key[~is_note], keyed_state.events.key[new[:, y.RUN_START_ROW]]]),
         nodes=nodes[:nodes_count],
+    )
+
+
+def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
+    """The same runs, and the note that a rule has taken over all shared starts that there are: it had its own runs."""
+    is_start = np.flatnonzero(keyed_state.run_rule == start)
+    last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are by key and row
+    rows, own = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
+    notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
+    notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))
+    notes[:, y.RUN_EXPIRY] = np.minimum(keyed_state.events.time_ms[rows] + own.row[y.R_WITHIN_MS], y.FOREVER)
+    nodes = np.column_stack([rows, np.full(len(last), own.first_state), np.full(len(last), -1)])
+    return replace(
+        keyed_state,
+        runs=np.concatenate([keyed_state.runs, notes]),
+        run_rule=np.concatenate([keyed_state.run_rule, np.full(len(last), rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key, keyed_state.run_key[last]]),
+        nodes=np.concatenate([keyed_state.nodes, nodes]),
     )
 
 
