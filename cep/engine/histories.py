@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
-from cep.engine.history_asked import Asked, Tallied
+from cep.engine.history_asked import Asked
 from cep.engine.history_kept import appended, pinned_after, spans_after, tallies_after, unexpired
 from cep.engine.history_reach import KnownKeys, Reached, kept_for, reach
 from cep.engine.history_rows import concat_rows, sort_rows
@@ -72,7 +72,7 @@ def look_back(
     stored = concat_rows([asked_pinned, reached.rows])
     table = build_table(plan, lists, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
     panes = panes_of_keys(histories, reached.keys, touched)
-    asked = Asked(table, reached, _of_call(histories, known, new.keys_count), panes)
+    asked = Asked(table, reached, panes)
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
     for history in plan.histories:
@@ -104,16 +104,6 @@ def look_back(
     return Past(
         slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped, asked.left_out
     )
-
-
-def _of_call(histories: Histories, known: KnownKeys, keys_count: int) -> Tallied:
-    """The tallies by the numbers that keys have in a call."""
-    by_key = {}
-    for name, tally in histories.tallies.items():
-        by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
-        by_key[name][known.of_histories] = tally
-    subs = histories.sub_tallies.items()
-    return Tallied(by_key, {name: entries.of_keys(known.of_histories[entries.key]) for name, entries in subs})
 
 
 def _with_keys(keys: pa.Array, found: Histories) -> Histories:

@@ -3,7 +3,7 @@
     count, sum, avg, stddev     tallies that are carried (tallies.py, float_tallies.py, sub_tallies.py)
     min, max, distinct          two pointers over what is pinned (kernels/histories.py)
     distinct of many values     two pointers over those values that are new or leave; how many others there are is known
-    median, percentile          two pointers over their windows
+    median, percentile          values around the rank that are carried (ranks.py)
     approx_distinct, …          panes (panes.py)
 
 Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
@@ -12,7 +12,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_histories_sql.py
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,9 @@ from cep.engine.history_state import PageFacts, Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
+from cep.engine.ranks import Bands, after, bands_of, ranked
 from cep.engine.sub_keys import in_segments, sub_numbers
-from cep.engine.sub_tallies import SubTallies, entries_after, no_entries, segments_of
+from cep.engine.sub_tallies import SubTallies, Tallied, entries_after, no_entries, segments_of
 from cep.engine.tallies import Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
@@ -39,16 +40,6 @@ _NO_LIMIT = 2**62
 _OF_ONE_EVENT = ("first", "last")
 
 
-@dataclass(frozen=True, slots=True)
-class Tallied:
-    """Tallies by keys, and by sub-keys; those of which there are none, because they would have too many entries, are
-    `crowded`."""
-
-    by_key: Mapping[str, Int64] = field(default_factory=dict)
-    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
-    crowded: frozenset[str] = frozenset()
-
-
 class Asked:
     """Answers the histories of a table; what several of them need is worked out once."""
 
@@ -56,12 +47,11 @@ class Asked:
         self,
         table: HistoryTable,
         reached: Reached | None = None,
-        before: Tallied | None = None,
         panes: Mapping[int, PaneRows] | None = None,
     ) -> None:
         self.table = table
         self._reached = reached
-        self._before = Tallied() if before is None else before
+        self._before = Tallied() if reached is None else reached.before
         self._panes = {} if panes is None else panes
         self._weaves: dict[str, Woven] = {}
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
@@ -135,7 +125,8 @@ class Asked:
         # Without a window the event under test is left out, but a value is first seen now if it was never before.
         previous = expr.fn != "first_seen" if expr.window is None else expr.window.previous
         is_pinned = self._is_pinned(history)
-        is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history) or self.is_counted(history)
+        is_unlimited = is_pinned or history.is_approximate or self._is_tallied(history)
+        is_unlimited |= self.is_counted(history) or self.is_ranked(history)
         limit = _NO_LIMIT if is_unlimited or rounded or by else history.events_max
         value = -1 if expr.fn in _OF_ONE_EVENT else history.value
         window = None if expr.window is None else (expr.window.ms, expr.window.calendar, expr.window.zone)
@@ -271,6 +262,38 @@ class Asked:
         key_of[pairs[rows]] = self.table.key[rows]
         return np.bincount(key_of[key_of >= 0], minlength=self.table.keys_count)
 
+    def is_ranked(self, history: HistoryColumn) -> bool:
+        """Whether the values around its rank are carried."""
+        return self._reached is not None and history.ranked in self._reached.begun
+
+    def bands_after(self, history: HistoryColumn, clock_ms: int) -> Bands:
+        """The values around its rank after the call."""
+        assert history.expr.argument is not None, "they have a field"
+        bands, _ = self._bands(history)
+        moves = self._moves(history, clock_ms)
+        return after(bands, replace(moves, values=sortable(moves.values, history.expr.argument.type)), history.percent)
+
+    def _bands(self, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
+        """What is carried from the call before, and bool[K] for which keys it is begun anew."""
+        assert self._reached is not None, "ranks are carried"
+        begun = self._reached.begun[history.ranked]
+        held, entries = self._before.by_key.get(history.ranked), self._before.by_sub_key.get(history.band)
+        return bands_of(held, entries, self.table.keys_count).without(begun), begun
+
+    def _ranked(self, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
+        """How many events each window has, and the value of its rank in the order of `sortable`."""
+        bands, begun = self._bands(history)
+        key = self.table.key[self.table.new_rows][windows.at]
+        moves = self._moves(history, None)
+        ordered = sortable(moves.values, type_)
+        counts, chosen = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
+        whole, known = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
+        lows, highs = windows.lows[whole], windows.highs[whole]
+        counts[whole], chosen[whole] = highs - lows, _of_rank(ordered, history.percent, lows, highs)
+        asked = key[known], windows.lows[known], windows.highs[known]
+        counts[known], chosen[known] = ranked(bands, replace(moves, values=ordered), history.percent, asked)
+        return counts, chosen
+
     def _entries(self, history: HistoryColumn) -> tuple[SubTallies, Int64]:
         """The entries carried from the call before, and the segment of each."""
         if history.tally not in self._subs:
@@ -291,6 +314,8 @@ class Asked:
         if len(old):
             page = reached.page[table.source[rows[old]] - table.pinned_count]
             begins = np.array([history.tally not in fact.carried for fact in reached.facts])[page]
+            if history.ranked:
+                begins = reached.begun[history.ranked][table.key[rows[old]]]
             enters[old] = begins
             leaves[old] = begins | (table.time[rows[old]] > reached.left(window)[page])
         gone = np.zeros(len(rows), np.int64)
@@ -404,8 +429,12 @@ class Asked:
                 return out, never
             case "min" | "max":
                 return extreme(values, type_, windows, is_least=expr.fn == "min"), empty
+            case "median" | "percentile" if self.is_ranked(history):
+                counts, chosen = self._ranked(history, windows, type_)
+                return as_floats(sortable(chosen, type_), type_).view(np.int64), (counts == 0).astype(np.uint8)
             case "median" | "percentile":
-                return self._percentile(history, values, type_, windows), empty
+                chosen = _of_rank(sortable(values, type_), history.percent, lows, highs)
+                return as_floats(sortable(chosen, type_), type_).view(np.int64), empty
             case "stddev" if type_.is_float:
                 return float_spreads(values, windows), empty
             case "sum" | "avg" if type_.is_float:
@@ -452,9 +481,10 @@ class Asked:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (total if fn == "sum" else total / counts).view(np.int64), nulls
 
-    def _percentile(self, history: HistoryColumn, values: Int64, type_: Type, windows: Members) -> Int64:
-        different, codes = np.unique(sortable(values, type_), return_inverse=True)
-        out = np.empty(len(windows.lows), np.int64)
-        kernels.find_rank(codes, len(different), history.percent, windows.lows, windows.highs, out)
-        chosen = different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)
-        return as_floats(sortable(chosen, type_), type_).view(np.int64)
+
+def _of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
+    """The value of a rank in each window of these, any where it is empty."""
+    different, codes = np.unique(ordered, return_inverse=True)
+    out = np.empty(len(lows), np.int64)
+    kernels.find_rank(codes, len(different), percent, lows, highs, out)
+    return different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)

@@ -13,11 +13,12 @@ import pyarrow as pa
 
 from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
 from cep.engine.calendar import opens_ms
-from cep.engine.history_asked import Asked, Tallied
+from cep.engine.history_asked import Asked
 from cep.engine.history_rows import HistoryRows, block_of
 from cep.engine.history_state import Histories, Segment, segment_of, span_codes
 from cep.engine.history_table import HistoryTable
 from cep.engine.history_values import sortable
+from cep.engine.sub_tallies import Tallied
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.nfa.histories import HistoryColumn, HistoryPlan
@@ -77,6 +78,9 @@ def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float
     for history in plan.histories:
         if asked.is_counted(history):
             by_key[history.counted] = asked.different_after(history, clock_ms)
+        if asked.is_ranked(history):
+            bands = asked.bands_after(history, clock_ms)
+            by_key[history.ranked], by_sub_key[history.band] = bands.held, bands.entries()
     return Tallied(by_key, by_sub_key, frozenset(crowded))
 
 

@@ -4,7 +4,8 @@ A count, a sum or a spread is carried from call to call as a *tally*: what is in
 old events only those are looked at that leave the window until the last new event; windows over minutes and over months
 cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
 decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
-leaves (history_classes.py). The other functions look at their whole windows, of the keys that have new events.
+leaves (history_classes.py). Of percentiles the values around the rank are carried (ranks.py), and a key's whole window
+is looked at when they may not be enough. The others look at their whole windows, of the keys that have new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -17,7 +18,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_history_reach.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,9 +30,11 @@ from cep.engine.history_classes import Wanted, class_codes, codes_of_block
 from cep.engine.history_rows import Block, HistoryRows, Int8, concat_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, segment_of
 from cep.engine.history_table import NewEvents
+from cep.engine.ranks import bands_of, sure
+from cep.engine.sub_tallies import Tallied
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import CurrentField, HistoryWindow
-from cep.nfa.histories import HistoryPlan
+from cep.nfa.histories import HistoryColumn, HistoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,8 @@ class Reached:
     Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
     it is. `is_carried`: whether anything is carried: not while a key may have more events than a history counts.
     `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events. So is what
-    is `counted`, but in keys that have none of it yet: `begun` bool[K] by name, which look at their whole windows.
+    is `counted` or `ranked`, but in keys of which it is not known: `begun` bool[K] by name, which look at their whole
+    windows. `before` is what was carried until now.
     """
 
     keys: pa.Array
@@ -63,6 +67,7 @@ class Reached:
     is_carried: bool
     carried: frozenset[str]
     begun: Mapping[str, np.ndarray]
+    before: Tallied
 
     def left(self, window: HistoryWindow) -> Int64:
         """For each page the time up to which events have left a window at its clock."""
@@ -95,17 +100,23 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
     is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
     first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
     ends = np.array([first_ms, last_ms], np.int64)
-    begun = _begun(plan, histories, known, new) if is_carried else {}
-    begun = {h.counted: begun[h.counted] for h in plan.histories if h.counted in begun and h.carried not in carried}
-    looks = list(_looks(plan, carried, begun if is_carried else None, new, first_ms))
-    edges = list(_edges(plan, carried | begun.keys(), facts, ends))
-    back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
-    opened: list[tuple[Segment, int]] = []
+    before = Tallied(histories.tallies, histories.sub_tallies).of_keys(known.of_histories, len(known.keys))
+    by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
+    edges = [_edge(window, facts, ends) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
+    at_edges = {}
     for segment in segments:
         page = pages.index(segment.page)
-        if is_strange[page] or _may_leave(segment, page, edges) or segment.last_ms > back_ms:
-            opened.append((segment, page))
-    blocks = [segment.load() for segment, _ in opened]
+        if is_strange[page] or _may_leave(segment, page, edges):
+            at_edges[segment] = segment.load()
+    begun = {}
+    for history in by_key:
+        assert history.expr.window is not None, "they have a window"
+        goes = _goes(known.keys, at_edges, _edge(history.expr.window, facts, ends), pages)
+        begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(known.keys)), goes)
+    looks = list(_looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms)))
+    back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
+    opened = [(s, pages.index(s.page)) for s in segments if s in at_edges or s.last_ms > back_ms]
+    blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
     keys, numbers = _numbered(known.keys, blocks, [is_strange[page] for _, page in opened])
     leaving = [_leaving(segment, page, edges, block) for (segment, page), block in zip(opened, blocks, strict=True)]
     wanted = {look.by: _wanted(look.by, new, blocks, leaving) for look in looks if look.by}
@@ -132,6 +143,7 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
         is_carried,
         carried,
         {name: np.append(own, np.zeros(len(keys) - len(own), bool)) for name, own in begun.items()},
+        before.of_keys(np.arange(len(known.keys)), len(keys)) if len(keys) > len(known.keys) else before,
     )
 
 
@@ -148,15 +160,33 @@ def _leaving(segment: Segment, page: int, edges: list[tuple[Int64, int]], block:
     return found
 
 
-def _begun(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents) -> dict[str, np.ndarray]:
-    """Of what is counted for each key: bool[K], the keys with new events of which it is not known."""
-    touched = np.zeros(len(known.keys), bool)
-    touched[new.key] = True
-    found = {}
-    for name in {history.counted for history in plan.histories if history.counted}:
-        found[name] = touched.copy()
-        if name in histories.tallies:
-            found[name][known.of_histories[histories.tallies[name][:, 0] != 0]] = False
+def _name(history: HistoryColumn) -> str:
+    """Under what name it is known of each key by itself whether it is carried."""
+    return history.ranked or history.counted
+
+
+def _goes(keys: pa.Array, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int], pages: Sequence[int]) -> Int64:
+    """int64[K]: how many events of each key leave a window at most."""
+    found = np.zeros(len(keys) + 1, np.int64)
+    lows, high = edge
+    for segment, block in at_edges.items():
+        rows = np.flatnonzero((block.rows.time_ms > lows[pages.index(segment.page)]) & (block.rows.time_ms <= high))
+        if len(rows):
+            number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(len(keys)))
+            found += np.bincount(number[block.rows.key[rows]], minlength=len(found))
+    counts: Int64 = found[:-1]
+    return counts
+
+
+def _begun(history: HistoryColumn, before: Tallied, comes: Int64, goes: Int64) -> np.ndarray:
+    """bool[K]: the keys with new events of which what decides a value is not carried, or may not be enough."""
+    held = before.by_key.get(_name(history))
+    found: np.ndarray = comes > 0
+    if history.ranked:
+        bands = bands_of(held, before.by_sub_key.get(history.band), len(comes))
+        found &= ~sure(bands, history.percent, comes, goes)
+    elif held is not None:
+        found &= held[:, 0] == 0
     return found
 
 
@@ -175,11 +205,11 @@ def _looks(
             continue
         at = np.array([first_ms], np.int64)
         back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
-        if begun and history.counted in begun:
-            argument = history.expr.argument
-            assert isinstance(argument, CurrentField), "others are not counted"
-            yield _Look(back_ms, np.append(begun[history.counted], False))
-            yield _Look(back_ms, known, (argument.field,))
+        if begun and _name(history) in begun:
+            yield _Look(back_ms, np.append(begun[_name(history)], False))
+            if history.counted:
+                assert isinstance(history.expr.argument, CurrentField), "others are not counted"
+                yield _Look(back_ms, known, (history.expr.argument.field,))
         else:
             by = () if begun is None else history.expr.by
             whole[by] = min(back_ms, whole.get(by, back_ms))
@@ -207,14 +237,10 @@ def _looked_at(look: _Look, wanted: Wanted | None, block: Block, number: Int32) 
     return chosen
 
 
-def _edges(
-    plan: HistoryPlan, carried: frozenset[str], facts: tuple[PageFacts, ...], ends: Int64
-) -> Iterator[tuple[Int64, int]]:
-    """For each window of a tally that is carried: by page the time up to which events have left it, and that up to
-    which they leave now."""
+def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:
+    """By page the time up to which events have left a window, and that up to which they leave now."""
     clocks = np.array([fact.clock_ms for fact in facts], np.int64)
-    for window in plan.tally_windows(carried):
-        yield opens_ms(window, clocks), int(opens_ms(window, ends)[1])
+    return opens_ms(window, clocks), int(opens_ms(window, ends)[1])
 
 
 def _numbered(keys: pa.Array, blocks: list[Block], strange: list[bool]) -> tuple[pa.Array, list[Int32]]:

@@ -7,8 +7,8 @@ Tested by: tests/engine/test_tallies.py, tests/engine/test_histories.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,25 @@ class SubTallies:
     def of_keys(self, key: Int64 | Int32) -> SubTallies:
         """The same, their keys numbered otherwise."""
         return SubTallies(key.astype(np.int32), self.by, self.sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Tallies by keys, int64[K, W] by name, and by sub-keys; those of which there are none, because they would have too
+    many entries, are `crowded`."""
+
+    by_key: Mapping[str, Int64] = field(default_factory=dict)
+    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
+
+    def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallied:
+        """The same with key k as numbers[k] of so many keys."""
+        by_key = {}
+        for name, tally in self.by_key.items():
+            by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
+            by_key[name][numbers] = tally
+        by_sub_key = {name: entries.of_keys(numbers[entries.key]) for name, entries in self.by_sub_key.items()}
+        return Tallied(by_key, by_sub_key, self.crowded)
 
 
 def concat_sub_tallies(parts: Sequence[SubTallies]) -> SubTallies:

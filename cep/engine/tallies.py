@@ -17,7 +17,7 @@ import numpy as np
 
 from cep.kernels.carried import SQUARES_AT, SQUARES_END
 from cep.kernels.layout import Int64
-from cep.nfa.histories import DIFFERENT, FLOAT_SQUARES, FLOATS, SQUARES
+from cep.nfa.histories import BAND, DIFFERENT, FLOAT_SQUARES, FLOATS, RANKS, SQUARES
 
 _COUNT, _HIGH, _LOW, _SQUARES = range(4)
 TALLY_WIDTH, _WORDS = 3, 4
@@ -41,8 +41,8 @@ class Moves:
 
 def tally_width(name: str) -> int:
     """How many numbers a tally of this identity has; those of floats are told in kernels/carried.py."""
-    if name.endswith(DIFFERENT):
-        return 1
+    if name.endswith((DIFFERENT, BAND, RANKS)):
+        return 2 if name.endswith(RANKS) else 1
     if name.endswith((FLOATS, FLOAT_SQUARES)):
         return SQUARES_AT if name.endswith(FLOATS) else SQUARES_END
     return TALLY_WIDTH + _WORDS * name.endswith(SQUARES)

@@ -26,7 +26,7 @@ from cep.nfa.columns import Column, ColumnMap
 from cep.nfa.simplify import Known, conjuncts
 
 SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
-DIFFERENT = "+different"
+DIFFERENT, RANKS, BAND = "+different", "+ranks", "+band"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,17 @@ class HistoryColumn:
         return self.identity + DIFFERENT if self.expr.fn == "distinct" and is_of_field and not self.by else ""
 
     @property
+    def ranked(self) -> str:
+        """Under what name ranks in its windows are carried (engine/ranks.py); "" if its windows are looked at."""
+        is_rank = self.expr.fn in ("median", "percentile") and not self.by
+        return self.identity + RANKS if is_rank else ""
+
+    @property
+    def band(self) -> str:
+        """Under what name the values around its rank are carried."""
+        return self.identity + BAND
+
+    @property
     def percent(self) -> int:
         """Of a percentile, 50 for a median."""
         found = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
@@ -211,7 +222,7 @@ class HistoryPlan:
 
     def tally_windows(self, names: frozenset[str]) -> tuple[HistoryWindow, ...]:
         """The different windows of tallies of these names."""
-        windows = (h.expr.window for h in self.histories if h.tally in names or h.counted in names)
+        windows = (h.expr.window for h in self.histories if names & {h.tally, h.counted, h.ranked})
         return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
     @property

@@ -82,7 +82,11 @@ class Asking:
 
     def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
         """Of a tally: what it is of, and for whom."""
-        return _told((column, rules) for column, rules in self._columns if name in (column.tally, column.counted))
+        return _told((column, rules) for column, rules in self._columns if name in _carried_as(column))
+
+
+def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
+    return column.tally, column.counted, column.ranked, column.band
 
 
 def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:

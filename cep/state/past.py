@@ -2,7 +2,7 @@
 
     head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          what alone decides a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
-              sub:key:IDENTITY, sub:sums:…, sub:0:… …                              and by sub-key, the fields of it
+              sub:key:IDENTITY, sub:sums:…, sub:0:… …                            and by sub-key, the fields of it; bands
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
               segment_panes                                                        panes of what; 0: of events
               span_code, span_count, span_segment                                  what is in them
@@ -30,7 +30,8 @@ from cep.engine.tallies import tally_width
 from cep.state.sheets import decode_sheet, encode_sheet
 
 PAST_FORMAT = 2
-HEAD_FORMAT = 3  # heads of format 2 had no tallies of floats; what was not carried is begun anew from the kept events
+# Heads of format 2 had no tallies of floats, those of 3 no ranks: what was not carried is begun anew from kept events.
+HEAD_FORMAT, _OLDER_HEADS = 4, (2, 3)
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
 _IDENTITIES = ("identities", "carried", "crowded")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
@@ -85,7 +86,7 @@ def encode_head(histories: Histories) -> bytes:
 
 def decode_head(data: bytes, load: Load) -> Histories:
     """The histories of a head; `load` reads a segment. Raises: as decode_sheet."""
-    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data, older=(PAST_FORMAT,))
+    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data, older=_OLDER_HEADS)
     lists = {name: columns[name].to_pylist() for name in columns if name.startswith(("segment_", "span_"))}
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):

@@ -1,0 +1,130 @@
+"""Bands: of the windows of a percentile the values around its rank, carried from call to call (kernels/bands.py).
+
+So an event costs what its place in the band costs, however many there are in the window. When the rank may leave the
+band in a call, the key's whole window is looked at, and its band is begun anew: after so many changes of the window
+that it makes little of the cost of each.
+Tested by: tests/engine/test_ranks.py, tests/engine/test_histories.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.engine.sub_tallies import SubTallies
+from cep.engine.tallies import Moves
+from cep.kernels.bands import bands_after, ranks_at
+from cep.kernels.layout import Int32, Int64
+
+# How far a band reaches to either side of its rank: so far, and twice as far as the window has changed in the call.
+_REACH = 10
+_REACH_CHANGES = 2
+# A band is an array that is shifted, so larger changes cost less in the tree of a whole window (kernels/tree.py).
+_CHANGES_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """Of K keys. Shapes: held int64[K, 2], starts int64[K + 1], values int64[B], as in kernels/bands.py; no events of
+    what is not known."""
+
+    held: Int64
+    starts: Int64
+    values: Int64
+
+    @property
+    def sizes(self) -> Int64:
+        """int64[K]: how many values each key's band has."""
+        return np.diff(self.starts)
+
+    def without(self, begun: np.ndarray) -> Bands:
+        """The same, in which nothing is known of some keys, bool[K]."""
+        kept = ~begun[_keys(self)]
+        sizes = np.where(begun, 0, self.sizes)
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        return Bands(np.where(begun[:, None], 0, self.held), starts, self.values[kept])
+
+    def entries(self) -> SubTallies:
+        """The values, as they are kept."""
+        return SubTallies(_keys(self), (), self.values.reshape(-1, 1))
+
+
+def bands_of(held: Int64 | None, entries: SubTallies | None, keys_count: int) -> Bands:
+    """Those that were kept, of keys by their numbers now."""
+    if held is None or entries is None:
+        return Bands(np.zeros((keys_count, 2), np.int64), np.zeros(keys_count + 1, np.int64), np.zeros(0, np.int64))
+    order = np.argsort(entries.key, kind="stable")
+    sizes = np.bincount(entries.key, minlength=keys_count)
+    return Bands(held, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), entries.sums[order, 0])
+
+
+def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
+    """bool[K]: of which keys the rank stays in the band if at most so many events come and go, whatever their values
+    and order."""
+    count, below, sizes = bands.held[:, 0], bands.held[:, 1], bands.sizes
+    above = count - below - sizes
+    least, most = _rank(percent, count - goes), _rank(percent, count + comes)
+    stays = ((below == 0) | (least > below + comes)) & ((above == 0) | (most <= below + sizes - goes))
+    found: np.ndarray = stays & (count > 0) & (comes + goes <= _CHANGES_MAX)
+    return found
+
+
+def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64, Int64]) -> tuple[Int64, Int64]:
+    """(int64[Q] how many events, int64[Q] the value of the rank, any where there is none) of windows: their keys
+    int64[Q], and members lows <= i < highs. The rank stays in the band (`sure`)."""
+    keys, lows, highs = windows
+    counts, found = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    is_known = ranks_at(
+        bands.held, bands.starts, bands.values, moves.segment, moves.values, moves.enters, moves.leaves, keys, lows,
+        highs, percent, counts, found,
+    )  # fmt: skip
+    assert is_known, "whole windows are looked at where ranks may leave their bands"
+    return counts, found
+
+
+def after(bands: Bands, moves: Moves, percent: int) -> Bands:
+    """The bands after the call, as wide as they should be; those of keys that have not held anything have all that
+    enters."""
+    change = moves.enters - moves.gone
+    keys_count = len(bands.held)
+    held, starts = np.zeros_like(bands.held), np.zeros(keys_count + 1, np.int64)
+    values = np.empty(len(bands.values) + len(moves.values), np.int64)
+    is_known = (bands.held[:, 0] > 0)[moves.segment]
+    bands_after(
+        bands.held, bands.starts, bands.values, moves.segment[is_known], moves.values[is_known], change[is_known],
+        held, starts, values,
+    )  # fmt: skip
+    whole = np.flatnonzero(~is_known & (change > 0))
+    whole = whole[np.lexsort((moves.values[whole], moves.segment[whole]))]
+    held[:, 0] += np.bincount(moves.segment[whole], minlength=keys_count)
+    key = np.concatenate([_keys(Bands(held, starts, values)), moves.segment[whole]])
+    order = np.argsort(key, kind="stable")
+    found = np.concatenate([values[: starts[-1]], moves.values[whole]])[order]
+    sizes = np.bincount(key, minlength=keys_count)
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    changes = np.bincount(moves.segment[change != 0], minlength=keys_count)
+    return _narrowed(Bands(held, bounds, found), percent, _REACH + _REACH_CHANGES * changes)
+
+
+def _narrowed(bands: Bands, percent: int, reach: Int64) -> Bands:
+    """The same with no more values than so far from the rank."""
+    key = _keys(bands)
+    place = np.arange(len(key)) - bands.starts[key] + bands.held[key, 1]
+    wanted = _rank(percent, bands.held[:, 0]) - 1
+    distance = place - wanted[key]
+    kept = np.abs(distance) <= reach[key]
+    dropped_below = np.bincount(key[~kept & (distance < 0)], minlength=len(bands.held))
+    held = np.stack([bands.held[:, 0], bands.held[:, 1] + dropped_below], axis=1)
+    sizes = np.bincount(key[kept], minlength=len(held))
+    held[sizes == 0] = 0  # the rank was outside: nothing is known of it
+    return Bands(held, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), bands.values[kept])
+
+
+def _keys(bands: Bands) -> Int32:
+    return np.repeat(np.arange(len(bands.held), dtype=np.int32), bands.sizes)
+
+
+def _rank(percent: int, count: Int64) -> Int64:
+    """The nearest rank, from 1."""
+    return (percent * count + 99) // 100
