@@ -114,6 +114,12 @@ class EventType:
         return next((f for f in self.fields if f.name == name), None)
 
 
+# What a derived event says of the past that it was told from, as an alert does: columns that no pattern can name.
+MADE_FROM, MADE_TOLD = "history from", "history told"
+MADE_CUT, MADE_FOLDED = 1, 2  # together in MADE_TOLD
+_OF_DERIVED = {MADE_FROM: Type(Kind.TIME, nullable=True), MADE_TOLD: Type(Kind.INT, nullable=True)}
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
     """A column of a job. By the event type's code: whether it has the field, must have it, and has it as its id."""
@@ -143,12 +149,15 @@ class Schema:
         return next(i for i, e in enumerate(self.event_types) if e.name == event_type)
 
     def columns(self) -> dict[str, Type]:
-        """Every field name of every event type with its type; nullable if it may be absent from an event."""
+        """Every field name of every event type with its type; nullable if it may be absent from an event.
+
+        Where patterns produce events, also what those say of the past that they were told from.
+        """
         return dict(self._columns)
 
     @cached_property
     def _columns(self) -> dict[str, Type]:
-        found: dict[str, Type] = {}
+        found = dict(_OF_DERIVED) if any(e.derived for e in self.event_types) else {}
         for event_type in self.event_types:
             for field in event_type.fields:
                 known = found.get(field.name)

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import MADE_FROM, MADE_TOLD
 from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
@@ -52,7 +54,8 @@ class Matches:
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
     binding order; cut int64[M] has the `columns.cut_bit`s of histories that lacked older events at one of them,
-    or had them folded.
+    or had them folded. Of derived events among them: made_ms int64[M] is the latest `MADE_FROM`, or TIME_MS_MIN, and
+    made_told int64[M] all that `MADE_TOLD` has.
     """
 
     rule: Int32
@@ -69,6 +72,8 @@ class Matches:
     keys: pa.Array
     texts: pa.Array
     cut: Int64
+    made_ms: Int64
+    made_told: Int64
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -248,6 +253,7 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.keys,
         prepared.texts,
         _cut(program, prepared, offsets, rows),
+        *_made(program, prepared, offsets, rows),
     )
 
 
@@ -258,6 +264,18 @@ def _cut(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64
         return np.zeros(len(offsets) - 1, np.int64)
     found: Int64 = np.bitwise_or.reduceat(prepared.columns[column, rows], offsets[:-1])
     return found
+
+
+def _made(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
+    """What the derived events of each match say of the past that they were told from."""
+    count = len(offsets) - 1
+    since_ms, told = np.full(count, TIME_MS_MIN, np.int64), np.zeros(count, np.int64)
+    numbers = program.column(MADE_FROM), program.column(MADE_TOLD)
+    if min(numbers) >= 0 and len(rows):
+        times = np.where(prepared.nulls[numbers[0], rows] != 0, TIME_MS_MIN, prepared.columns[numbers[0], rows])
+        since_ms = np.maximum.reduceat(times, offsets[:-1])
+        told = np.bitwise_or.reduceat(prepared.columns[numbers[1], rows], offsets[:-1])
+    return since_ms, told
 
 
 def _may_repeat(program: Program, found: Int64) -> bool:
@@ -364,5 +382,5 @@ def _no_matches(program: Program, fitted: KeyedState) -> Matches:
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
         np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, fitted.keys,
-        pa.array([], pa.large_string()), nothing,
+        pa.array([], pa.large_string()), nothing, nothing, nothing,
     )  # fmt: skip

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import Kind, Type
+from cep.base.schema import MADE_CUT, MADE_FOLDED, Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
 from cep.engine.reach import KeptWindow, known_from
@@ -118,9 +118,9 @@ def _kept(deployed: DeployedRule) -> list[KeptWindow]:
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), deployed.known_ms[1:], strict=True)]
 
 
-def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64) -> pa.Table:
+def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
     """The alerts of these matches of one rule, in their order."""
-    return _alerts_of([_Part(rule, rows)] if len(rows) else [], matches, TIME_MS_MIN)
+    return _alerts_of([_Part(rule, rows)] if len(rows) else [], matches, since_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +172,13 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
     bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
     texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
     known = [
-        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed))
+        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed), matches.made_ms[rows[a:b]])
         for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
     ]
 
-    cut = matches.cut[rows]
+    cut, made = matches.cut[rows], matches.made_told[rows]
+    is_cut = (cut & np.array([part.rule.cuts for part in parts])[part_of]) | (made & MADE_CUT)
+    is_folded = (cut & np.array([part.rule.folds for part in parts])[part_of]) | (made & MADE_FOLDED)
     of_rule = _of_rules(parts).take(pa.array(part_of))
     columns = {name: of_rule.column(name) for name in of_rule.schema.names[1:]} | {
         "alert_id": _alert_ids(of_rule.column("head"), key, event_id, offsets),
@@ -184,8 +186,8 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         "message": pa.concat_arrays([message for message, _ in texts]),
         "measures": pa.concat_arrays([measures for _, measures in texts]),
         "events": events,
-        "history_cut": pa.array((cut & np.array([part.rule.cuts for part in parts])[part_of]) != 0),
-        "history_folded": pa.array((cut & np.array([part.rule.folds for part in parts])[part_of]) != 0),
+        "history_cut": pa.array(is_cut != 0),
+        "history_folded": pa.array(is_folded != 0),
         "history_from": pa.concat_arrays(known).cast(_TIMESTAMP),
         "match_start": pa.array(first_ms).cast(_TIMESTAMP),
         "match_end": pa.array(last_ms).cast(_TIMESTAMP),

@@ -1,7 +1,7 @@
 """Matches of patterns that `produce` → events, which are routed and matched as those of a source are.
 
     id = "<id of the source's event that completed it>~<id that the alert would have>"
-    time = when the match was detected, fields = its measures
+    time = when the match was detected, fields = its measures, and what its alert would say of the past
 
 The same match gives the same event, whichever runner finds it and however often. Events of one time are matched in the
 order of their ids (shorter first): so what events of one time become, at any level, stands in their order behind them.
@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import MADE_CUT, MADE_FOLDED, MADE_FROM, MADE_TOLD
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.engine.advance import Matches
@@ -21,8 +23,8 @@ from cep.engine.alerts import ALERT_ID_CHARS, measure_values, of_rule, rule_aler
 from cep.nfa.program import Program, RuleProgram
 
 
-def produced_events(program: Program, matches: Matches) -> Decoded | None:
-    """What the completed matches become; None if no live rule among them produces anything.
+def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> Decoded | None:
+    """What the completed matches become; None if no live rule among them produces anything. `since_ms` as for alerts.
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
@@ -31,15 +33,15 @@ def produced_events(program: Program, matches: Matches) -> Decoded | None:
     for number, rule in rules:
         rows = np.flatnonzero(of_rule(matches, number))
         if rule.deployed.pattern.produces is not None and rule.deployed.status == "live" and len(rows):
-            parts.append(_events(program, rule, matches, rows))
+            parts.append(_events(program, rule, rule_alerts(rule, matches, rows, since_ms), matches, rows))
     return concat_decoded(program.schema, parts) if parts else None
 
 
-def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> Decoded:
+def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matches, rows: np.ndarray) -> Decoded:
+    """Those of matches of one rule, whose alerts these would be."""
     name = rule.deployed.pattern.produces
     event_type = program.schema.event_type(name or "")
     assert event_type is not None, "the rulebook takes rules whose event types the job has"
-    alerts = rule_alerts(rule, matches, rows)
     alert_ids = alerts.column("alert_id").combine_chunks().cast(TEXT)
     ids = pc.binary_join_element_wise(_sources(program, rule, matches, rows), alert_ids, pa.scalar("~", TEXT))
     times = np.asarray(alerts.column("detected_at").combine_chunks().cast(pa.int64()))
@@ -52,8 +54,18 @@ def _events(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndar
             columns[column] = measure_values(matches, rows, *numbers[column])[0].cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
+    columns |= _told(alerts)
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, ())
+
+
+def _told(alerts: pa.Table) -> dict[str, pa.Array]:
+    """What the alerts would say of the past that they are told from."""
+    cut, folded, since = (
+        alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
+    )
+    told = np.asarray(cut) * MADE_CUT + np.asarray(folded) * MADE_FOLDED
+    return {MADE_FROM: since, MADE_TOLD: pa.array(told, mask=told == 0)}
 
 
 def _sources(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> pa.Array:

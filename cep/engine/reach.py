@@ -40,16 +40,19 @@ def known_from(
     first_ms: Int64,
     since_ms: int,
     kept: Sequence[KeptWindow] = (),
+    made_ms: Int64 | None = None,
 ) -> pa.Array:
     """Since when events are known for the matches whose windows reach back before that, null for the others.
 
     Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
     know since when it has seen events has a `since_ms` of TIME_MS_MIN. `kept`: of windows of a rule that came later,
-    None for all of the past, since when their events are kept; the latest of what a match lacks is told.
+    None for all of the past, since when their events are kept. made_ms int64[M]: what the derived events of a match
+    say themselves. The latest of what a match lacks is told.
     """
-    found = np.full(len(first_ms), TIME_MS_MIN, np.int64)
+    found = np.full(len(first_ms), TIME_MS_MIN, np.int64) if made_ms is None else made_ms.copy()
     if windows and since_ms > TIME_MS_MIN:
-        found[reaches_ms(windows, first_ms) < since_ms] = since_ms
+        lacks = reaches_ms(windows, first_ms) < since_ms
+        found[lacks] = np.maximum(found[lacks], since_ms)
     for window, kept_ms in kept:
         lacks = np.full(len(first_ms), kept_ms > TIME_MS_MIN)
         if window is not None:

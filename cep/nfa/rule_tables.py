@@ -15,7 +15,7 @@ from cep.base.limits import (
     TIME_MS_MAX,
     WAITS_PER_STATE_MAX,
 )
-from cep.base.schema import Schema, Type
+from cep.base.schema import MADE_FROM, MADE_TOLD, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, VarField
 from cep.nfa.code import ScalarCode, VectorCode
@@ -94,6 +94,8 @@ class RuleCompiler:
     def compile(self, automaton: Automaton) -> None:
         """Write all positions, then the measures, then the actions (which need to know every register)."""
         known = self._known(automaton)
+        if any(e.derived for e in self.schema.event_types if e.name in self.pattern.event_types):
+            self._columns.retained.update(self._columns.number(name) for name in (MADE_FROM, MADE_TOLD))
         for number, position in enumerate(automaton.positions):
             if len(position.waits) > WAITS_PER_STATE_MAX:
                 where = f"after `{position.variable}` there are" if position.variable else "to begin a match there are"

@@ -194,7 +194,7 @@ def _advanced(
         if alerts.num_rows:
             output.alerts.append(alerts)
             output.counters.update(_counted(alerts))
-        events = produced_events(program, advanced.matches)
+        events = produced_events(program, advanced.matches, output.since_ms)
         if events is not None:
             output.produced.append(events)
             output.counters["events_produced"] += len(events)

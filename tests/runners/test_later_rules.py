@@ -4,6 +4,7 @@ less those of the replay whose windows reach back further than that."""
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -56,9 +57,25 @@ CONDITIONS = [
 START_MS = 1_700_000_000_000
 
 
+CHAIN = """
+event burst { burst_id id  event_time time  shop string? }
+pattern early by card_id {
+  seq a where a: payment amount > 5.00 emit shop = a.shop_id produce burst
+}
+pattern late by card_id {
+  seq a where a: payment count(payment over 90 s) >= 2 emit shop = a.shop_id produce burst
+}
+pattern heard by shop { seq b, c where b: burst c: burst }
+"""
+
+
 def record(number: int, condition: str, retain: str, effective: str | None = None) -> UpsertRecord:
     source = f"{EVENTS.replace('retain_it', retain)}\npattern p by card_id {{ seq a where a: payment {condition} }}"
-    fields = {"id": f"r{number}", "version": 1, "pattern": "p", "status": "live", "severity": "low", "owner": "o"}
+    return written(f"r{number}", source, "p", effective)
+
+
+def written(rule_id: str, source: str, pattern: str, effective: str | None = None) -> UpsertRecord:
+    fields = {"id": rule_id, "version": 1, "pattern": pattern, "status": "live", "severity": "low", "owner": "o"}
     return UpsertRecord.model_validate({**fields, "message": "m", "source": source, "effective_at": effective})
 
 
@@ -180,13 +197,17 @@ def ran(
 def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSession, tmp_path: Path) -> None:
     lines = payment_lines()
     there, *coming = (record(number, condition, "") for number, condition in enumerate(CONDITIONS[:8]))
+    chain = EVENTS.replace("retain_it", "") + CHAIN
+    there_too = [written(name, chain, name) for name in ("early", "heard")]
+    coming.append(written("r8", chain, "late"))
     parts = [lines[:150], lines[150:250], lines[250:]]
     first_ms = [time_ms(part[0]) for part in parts[1:]]
     later = [
         [r.model_copy(update={"effective_at": utc_text(at)}).to_json() for r in coming[number::2]]
         for number, at in enumerate(first_ms)
     ]
-    job, initial = make_job([there]), (there.to_json(),)
+    job = replace(make_job([there, *there_too]), levels_count=2)
+    initial = tuple(r.to_json() for r in (there, *there_too))
     live = LiveRun(spark, tmp_path / "spark", job, initial)
     phases = [(parts[0], []), ([], later[0]), (parts[1], []), ([], later[1]), (parts[2], []), ([], [END])]
     for events, records in phases:
@@ -196,5 +217,8 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     told = {(alert["rule_id"], alert["history_from"]) for alert in map(orjson.loads, found) if "history_from" in alert}
     starts = {utc_text(at) for at in first_ms}
     # What the others ask for was kept by then: the payments for the first of all, their fields for those of these.
-    assert {name for name, at in told if at in starts} == {"r1", "r3", "r5"}
+    assert {name for name, at in told if at in starts} == {"r1", "r3", "r5", "heard"}
+    heard = [alert.get("history_from") for alert in map(orjson.loads, found) if alert["rule_id"] == "heard"]
+    late_ms = first_ms[1] if coming.index(coming[-1]) % 2 else first_ms[0]
+    assert set(heard) == {None, utc_text(late_ms)}, "of the events of the rule that came later alone"
     assert {"r2", "r4", "r6"} <= {orjson.loads(line)["rule_id"] for line in found}

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from cep.cli import main as cli
 from cep.columnar.route import KEY_SEPARATOR
+from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
 from cep.runners.job import Job, programs_by_level
@@ -101,6 +102,96 @@ def test_what_events_of_one_time_become_keeps_their_order(order: str, found: int
     times = pa.array([1_700_000_000_000] * len(rows), pa.timestamp("ms", "UTC"))
     replayed = run(saved(tmp_path, pa.table({**columns, "event_time": times})))
     assert replayed.alerts.num_rows == found
+
+
+BUSY = """
+event transfer { tx_id id  event_time time  payer string  payee string  amount decimal(2) }
+event burst { burst_id id  event_time time  account string  count int }
+event echo { echo_id id  event_time time  account string }
+
+pattern busy by payer {
+  seq      t
+  where    t: transfer  count(transfer over 30 min) >= 3
+  skip     none
+  emit     account = t.payee, count = 1
+  produce  burst
+}
+pattern relay by account {
+  seq      b, c
+  where    b: burst
+           c: burst  count(burst over 20 min) >= 1
+  skip     none
+  emit     account = c.account
+  produce  echo
+}
+pattern heard by account {
+  seq      e
+  where    e: echo
+}
+pattern twice by account {
+  seq      b -> !e -> c  within 2 h
+  where    b: burst
+           e: echo  account != "a"
+           c: burst
+  skip     none
+}
+"""
+
+
+def busy_records(source: str, *names: str) -> list[UpsertRecord]:
+    fields = {"version": 1, "status": "live", "severity": "high", "owner": "test", "message": "m", "source": source}
+    return [UpsertRecord.model_validate({**fields, "id": name, "pattern": name}) for name in names]
+
+
+def told(replayed: Replayed) -> dict[str, tuple[str, object, bool, list[str]]]:
+    """By alert: its rule, what it says of the past, and the alerts that its derived events would have been."""
+    return {
+        alert["alert_id"]: (
+            alert["rule_id"],
+            alert["history_from"],
+            alert["history_folded"],
+            [bound["event_id"].rpartition("~")[2] for bound in alert["events"]],
+        )
+        for alert in replayed.alerts.to_pylist()
+    }
+
+
+def test_what_is_made_of_events_says_what_those_say_of_the_past(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each chain: the latest time since when something that it is made of is known, and whether it was folded."""
+    monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", 7)
+    table = transfers(4, 400)
+    path = saved(tmp_path, table.append_column("event_type", pa.array(["transfer"] * len(table))))
+
+    def alerts(source: str, *names: str) -> dict[str, tuple[str, object, bool, list[str]]]:
+        deployment = deploy(busy_records(source, *names))
+        assert deployment.set_aside == ()
+        job = Job(deployment.schema, deployment.key_domains)
+        return told(embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 2))
+
+    # Without `produce`, a pattern gives the alerts whose ids are in the ids of what it makes.
+    made = alerts(BUSY.replace("produce  burst", ""), "busy")
+    made |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
+    ends = alerts(BUSY, "busy", "relay", "heard", "twice")
+
+    def deep(known: tuple[str, object, bool, list[str]]) -> tuple[set[object], bool]:
+        rule, since, is_folded, sources = known
+        below = [deep(made[source]) for source in sources if source in made]
+        assert (rule == "busy") == (not below)
+        since_any = {since, *(one for found, _ in below for one in found)}
+        return since_any - {None}, is_folded or any(folded for _, folded in below)
+
+    for rule, since, is_folded, sources in ends.values():
+        below = [deep(made[source]) for source in sources]
+        assert below
+        times = {one for found, _ in below for one in found}
+        assert since == (max(times) if times else None), rule
+        assert is_folded == any(folded for _, folded in below)
+    for rule in ("heard", "twice"):
+        own = [(since is None, is_folded) for name, since, is_folded, _ in ends.values() if name == rule]
+        assert len(set(own)) >= 2, "some say it, some do not"
+        assert {is_folded for _, is_folded in own} == {True, False}
 
 
 def test_why_says_where_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
