@@ -259,7 +259,8 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
     if alert.get("history_folded"):
         told = (
             "a condition looked back at a window of more events than are kept one by one; "
-            "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window"
+            "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window, "
+            "or not at all where it is one of the calendar"
         )
         console.print(Text(told, style="yellow"))
     if alert.get("history_from"):

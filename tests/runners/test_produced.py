@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,13 +139,17 @@ pattern twice by account {
 """
 
 
+# The rule of an alert, what it says of the past, and the alerts that its derived events would have been.
+Told = tuple[str, datetime | None, bool, list[str]]
+
+
 def busy_records(source: str, *names: str) -> list[UpsertRecord]:
     fields = {"version": 1, "status": "live", "severity": "high", "owner": "test", "message": "m", "source": source}
     return [UpsertRecord.model_validate({**fields, "id": name, "pattern": name}) for name in names]
 
 
-def told(replayed: Replayed) -> dict[str, tuple[str, object, bool, list[str]]]:
-    """By alert: its rule, what it says of the past, and the alerts that its derived events would have been."""
+def told(replayed: Replayed) -> dict[str, Told]:
+    """By alert."""
     return {
         alert["alert_id"]: (
             alert["rule_id"],
@@ -164,7 +169,7 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
     table = transfers(4, 400)
     path = saved(tmp_path, table.append_column("event_type", pa.array(["transfer"] * len(table))))
 
-    def alerts(source: str, *names: str) -> dict[str, tuple[str, object, bool, list[str]]]:
+    def alerts(source: str, *names: str) -> dict[str, Told]:
         deployment = deploy(busy_records(source, *names))
         assert deployment.set_aside == ()
         job = Job(deployment.schema, deployment.key_domains)
@@ -175,12 +180,14 @@ def test_what_is_made_of_events_says_what_those_say_of_the_past(
     made |= alerts(BUSY.replace("produce  echo", ""), "busy", "relay")
     ends = alerts(BUSY, "busy", "relay", "heard", "twice")
 
-    def deep(known: tuple[str, object, bool, list[str]]) -> tuple[set[object], bool]:
+    def deep(known: Told) -> tuple[set[datetime], bool]:
         rule, since, is_folded, sources = known
         below = [deep(made[source]) for source in sources if source in made]
         assert (rule == "busy") == (not below)
-        since_any = {since, *(one for found, _ in below for one in found)}
-        return since_any - {None}, is_folded or any(folded for _, folded in below)
+        times = {one for found, _ in below for one in found}
+        if since is not None:
+            times.add(since)
+        return times, is_folded or any(folded for _, folded in below)
 
     for rule, since, is_folded, sources in ends.values():
         below = [deep(made[source]) for source in sources]
