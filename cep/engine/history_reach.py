@@ -5,7 +5,8 @@ old events only those are looked at that leave the window until the last new eve
 cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
 decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
 leaves (history_classes.py). Of percentiles the values around the rank are carried (ranks.py), and a key's whole window
-is looked at when they may not be enough. The others look at their whole windows, of the keys that have new events.
+is looked at when they may not be enough. Of `first` what leaves is looked at, and the next event. What else there is
+looks at its whole windows, of the keys that have new events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -25,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import TIME_MS_MAX
 from cep.engine.calendar import opens_ms
 from cep.engine.history_classes import Wanted, class_codes, codes_of_block
 from cep.engine.history_rows import Block, HistoryRows, Int8, concat_rows
@@ -77,11 +79,34 @@ class Reached:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
-    only those of the classes by these fields that have new events, or events that leave."""
+    only those of the classes by these fields that have new events, or events that leave. After `until_ms` it is no
+    more than the first one of each key, of an event type if that is not -1."""
 
     back_ms: int
     keys: np.ndarray
     by: tuple[str, ...] = ()
+    until_ms: int = TIME_MS_MAX
+    event_type: int = -1
+
+    def rows(self, wanted: Wanted | None, block: Block, number: Int32) -> Int64:
+        """Which events of a block, whose keys have these numbers, are looked at; wanted are classes."""
+        if wanted is not None:
+            found = np.flatnonzero(wanted.has(codes_of_block(block, self.by)))
+        else:
+            is_asked = self.keys[number]
+            found = np.flatnonzero(is_asked[block.rows.key]) if is_asked.any() else np.zeros(0, np.int64)
+        found = found[(block.rows.time_ms[found] > self.back_ms) & self.keys[number[block.rows.key[found]]]]
+        return found if self.until_ms == TIME_MS_MAX else self._with_first(block, number, found)
+
+    def _with_first(self, block: Block, number: Int32, rows: Int64) -> Int64:
+        """Those up to `until_ms`, and the first one after it of each key; keys that have it are done with."""
+        is_after = block.rows.time_ms[rows] > self.until_ms
+        after = rows[is_after]
+        if self.event_type >= 0:
+            after = after[block.rows.event_type[after] == self.event_type]
+        key, first = np.unique(number[block.rows.key[after]], return_index=True)
+        self.keys[key] = False
+        return np.concatenate([rows[~is_after], after[first]])
 
 
 def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, clock_ms: int) -> Reached:
@@ -123,8 +148,9 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
     parts: list[HistoryRows] = []
     rows: list[Int64] = []
     for (_, page), block, number, chosen in zip(opened, blocks, numbers, leaving, strict=True):
+        of_call = np.where(number < len(known.keys), number, -1)  # of other keys of strange pages everything is
         for look in looks:
-            chosen[_looked_at(look, wanted.get(look.by), block, number)] = True
+            chosen[look.rows(wanted.get(look.by), block, of_call)] = True
         own = np.flatnonzero(chosen | is_strange[page])
         own = own[number[block.rows.key[own]] >= 0]
         part = block.rows if len(own) == len(block) else block.rows.take(own)
@@ -210,6 +236,9 @@ def _looks(
             if history.counted:
                 assert isinstance(history.expr.argument, CurrentField), "others are not counted"
                 yield _Look(back_ms, known, (history.expr.argument.field,))
+        elif begun is not None and history.is_oldest:
+            until_ms = int(opens_ms(history.expr.window, new.batch.time_ms.max(keepdims=True))[0])
+            yield _Look(back_ms, touched.copy(), until_ms=until_ms, event_type=history.event_type)
         else:
             by = () if begun is None else history.expr.by
             whole[by] = min(back_ms, whole.get(by, back_ms))
@@ -225,16 +254,6 @@ def _wanted(by: tuple[str, ...], new: NewEvents, blocks: list[Block], leaving: l
         if leaves.any():
             codes.append(codes_of_block(block, by)[leaves])
     return Wanted(codes)
-
-
-def _looked_at(look: _Look, wanted: Wanted | None, block: Block, number: Int32) -> Int64:
-    """Which events of a block are looked at."""
-    if wanted is not None:
-        rows = np.flatnonzero(wanted.has(codes_of_block(block, look.by)))
-    else:
-        rows = np.flatnonzero(look.keys[number][block.rows.key]) if look.keys.any() else np.zeros(0, np.int64)
-    chosen: Int64 = rows[(block.rows.time_ms[rows] > look.back_ms) & look.keys[number[block.rows.key[rows]]]]
-    return chosen
 
 
 def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:

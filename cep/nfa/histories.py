@@ -160,6 +160,12 @@ class HistoryColumn:
         return span_ms(self.expr)
 
     @property
+    def is_oldest(self) -> bool:
+        """Whether it is the oldest event of its window, whatever that is."""
+        expr = self.expr
+        return expr.fn == "first" and expr.window is not None and expr.where is None and not expr.by
+
+    @property
     def is_first(self) -> bool:
         """Whether it is the oldest event that counts, not the newest ones."""
         return self.expr.fn in ("first", "first_seen")

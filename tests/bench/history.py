@@ -48,7 +48,7 @@ WINDOWS = {"1 min": 60, "1 h": 3_600, "1 d": 86_400, "7 d": 604_800, "90 d": 7_7
 _OURS = ("count(payment over {})", "sum(payment.amount over {})", "avg(payment.amount over {})",
          "max(payment.amount over {})")  # fmt: skip
 _THEIRS = ("count(*)", "sum(amount)", "avg(amount)", "max(amount)")
-# A customer has a third as many terminals as payments in 90 days. `first` looks at its whole window.
+# A customer has a third as many terminals as payments in 90 days.
 _LIVE = {
     "count, sum, avg": _OURS[:3],
     "min, max": ("min(payment.amount over {})", "max(payment.amount over {})"),

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cep.engine.advance import advance
 from cep.engine.history_classes import Wanted, codes_of_block
-from cep.engine.history_rows import Block, HistoryRows
-from cep.engine.history_table import build_table
-from cep.engine.keyed_state import KeyedState
-from tests.engine.bridge import batch_of, event_id, split, through_bytes
+from cep.engine.history_rows import Block
+from tests.engine.bridge import batch_of, event_id, split
 from tests.engine.test_histories import engine_values, oracle_values
-from tests.engine.test_history_reach import program_over
+from tests.engine.test_history_reach import payment, program_over, rows_looked_at
 from tests.engine.test_history_state import random_block
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
@@ -66,26 +63,15 @@ def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypa
 
 
 def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[int] = []
-
-    def counting(plan: Any, lists: Any, stored: HistoryRows, pinned_count: int, new: Any, *, mixed: bool) -> Any:
-        looked_at.append(len(stored))
-        return build_table(plan, lists, stored, pinned_count, new, mixed=mixed)
-
-    monkeypatch.setattr("cep.engine.histories.build_table", counting)
     program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
-    keyed_state: KeyedState | None = None
-    of_batch = 60
-    for number in range(30):
-        own = []
-        for at in range(of_batch):
-            order = number * of_batch + at
-            fields: dict[str, Value] = {"id": event_id(order), "event_time": order, "key": "x", "shop": f"s{order}"}
-            own.append(Event(order, "pay", order, order, {**fields, "size": 1, "way": 0}))
-        batch = batch_of(program.schema, {"x": own})
-        keyed_state = through_bytes(program, advance(program, keyed_state, batch, order).keyed_state, order)
-    assert looked_at[1] == of_batch, "all of it once, to count the values"
-    assert max(looked_at[2:]) <= 0.2 * 30 * of_batch, "no new shop has been there: few have the same code by chance"
+    batches, of_batch = 30, 60
+    given = []
+    for number in range(batches):
+        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order}"}) for event in own])
+    found = rows_looked_at(monkeypatch, program, given)
+    assert found[1] == of_batch, "all of it once, to count the values"
+    assert max(found[2:]) <= 0.2 * batches * of_batch, "no new shop has been there: few have the same code by chance"
 
 
 def test_no_event_of_a_class_is_missing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,8 +11,9 @@ import pytest
 
 from cep.engine.advance import advance
 from cep.engine.history_limit import tended
-from cep.engine.history_rows import Block
+from cep.engine.history_rows import Block, HistoryRows
 from cep.engine.history_state import Histories, Segment
+from cep.engine.history_table import HistoryTable, build_table
 from cep.engine.keyed_state import KeyedState
 from cep.lang.bind import bind
 from cep.lang.load import load_text
@@ -69,6 +70,25 @@ class Counting:
 
         self._loads.add(load)
         return replace(segment, load=load)
+
+
+def rows_looked_at(monkeypatch: pytest.MonkeyPatch, program: Program, batches: Iterable[list[Event]]) -> list[int]:
+    """Of events of one key, batch by batch: how many old ones are laid before the new ones."""
+    found: list[int] = []
+
+    def counting(*given: object, **named: object) -> HistoryTable:
+        stored = given[2]
+        assert isinstance(stored, HistoryRows)
+        found.append(len(stored))
+        return build_table(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cep.engine.histories.build_table", counting)
+    keyed_state: KeyedState | None = None
+    for own in batches:
+        batch, watermark_ms = batch_of(program.schema, {"x": own}), own[-1].time_ms
+        after = advance(program, keyed_state, batch, watermark_ms).keyed_state
+        keyed_state = through_bytes(program, after, watermark_ms)
+    return found
 
 
 SUMS = (
@@ -129,6 +149,16 @@ def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[
     assert leaving <= batches * (4_096 + 8 * 64), "of the segments that a window begins in one is read, of the largest"
 
 
+def test_of_the_first_event_of_a_window_those_are_looked_at_that_leave_and_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = program_over("first(pay over 100 ms).size > 1", "first(pay over previous 100 ms).amount > 1.00")
+    of_batch = 5
+    batches = [[payment(at, at, "x") for at in range(first, first + of_batch)] for first in range(0, 300, of_batch)]
+    found = rows_looked_at(monkeypatch, program, batches)
+    assert max(found) == of_batch + 1, "of the hundred in the window those that leave, to a pane, and the next one"
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The values are the same, and the pages say so."""
@@ -171,6 +201,22 @@ def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
                           through_bytes(before, kept, watermark_ms))  # fmt: skip
     assert len(found) == len(batch) - cut
     assert differences(found, {event: expected[event] for event in found}, then) == []
+
+
+def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
+    """Of a page that was kept by the schema alone all keys are looked at, however few have new events."""
+    retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
+    before = program_over("exists(login)", events=retaining)
+    written = ("median(pay.size over 9 d) > 1", "first(pay over 9 d).size > 1", "count(pay over 9 d by shop) > 1")
+    after = program_over(*written, events=retaining)
+    assert after.histories is not None
+    events = {f"k{at}": [payment(at, at, f"k{at}")] for at in range(9)}
+    watermark_ms = 8
+    kept = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
+    new = batch_of(after.schema, {"k7": [payment(20, 20, "k7")]})
+    wanted = [column.expr for column in after.histories.histories]
+    found = engine_values(after, [(new, 20)], wanted, through_bytes(before, kept, watermark_ms))
+    assert found == {event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, wanted)[event_id(20)]}
 
 
 def test_what_a_dropped_rule_read_is_freed_with_time() -> None:
