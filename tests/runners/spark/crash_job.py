@@ -51,6 +51,16 @@ def after(owner: Any, name: str, act: Callable[..., None]) -> None:
     setattr(owner, name, wrapped)
 
 
+# Step → how to come to its end: before or after a function of the job.
+PLACES: dict[int, tuple[Callable[..., None], Any, str]] = {
+    2: (before, LiveOutput, "take_table"),  # the rows are there when all tasks have committed their state
+    3: (before, _Transactions, "_commit"),
+    4: (after, _Transactions, "_commit"),
+    5: (before, live_output, "write_progress"),
+    6: (after, live_output, "write_progress"),
+}
+
+
 def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
     """Set the place of death."""
     now = [-1]
@@ -67,16 +77,9 @@ def arm(step: int, delay_ms: int, first_batch_id: int) -> None:
             die_in_time()
 
     before(LiveOutput, "take", entered)
-    if step == 2:  # the rows are there when all tasks have committed their state
-        before(LiveOutput, "take_table", die_in_time)
-    elif step == 3:
-        before(_Transactions, "_commit", die_in_time)
-    elif step == 4:
-        after(_Transactions, "_commit", die_in_time)
-    elif step == 5:
-        before(live_output, "write_durably", die_in_time)
-    elif step == 6:
-        after(live_output, "write_durably", die_in_time)
+    if step in PLACES:
+        wrap, owner, name = PLACES[step]
+        wrap(owner, name, die_in_time)
 
 
 if __name__ == "__main__":

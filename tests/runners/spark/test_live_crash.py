@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from cep.rulebook.files import read_rules
 from cep.runners.live_progress import read_progress
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
+from tests.runners.spark.crash_job import PLACES
 from tests.runners.spark.live_cases import END, ROOT, make_job, payments, replayed, rows, write_file
 from tests.runners.spark.live_kafka import Mix, mix, send
 
@@ -176,6 +177,11 @@ def version(path: Path) -> int:
 def own_broker() -> Iterator[RealKafka]:
     with RealKafka() as kafka:
         yield kafka
+
+
+def test_every_step_has_a_place_in_the_job() -> None:
+    """So that a function that goes elsewhere is missed here, and not only by what takes minutes."""
+    assert [step for step, (_, owner, name) in PLACES.items() if callable(getattr(owner, name))] == [2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("steps", [(4,), pytest.param((1, 2, 3, 4, 5, 6), marks=pytest.mark.slow)])

@@ -10,13 +10,23 @@ import orjson
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.base.errors import StateCorruptError, UsageError
+from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.cli import state
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.group_parts import VARIABLE, refuse_other_variables
-from tests.runners.spark.live_cases import LiveRun, make_job, rules
+from cep.runners.spark.match_stage import Progress
+from tests.runners.spark.live_cases import ROOT, LiveRun, make_job, rules
 
 pytestmark = pytest.mark.spark
+
+
+BUSY = """
+pattern busy by card_id {
+  seq    a
+  where  a: transaction  count(transaction over 1 d) > 5 and amount > max(transaction.amount over previous 2 d)
+  emit   amount = a.amount
+}
+"""
 
 
 def payment(number: int, card: str, second: int, amount: float) -> bytes:
@@ -43,14 +53,20 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StateCorruptError, match="does not say what the job keeps"):
         refuse_other_variables(tmp_path / "query")
     refuse_other_variables(tmp_path / "none")
+    values = json.loads(Progress().to_bytes())
+    with pytest.raises(StateFormatError, match="of a build that kept other things of a key group"):
+        Progress.from_bytes(json.dumps(values[:-1]).encode())
 
 
 def test_runs_of_a_job(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = rules("small_then_large")
-    initial = tuple(record.to_json() for record in given.values())
-    live = LiveRun(spark, tmp_path, make_job(given.values()), initial)
+    small = rules("small_then_large")["small_then_large"]
+    events = (ROOT / "patterns" / "events.cep").read_text()
+    looking_back = {"id": "busy", "pattern": "busy", "source": events + BUSY, "params": {}, "message": "busy"}
+    given = [small, small.model_copy(update=looking_back)]
+    initial = tuple(record.to_json() for record in given)
+    live = LiveRun(spark, tmp_path, make_job(given), initial)
     checkpoint = live.checkpoint.parent
     open_checkpoint(checkpoint, live.job, initial)
     live.phase([[payment(1, "c1", 0, 0.5), payment(2, "c2", 10, 0.6), payment(3, "c2", 20, 700.0)]])
@@ -72,9 +88,21 @@ def test_runs_of_a_job(
     assert [(r["rule_id"], r["version"], r["runs"], r["keys"]) for r in whole["rules"]] == [
         ("small_then_large", 1, 1, 1)
     ]
-    code, runs = told("--key", "c1")
+    (past,) = whole["histories"]
+    assert {part["kind"]: part["rows"] for part in past["parts"]} == {
+        "kept events": 3, "pinned events": 2, "carried": 2,
+    }  # fmt: skip
+    assert [part["rules"] for part in past["parts"]] == [["busy v1"]] * 3
+    code, found = told("--key", "c2")
     assert code == 0
-    assert isinstance(runs, list)
+    assert isinstance(found, list)
+    (known,) = found
+    assert [event["amount"] for event in known["events"]] == [0.6, 700.0]
+    assert known["tallies"] == [["count(transaction over 1 d)", 2]]
+    code, found = told("--key", "c1")
+    assert code == 0
+    assert isinstance(found, list)
+    runs = found[:1]
     assert [[(e["event_id"], e["time"]) for e in r["bound"]] for r in runs] == [[("t1", "2026-03-01T10:00:00.000Z")]]
     assert runs[0]["expires"] == "2026-03-01T10:01:00.000Z"
     assert told("--key", "nobody") == (1, [])
