@@ -141,7 +141,8 @@ LIST_VERSIONS_MAX = 64
 LIST_PARAM_ENTRIES_MAX = 1_000
 # Single past events of one history on one key: a sub-keyed `last` or `first_seen` keeps one for each value. Past this a
 # `last` forgets the values that came longest ago, and a `first_seen` does not remember new ones;
-# `history_values_dropped` counts them. They are written with each micro-batch that reaches their page.
+# `history_values_dropped` counts them, `histories_cut` the values that may lack them. They are written with each
+# micro-batch that reaches their page.
 HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.

@@ -116,7 +116,7 @@ class EventType:
 
 # What a derived event says of the past that it was told from, as an alert does: columns that no pattern can name.
 MADE_FROM, MADE_TOLD = "history from", "history told"
-MADE_CUT, MADE_FOLDED = 1, 2  # together in MADE_TOLD
+TOLD_CUT, TOLD_FOLDED = 1, 2  # together in MADE_TOLD
 _OF_DERIVED = {MADE_FROM: Type(Kind.TIME, nullable=True), MADE_TOLD: Type(Kind.INT, nullable=True)}
 
 

@@ -254,7 +254,10 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
     if alert["message"]:
         console.print(Text(alert["message"]))
     if alert.get("history_cut"):
-        told = "a condition looked back at a window whose oldest events are no longer kept"
+        told = (
+            "a condition asked for the past of a value of a sub-key that its key does not know; "
+            "it has had more values than are remembered"
+        )
         console.print(Text(told, style="yellow"))
     if alert.get("history_folded"):
         told = (

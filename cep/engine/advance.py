@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MIN
-from cep.base.schema import MADE_FROM, MADE_TOLD
+from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
@@ -30,7 +30,7 @@ from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.plain import advance_plain
-from cep.nfa.columns import CUT
+from cep.nfa.columns import TOLD
 from cep.nfa.program import Program, RuleProgram
 
 _COUNTER_NAMES = {
@@ -53,9 +53,9 @@ class Matches:
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order; cut int64[M] has the `columns.cut_bit`s of histories that lacked older events at one of them,
-    or had them folded. Of derived events among them: made_ms int64[M] is the latest `MADE_FROM`, or TIME_MS_MIN, and
-    made_told int64[M] all that `MADE_TOLD` has.
+    binding order. told int64[M] is TOLD_CUT, TOLD_FOLDED or both where a history of the rule lacked older events at one
+    of them, or had them folded, and where a derived event among them says so; made_ms int64[M] is the latest
+    `MADE_FROM` of those, or TIME_MS_MIN.
     """
 
     rule: Int32
@@ -71,9 +71,8 @@ class Matches:
     event_time_ms: Int64
     keys: pa.Array
     texts: pa.Array
-    cut: Int64
+    told: Int64
     made_ms: Int64
-    made_told: Int64
 
     def __len__(self) -> int:
         return len(self.rule)
@@ -172,7 +171,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     kept = _keep(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
-    counters["histories_cut"] = prepared.left_out
+    counters["histories_cut"] = prepared.cut
     counters["history_values_dropped"] = prepared.dropped
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())
@@ -252,30 +251,42 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
-        _cut(program, prepared, offsets, rows),
-        *_made(program, prepared, offsets, rows),
+        _told(program, prepared, found[:, y.MATCH_RULE], offsets, rows),
+        _made_ms(program, prepared, offsets, rows),
     )
 
 
-def _cut(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
-    """For each match, which histories lacked older events at any of its events."""
-    column = program.column(CUT)
-    if column < 0 or not len(rows):
-        return np.zeros(len(offsets) - 1, np.int64)
-    found: Int64 = np.bitwise_or.reduceat(prepared.columns[column, rows], offsets[:-1])
+def _told(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
+    """For each match whether a history of its rule lacked older events at any of its events, or had them folded, or
+    whether a derived event among them says so."""
+    found = np.zeros(len(offsets) - 1, np.int64)
+    column, made = program.column(TOLD), program.column(MADE_TOLD)
+    if made >= 0 and len(rows):
+        found = np.bitwise_or.reduceat(prepared.columns[made, rows], offsets[:-1])
+    told = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
+    if len(told):
+        match = np.searchsorted(offsets, told, side="right") - 1
+        pairs = np.stack([rule[match], prepared.columns[column, rows[told]]], axis=1)
+        different, which = np.unique(pairs, axis=0, return_inverse=True)
+        bits = [_bits(program.rules[number], prepared.texts[text].as_py()) for number, text in different.tolist()]
+        np.bitwise_or.at(found, match, np.array(bits, np.int64)[which.reshape(-1)])
     return found
 
 
-def _made(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
-    """What the derived events of each match say of the past that they were told from."""
-    count = len(offsets) - 1
-    since_ms, told = np.full(count, TIME_MS_MIN, np.int64), np.zeros(count, np.int64)
-    numbers = program.column(MADE_FROM), program.column(MADE_TOLD)
-    if min(numbers) >= 0 and len(rows):
-        times = np.where(prepared.nulls[numbers[0], rows] != 0, TIME_MS_MIN, prepared.columns[numbers[0], rows])
-        since_ms = np.maximum.reduceat(times, offsets[:-1])
-        told = np.bitwise_or.reduceat(prepared.columns[numbers[1], rows], offsets[:-1])
-    return since_ms, told
+def _bits(rule: RuleProgram, told: str) -> int:
+    """What an event that says this of its histories (columns.TOLD) says to a rule."""
+    names = told.split(" ")
+    return TOLD_CUT * (not rule.cuts.isdisjoint(names)) | TOLD_FOLDED * (not rule.folds.isdisjoint(names))
+
+
+def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
+    """The latest time since when, by the derived events of each match, their past is known."""
+    column = program.column(MADE_FROM)
+    if column < 0 or not len(rows):
+        return np.full(len(offsets) - 1, TIME_MS_MIN, np.int64)
+    times = np.where(prepared.nulls[column, rows] != 0, TIME_MS_MIN, prepared.columns[column, rows])
+    found: Int64 = np.maximum.reduceat(times, offsets[:-1])
+    return found
 
 
 def _may_repeat(program: Program, found: Int64) -> bool:
@@ -382,5 +393,5 @@ def _no_matches(program: Program, fitted: KeyedState) -> Matches:
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
         np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, fitted.keys,
-        pa.array([], pa.large_string()), nothing, nothing, nothing,
+        pa.array([], pa.large_string()), nothing, nothing,
     )  # fmt: skip

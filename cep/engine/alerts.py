@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.base.schema import MADE_CUT, MADE_FOLDED, Kind, Type
+from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
 from cep.engine.reach import KeptWindow, known_from
@@ -51,11 +51,8 @@ ALERT_SCHEMA = pa.schema(
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
-        ("history_cut", pa.bool_()),  # a condition looked back at a window whose oldest events are not kept
-        (
-            "history_folded",
-            pa.bool_(),
-        ),  # …, or are only there summed up by stretches of time, with an edge rounded outwards
+        ("history_cut", pa.bool_()),  # a condition asked for a value of a sub-key that its key may have forgotten
+        ("history_folded", pa.bool_()),  # … looked at a window of which older events are summed up (folds.py)
         ("history_from", _TIMESTAMP),  # since when events are known, if a condition looked back further
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
@@ -176,9 +173,6 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
     ]
 
-    cut, made = matches.cut[rows], matches.made_told[rows]
-    is_cut = (cut & np.array([part.rule.cuts for part in parts])[part_of]) | (made & MADE_CUT)
-    is_folded = (cut & np.array([part.rule.folds for part in parts])[part_of]) | (made & MADE_FOLDED)
     of_rule = _of_rules(parts).take(pa.array(part_of))
     columns = {name: of_rule.column(name) for name in of_rule.schema.names[1:]} | {
         "alert_id": _alert_ids(of_rule.column("head"), key, event_id, offsets),
@@ -186,8 +180,8 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         "message": pa.concat_arrays([message for message, _ in texts]),
         "measures": pa.concat_arrays([measures for _, measures in texts]),
         "events": events,
-        "history_cut": pa.array(is_cut != 0),
-        "history_folded": pa.array(is_folded != 0),
+        "history_cut": pa.array(matches.told[rows] & TOLD_CUT != 0),
+        "history_folded": pa.array(matches.told[rows] & TOLD_FOLDED != 0),
         "history_from": pa.concat_arrays(known).cast(_TIMESTAMP),
         "match_start": pa.array(first_ms).cast(_TIMESTAMP),
         "match_end": pa.array(last_ms).cast(_TIMESTAMP),

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
+from cep.columnar.batch import TEXT
 from cep.engine.history_asked import Asked
 from cep.engine.history_kept import appended, pinned_after, spans_after, tallies_after, unexpired
 from cep.engine.history_reach import KnownKeys, Reached, kept_for, reach
@@ -35,19 +36,19 @@ class Past:
     """What histories give for the new events of one call, in their order.
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
-    kept now, of all keys. `cut`: the `cut_bit`s of the histories whose values lack older events, or have them folded.
-    `overflows` counts sums that became null, `folded` values with older events folded, `left_out` those without them,
-    `dropped` single events beyond their limit.
+    kept now, of all keys. `told` says which of their values lack older events or have them folded (columns.TOLD).
+    `overflows` counts sums that became null, `folded` values with older events folded, `cut` those that may lack
+    values of a sub-key, `dropped` single events beyond their limit.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
     histories: Histories
-    cut: Int64
+    told: pa.Array
     overflows: int = 0
     folded: int = 0
     dropped: int = 0
-    left_out: int = 0
+    cut: int = 0
 
 
 def look_back(
@@ -59,7 +60,7 @@ def look_back(
     O(N log N) for percentiles.
     """
     if not len(new.batch):
-        return Past({}, {}, histories, np.zeros(0, np.int64))
+        return Past({}, {}, histories, pa.array([], TEXT))
     clock_ms = max(watermark_ms, histories.clock_max_ms)
     histories = without_strange_panes(plan, histories)
     reached = reach(plan, histories, known, new, clock_ms)
@@ -101,9 +102,7 @@ def look_back(
             facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
         found = Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallied.by_key, tallied.by_sub_key)
         after = _with_keys(reached.keys, found)
-    return Past(
-        slots, texts, after, asked.cut, table.overflows + asked.overflows, asked.folded, dropped, asked.left_out
-    )
+    return Past(slots, texts, after, asked.told(), table.overflows + asked.overflows, asked.folded, dropped, asked.cut)
 
 
 def _with_keys(keys: pa.Array, found: Histories) -> Histories:

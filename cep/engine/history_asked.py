@@ -24,6 +24,7 @@ from cep.engine.folds import counts_in, extreme_in, float_spreads_in, float_sums
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import PageFacts, Segment
 from cep.engine.history_table import HistoryTable, dense_codes
+from cep.engine.history_told import forgotten, told_texts
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, sortable
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
 from cep.engine.ranks import Bands, after, bands_of, ranked
@@ -32,7 +33,6 @@ from cep.engine.sub_tallies import SubTallies, Tallied, entries_after, no_entrie
 from cep.engine.tallies import Moves, at_clock, at_events, of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
-from cep.nfa.columns import cut_bit
 from cep.nfa.histories import HistoryColumn
 
 # What one event decides alone needs no count of how many there are.
@@ -57,8 +57,8 @@ class Asked:
         self._subs: dict[str, tuple[SubTallies, Int64]] = {}
         self._by_segment: dict[str, Int64] = {}
         self._apart: dict[str, Int64] = {}
-        self.overflows = self.folded = self.left_out = 0
-        self.cut = np.zeros(len(table.new_rows), np.int64)
+        self.overflows = self.folded = self.cut = 0
+        self._told: dict[str, UInt8] = {}
         self._members: dict[object, UInt8] = {}
         self._windows: dict[object, Members] = {}
 
@@ -71,9 +71,18 @@ class Asked:
             self.folded += int(windows.folded.sum())
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
-        if windows.folded.any():
-            self.cut[windows.at] |= windows.folded * np.int64(cut_bit(history.expr))
+        less = windows.folded
+        if history.is_single and history.by:
+            less = forgotten(history, self.table, windows, self.member(history))
+            self.cut += int(less.sum())
+        if less.any():
+            self._told[history.identity] = np.empty(len(less), np.uint8)
+            self._told[history.identity][windows.at] = less
         return values, flags, history.expr.type.is_text
+
+    def told(self) -> pa.Array:
+        """text[Q]: which values at each new event lack older events or have them folded (columns.TOLD)."""
+        return told_texts(self._told, len(self.table.new_rows))
 
     def member(self, history: HistoryColumn) -> UInt8:
         """1 for the rows that count; nulls of the argument do not, except that the last event is the last one,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.base.schema import MADE_CUT, MADE_FOLDED, MADE_FROM, MADE_TOLD
+from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import TEXT, arrow_type, data_columns
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.engine.advance import Matches
@@ -64,7 +64,7 @@ def _told(alerts: pa.Table) -> dict[str, pa.Array]:
     cut, folded, since = (
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
-    told = np.asarray(cut) * MADE_CUT + np.asarray(folded) * MADE_FOLDED
+    told = np.asarray(cut) * TOLD_CUT + np.asarray(folded) * TOLD_FOLDED
     return {MADE_FROM: since, MADE_TOLD: pa.array(told, mask=told == 0)}
 
 

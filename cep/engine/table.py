@@ -25,7 +25,7 @@ from cep.kernels.arrange import count_ordinals, find_concerned, group_by_key, qu
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
 from cep.kernels.lookup import FILTER_SIZE, look_up
-from cep.nfa.columns import CUT
+from cep.nfa.columns import TOLD
 from cep.nfa.program import Program
 
 
@@ -36,7 +36,7 @@ class PreparedEvents:
     batch a new row is.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
-    histories with older events folded, `left_out` those that lack them. `histories` are what is kept from now on.
+    histories with older events folded, `cut` those that may lack some. `histories` are what is kept from now on.
     """
 
     keys: pa.Array
@@ -49,7 +49,7 @@ class PreparedEvents:
     texts: pa.Array
     overflows: int
     folded: int
-    left_out: int
+    cut: int
     dropped: int
     histories: Histories
 
@@ -77,18 +77,15 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     columns[y.COLUMN_TIME, :first_row] = keyed_state.events.time_ms
     columns[y.COLUMN_KEY, :first_row] = keyed_state.events.key
     columns[y.COLUMN_KEY, first_row:] = batch_key[batch_rows]
-    past = Past({}, {}, Histories(), np.zeros(0, np.int64))
+    past = Past({}, {}, Histories(), pa.nulls(len(batch), TEXT))
     if program.histories is not None:
         known = KnownKeys(encoded.dictionary, codes[len(keyed_state.keys) : len(codes) - len(batch)])
         new = NewEvents(batch, batch_rows, batch_key, len(encoded.dictionary))
         past = look_back(program.histories, program.lists, keyed_state.histories, known, new, watermark_ms)
-    cut = program.column(CUT)
-    if cut >= 0:
-        columns[cut, :first_row], _ = slots(keyed_state.events.columns[CUT])
-        columns[cut, first_row:] = past.cut
     for number, (values, flags) in past.slots.items():
         columns[number, first_row:], nulls[number, first_row:] = values, flags
-    texts = _fill_texts(program, keyed_state, batch, batch_rows, past.texts, columns, nulls)
+    told = {} if program.histories is None or program.column(TOLD) < 0 else {program.column(TOLD): past.told}
+    texts = _fill_texts(program, keyed_state, batch, batch_rows, {**past.texts, **told}, columns, nulls)
     for number, column in enumerate(program.columns):
         if number < y.COLUMNS_FIXED or column.type.is_text or not column.is_read:
             continue
@@ -115,7 +112,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
         encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
-        int(errors[0]) + past.overflows, past.folded, past.left_out, past.dropped, past.histories,
+        int(errors[0]) + past.overflows, past.folded, past.cut, past.dropped, past.histories,
     )  # fmt: skip
 
 

@@ -5,7 +5,6 @@ Tested by: tests/nfa/test_compile.py, tests/engine/test_histories.py
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,14 +14,10 @@ from cep.lang.ir import Call, CurrentField, History
 from cep.lang.show import show_expr
 
 IN_LIST = "in_list"  # the function of a field that asks a list; how it answers for an event never changes
-# The column that says of an event which histories lack older events there: a set of `cut_bit`s.
-CUT = "history cut"
+# The column that says of an event which histories lack older events there, or have them folded: their identities as one
+# text, null for none. Stored events keep it, so it is the same in every program.
+TOLD = "histories told"
 HISTORY = "history"
-
-
-def cut_bit(expr: History) -> int:
-    """The bit of a history in the column CUT. Stored events keep theirs, so it is the same in every program."""
-    return 1 << (zlib.crc32(repr(expr).encode()) % 62)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +77,7 @@ class ColumnMap:
     def history(self, expr: History) -> int:
         """The column that holds a history of the event; equal ones of different rules are the same column."""
         if not self._histories:
-            self.names.append(CUT)
+            self.names.append(TOLD)
         if expr not in self._histories:
             self._histories[expr] = f"history {len(self._histories)}"
             self.names.append(self._histories[expr])
@@ -124,8 +119,8 @@ def event_columns(
         elif function is not None:
             type_ = function.type.as_nullable()
             read.append(Column(name, type_, retained=False, source=source, computed=function))
-        elif name == CUT:
-            read.append(Column(name, Type(Kind.INT), retained=True, history=True))
+        elif name == TOLD:
+            read.append(Column(name, Type(Kind.STRING, nullable=True), retained=True, history=True))
         else:
             read.append(Column(name, types[name], is_retained))
     made = [Column(f"derived {i}", t, False, derived=True) for i, t in enumerate(derived)]

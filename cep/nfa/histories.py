@@ -322,7 +322,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 value if value >= -1 else first_derived - 2 - value,
                 tuple(columns.number(name) for name in expr.by),
                 1 if is_single(expr) else events_max,
-                _digest(expr),
+                identity_of(expr),
                 _tally(expr),
                 _panes(expr),
             )
@@ -345,8 +345,8 @@ def _tally(expr: History) -> str:
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
     alike = replace(expr, fn="count", type=Type(Kind.INT), window=replace(expr.window, previous=False))
     if _is_of_floats(expr):
-        return _digest(alike) + (FLOAT_SQUARES if expr.fn == "stddev" else FLOATS)
-    return _digest(alike) + SQUARES * (expr.fn == "stddev")
+        return identity_of(alike) + (FLOAT_SQUARES if expr.fn == "stddev" else FLOATS)
+    return identity_of(alike) + SQUARES * (expr.fn == "stddev")
 
 
 def _is_of_floats(expr: History) -> bool:
@@ -370,8 +370,9 @@ def _panes(expr: History) -> int:
     same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
     window = replace(expr.window, previous=False)
     kept = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
-    return int(_digest(kept)[:15], 16) + 1
+    return int(identity_of(kept)[:15], 16) + 1
 
 
-def _digest(expr: History) -> str:
+def identity_of(expr: History) -> str:
+    """The same for equal histories, whatever the program."""
     return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()

@@ -31,8 +31,8 @@ from cep.nfa.code import (
     VectorCode,
     register_positions,
 )
-from cep.nfa.columns import ColumnMap, cut_bit
-from cep.nfa.histories import is_foldable
+from cep.nfa.columns import ColumnMap
+from cep.nfa.histories import identity_of, is_foldable, is_single
 from cep.nfa.positions import build
 from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
 from cep.nfa.rule_tables import RuleCompiler
@@ -86,8 +86,8 @@ class Piece:
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
     repeats: bool
-    cuts: int
-    folds: int
+    cuts: frozenset[str]
+    folds: frozenset[str]
     windows: tuple[HistoryWindow, ...]
 
 
@@ -142,8 +142,8 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
-        sum({cut_bit(past) for past in histories(pattern) if not is_foldable(past)}),
-        sum({cut_bit(past) for past in histories(pattern) if is_foldable(past)}),
+        frozenset(identity_of(past) for past in histories(pattern) if is_single(past) and past.by),
+        frozenset(identity_of(past) for past in histories(pattern) if is_foldable(past)),
         tuple(dict.fromkeys(past.window for past in histories(pattern) if past.window is not None)),
     )
 

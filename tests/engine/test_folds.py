@@ -32,7 +32,6 @@ from cep.engine.partition import divide
 from cep.engine.spreads import two_sums
 from cep.lang.ir import History, HistoryFn
 from cep.lang.walk import histories
-from cep.nfa.columns import cut_bit
 from cep.nfa.program import Program
 from cep.state.whole import decode_whole, encode_whole
 from tests.engine.bridge import Delivery, batch_of, event_id, split, through_bytes, whole
@@ -255,13 +254,8 @@ def test_a_busy_key_is_bounded_counted_and_told() -> None:
         segments = state.histories.segments
         kept.append((len(state.histories), sum(len(segment) for segment in segments if segment.panes)))
     wanted = asked_of(program, FOLDED)
-    folded_at = [{cut_bit(expr) for expr in wanted if defined(expr, own[: at + 1])[1]} for at in range(count)]
-    assert told == {
-        (rule.deployed.rule_id, event_id(at))
-        for rule in program.rules
-        for at in range(count)
-        if folded_at[at] & {cut_bit(expr) for expr in histories(rule.deployed.pattern)}
-    }
+    of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
+    assert told == {(rule, event_id(at)) for rule, e in of_rules for at in range(count) if defined(e, own[: at + 1])[1]}
     assert counters["histories_folded"] == sum(defined(e, own[: at + 1])[1] for at in range(count) for e in wanted)
     assert counters["histories_cut"] == 0
     half = len(kept) // 2

@@ -261,22 +261,28 @@ def test_what_no_window_can_hold_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "cut"),
     [
         # s0 to s2 are remembered; s3 and s4 are new each time.
-        ("first_seen(shop) < 5 ms", [0, 0, 0, 0, 0, 5, 5, 5, 0, 0]),
+        ("first_seen(shop) < 5 ms", [0, 0, 0, 0, 0, 5, 5, 5, 0, 0], [3, 4, 8, 9]),
         # Of five shops the three that came last are known: never the one that comes now.
-        ("last(pay by shop).size > 1", [None] * 10),
+        ("last(pay by shop).size > 1", [None] * 10, range(3, 10)),
     ],
 )
-def test_single_events_have_a_limit_and_are_counted(
-    text: str, expected: list[Value], monkeypatch: pytest.MonkeyPatch
+def test_single_events_have_a_limit_and_are_counted_and_told(
+    text: str, expected: list[Value], cut: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As soon as a key has as many values as are known, a new one may have been forgotten."""
     monkeypatch.setattr("cep.engine.history_kept.HISTORY_VALUES_MAX", 3)
+    monkeypatch.setattr("cep.engine.history_told.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()
     pattern = every[WRITTEN.index(text)]
-    program, wanted = program_of(schema, pattern), [next(histories_in(pattern))]
+    told_by = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}").patterns["p"]
+    bound, _ = bind(told_by, {})
+    assert bound is not None
+    program, wanted = program_of(schema, bound), [next(histories_in(pattern))]
     found: list[Value] = []
+    told: list[int] = []
     dropped, keyed_state = 0, None
     for at in range(10):
         fields: dict[str, Value] = {"id": event_id(at), "key": "x", "size": 7, "way": 0, "shop": f"s{at % 5}"}
@@ -285,6 +291,9 @@ def test_single_events_have_a_limit_and_are_counted(
         advanced = advance(program, keyed_state, batch, at)
         keyed_state = through_bytes(program, advanced.keyed_state, at)
         dropped += advanced.counters.get("history_values_dropped", 0)
+        assert advanced.counters.get("histories_cut", 0) == (at in cut)
+        told += [at for alert in alert_table(program, advanced.matches).to_pylist() if alert["history_cut"]]
         assert len(keyed_state.histories.pinned) <= 3
     assert found == expected
+    assert told == list(cut)
     assert dropped == (4 if "first_seen" in text else 7)
