@@ -19,7 +19,7 @@ Tested by: tests/engine/test_histories.py, tests/engine/test_history_reach.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -128,19 +128,17 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
     before = Tallied(histories.tallies, histories.sub_tallies).of_keys(known.of_histories, len(known.keys))
     by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
     edges = [_edge(window, facts, ends) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
-    at_edges = {}
-    for segment in segments:
-        page = pages.index(segment.page)
-        if is_strange[page] or _may_leave(segment, page, edges):
-            at_edges[segment] = segment.load()
+    place = {page: at for at, page in enumerate(pages)}
+    opened = [(segment, place[segment.page]) for segment in segments]
+    at_edges = {s: s.load() for s, page in opened if is_strange[page] or _may_leave(s, page, edges)}
     begun = {}
     for history in by_key:
         assert history.expr.window is not None, "they have a window"
-        goes = _goes(known.keys, at_edges, _edge(history.expr.window, facts, ends), pages)
+        goes = _goes(known.keys, at_edges, _edge(history.expr.window, facts, ends), place)
         begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(known.keys)), goes)
     looks = list(_looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms)))
     back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
-    opened = [(s, pages.index(s.page)) for s in segments if s in at_edges or s.last_ms > back_ms]
+    opened = [(s, page) for s, page in opened if s in at_edges or s.last_ms > back_ms]
     blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
     keys, numbers = _numbered(known.keys, blocks, [is_strange[page] for _, page in opened])
     leaving = [_leaving(segment, page, edges, block) for (segment, page), block in zip(opened, blocks, strict=True)]
@@ -191,12 +189,14 @@ def _name(history: HistoryColumn) -> str:
     return history.ranked or history.counted
 
 
-def _goes(keys: pa.Array, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int], pages: Sequence[int]) -> Int64:
+def _goes(
+    keys: pa.Array, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int], place: Mapping[int, int]
+) -> Int64:
     """int64[K]: how many events of each key leave a window at most."""
     found = np.zeros(len(keys) + 1, np.int64)
     lows, high = edge
     for segment, block in at_edges.items():
-        rows = np.flatnonzero((block.rows.time_ms > lows[pages.index(segment.page)]) & (block.rows.time_ms <= high))
+        rows = np.flatnonzero((block.rows.time_ms > lows[place[segment.page]]) & (block.rows.time_ms <= high))
         if len(rows):
             number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(len(keys)))
             found += np.bincount(number[block.rows.key[rows]], minlength=len(found))

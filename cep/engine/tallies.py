@@ -20,7 +20,7 @@ from cep.kernels.layout import Int64
 from cep.nfa.histories import BAND, DIFFERENT, FLOAT_SQUARES, FLOATS, RANKS, SQUARES
 
 _COUNT, _HIGH, _LOW, _SQUARES = range(4)
-TALLY_WIDTH, _WORDS = 3, 4
+_TALLY_WIDTH, _WORDS = 3, 4
 _MASK = np.int64(0xFFFFFFFF)
 
 
@@ -45,7 +45,7 @@ def tally_width(name: str) -> int:
         return 2 if name.endswith(RANKS) else 1
     if name.endswith((FLOATS, FLOAT_SQUARES)):
         return SQUARES_AT if name.endswith(FLOATS) else SQUARES_END
-    return TALLY_WIDTH + _WORDS * name.endswith(SQUARES)
+    return _TALLY_WIDTH + _WORDS * name.endswith(SQUARES)
 
 
 def at_events(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs: Int64) -> Int64:
@@ -124,7 +124,7 @@ def _add_product(words: list[Int64], at: int, one: Int64, other: Int64, sign: in
 
 def _weighted(weight: Int64, values: Int64, width: int) -> Int64:
     columns = [weight, weight * (values >> 32), weight * (values & _MASK)]
-    if width > TALLY_WIDTH:
+    if width > _TALLY_WIDTH:
         columns += [weight * word for word in _square(values)]
     return np.stack(columns, axis=1)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from cep.base.limits import DISTINCT_HASHES_MAX, HISTORY_PANES, PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
 from cep.base.schema import Schema
-from cep.engine.tallies import TALLY_WIDTH
+from cep.engine.tallies import tally_width
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import Expr, Inner, Link, PatternIR
@@ -32,6 +32,8 @@ _EVENT_FIXED_SLOTS = 6
 _PAST_FIXED_BYTES = 15
 # The same of a pane, a bucket and how many events are in it; a hash and a 1 are half as much again.
 PANE_ROW_BYTES = _PAST_FIXED_BYTES + _SLOT_BYTES
+# Of a percentile two counts, and about so many values around its rank with the number of their key (engine/ranks.py).
+_BAND_BYTES = 2 * _SLOT_BYTES + 25 * (_SLOT_BYTES + 4)
 # Of a hash that stays in a window its newest pane is kept, and the window's least: about k · (1 + ln 65) rows. Values
 # between 1 and 1 000 are in 500 buckets.
 _PANE_ROWS_MAX = {
@@ -53,21 +55,23 @@ class VariablePlan:
 @dataclass(frozen=True, slots=True)
 class PastPlan:
     """What is kept of a busy key's past: `events` of `event_bytes`, as many as in the window of a pattern, of which
-    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums; `pane_rows` of what
-    approximate functions keep, which stop growing where a window has every code that it can have.
+    windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums, which have
+    `carried_bytes` together with the values around ranks; `pane_rows` of what approximate functions keep, which stop
+    growing where a window has every code that it can have.
     """
 
     events: int
     event_bytes: int
     pinned: int
     tallies: int
+    carried_bytes: int
     pane_rows: int
 
     @property
     def state_bytes(self) -> int:
         """Estimated bytes of a key."""
         events = (self.events + self.pinned) * self.event_bytes
-        return events + self.tallies * _SLOT_BYTES * TALLY_WIDTH + self.pane_rows * PANE_ROW_BYTES
+        return events + self.carried_bytes + self.pane_rows * PANE_ROW_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,12 +184,14 @@ def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
     if histories is None or not histories.histories:
         return None
     windowed = [h for h in histories.histories if not h.is_single and not h.is_approximate]
+    tallies, bands = {h.tally for h in windowed if h.tally}, {h.band for h in windowed if h.ranked}
     of_panes = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
         events=min(events, histories.events_max) if windowed else 0,
         event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.kept),
         pinned=sum(1 for h in histories.histories if h.is_single),
-        tallies=len({h.tally for h in windowed if h.tally}),
+        tallies=len(tallies),
+        carried_bytes=_SLOT_BYTES * sum(map(tally_width, tallies)) + _BAND_BYTES * len(bands),
         pane_rows=sum(min(events, rows_max) for rows_max in of_panes),
     )
 

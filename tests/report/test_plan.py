@@ -114,6 +114,11 @@ pattern often by card_id {
     (often,) = planned(text).patterns
     assert often.past is not None
     assert (often.past.events, often.past.pinned, often.past.tallies) == (100, 1, 2), "an hour is counted once"
+    assert often.past.carried_bytes == 2 * 3 * 8
+    (ranks,) = planned(text.replace("avg(transaction.amount", "median(transaction.amount")).patterns
+    assert ranks.past is not None
+    assert ranks.past.tallies == 1
+    assert often.past.carried_bytes < ranks.past.carried_bytes < ranks.past.events * ranks.past.event_bytes
     (without, _) = planned(TWO).patterns
     assert without.past is None
     line = next(line for line in plan_text(planned(text)).splitlines() if "past  " in line)
