@@ -11,6 +11,8 @@ import pytest
 from tests.cli.lsp_client import Client
 from tests.lang.common import EVENTS
 
+pytestmark = [pytest.mark.slow, pytest.mark.always]  # a process of its own
+
 PATTERN = """import "events.cep"
 
 ## Small ones, then a large one. 💳

@@ -66,6 +66,8 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
     assert len(written(tmp_path / "job" / "dead_letters")) == 1
 
 
+@pytest.mark.slow
+@pytest.mark.always
 def test_standard_input_without_java_or_spark(tmp_path: Path) -> None:
     script = "import sys; sys.modules['pyspark'] = None; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAVA_HOME": str(tmp_path)}

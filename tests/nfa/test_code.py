@@ -30,8 +30,9 @@ from tests.engine.bridge import Answers, batch_of, engine_answers, event_id, pro
 from tests.nfa.expressions import BOOL, CENTS, FLOAT, INT, SCHEMA, TEXT, Maker, of_event, of_run, random_events
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.matcher import Event
+from tests.seeds import seeds
 
-SEEDS = range(150)
+SEEDS = seeds(150, 50)
 
 
 def pattern(where: Expr | None, measures: dict[str, Expr], times: int = 1) -> PatternIR:

@@ -36,6 +36,7 @@ from tests.runners.laundering import transfers
 from tests.runners.spark.live_cases import END, rules, time_ms
 from tests.runners.spark.test_live_history import history_lines
 from tests.runners.spark.test_live_history import records as histories
+from tests.seeds import LATER
 
 OVERLAP = 30
 RULES = str(Path(__file__).parents[2] / "rules")
@@ -79,7 +80,7 @@ CASES: dict[str, tuple[Callable[[], list[bytes]], Callable[[], list[UpsertRecord
 }
 
 
-@pytest.mark.parametrize("share", [0.3, 0.7])
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.7, marks=LATER)])
 @pytest.mark.parametrize("name", CASES)
 def test_replay_and_then_live_are_a_replay_of_everything(name: str, share: float, tmp_path: Path) -> None:
     lines, records = CASES[name][0](), CASES[name][1]()

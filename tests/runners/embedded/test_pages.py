@@ -23,6 +23,7 @@ from cep.state.memory import MemoryStore
 from cep.state.pages import encode_page
 from cep.state.store import WriteBatch
 from tests.runners.embedded.cases import decoded, deployment, morning
+from tests.seeds import seeds
 
 GIVEN = deployment()
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 4)
@@ -42,7 +43,7 @@ def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
 
 
 @pytest.mark.parametrize("open_min", [1, 6, 100])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4))
 def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
     whole: tuple[Program, KeyedState], seed: int, open_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
