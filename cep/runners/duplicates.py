@@ -5,7 +5,7 @@ few buckets that its events fall into, and a bucket that is older than the windo
 
     bucket = event time // width;  content = sorted uint64, little-endian;  width = window / 8
 
-What an event counts as, in every runner:
+What an event counts as, in every runner that looks for duplicates:
 
     its bucket        its id in that bucket        it is
     in the window     came before, late or not     a duplicate
