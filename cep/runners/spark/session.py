@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -27,6 +27,11 @@ _PACKAGE_ROOT = Path(__file__).parents[3]
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 _SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions")
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
+_TRACEBACK = b"Traceback (most recent call last):"
+# A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
+_LATE_FLUSH = re.compile(
+    rb'Traceback .*\n(?:  File "[^"]*pyspark/daemon\.py", .*\n(?:    .*\n)*)+BrokenPipeError: .*\n'
+)
 _STDERR = 2
 
 _SETTINGS = {
@@ -108,7 +113,8 @@ def create_session(
 def _without_noise() -> Iterator[None]:
     """Java, if it starts in the block, writes to standard error through a filter that drops what says nothing.
 
-    Spark's worker for keyed state prints what it receives, at every start of a query, past every logger.
+    Spark's worker for keyed state prints what it receives, at every start of a query, past every logger; and workers
+    that plan print a traceback where Java has closed their socket before they have.
     """
     reading, writing = os.pipe()
     kept = os.dup(_STDERR)
@@ -125,11 +131,27 @@ def _pass_on(reading: int, writing: int) -> None:
     """Copy lines until the last writer ends; noise goes, and the empty line that comes after it."""
     is_after_noise = False
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as out:
-        for line in lines:
-            is_noise = _NOISE.match(line) is not None
-            if not is_noise and not (is_after_noise and not line.strip()):
-                out.write(line)
+        for text in _whole_tracebacks(lines):
+            is_noise = _NOISE.match(text) is not None or _LATE_FLUSH.fullmatch(text) is not None
+            if not is_noise and not (is_after_noise and not text.strip()):
+                out.write(text)
             is_after_noise = is_noise
+
+
+def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines one by one, those of a traceback together: up to the one that names the error."""
+    held = b""
+    for line in lines:
+        if held and not line.startswith(b" "):
+            is_end = not line.startswith(_TRACEBACK)
+            yield held + line if is_end else held
+            held = b"" if is_end else line
+        elif held or line.startswith(_TRACEBACK):
+            held += line
+        else:
+            yield line
+    if held:
+        yield held
 
 
 def _import_path() -> list[str]:
