@@ -74,7 +74,9 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
 
     `memory` is what the alerts before have left; it is not changed.
     """
-    reasons = np.where(np.asarray(pc.equal(alerts["status"], "shadow")), SHADOW, "").astype(object)
+    if not (policies.versions or policies.snoozes or pc.any(pc.equal(alerts["status"], SHADOW)).as_py()):
+        return HeldBack(alerts, alerts.slice(0, 0), (), memory)
+    reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)
     detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
     for snooze in policies.snoozes:
         mask = np.asarray(pc.equal(alerts["rule_id"], snooze.rule_id))
@@ -95,11 +97,12 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
 
 
 def forgotten(memory: Memory, policies: Policies, before_ms: int) -> Memory:
-    """The memory without what cannot suppress an alert at or after `before_ms`."""
+    """The memory without what cannot suppress an alert at or after `before_ms`; the same one if that is all of it."""
     longest: dict[str, int] = {}
     for (rule_id, _), (_, suppress_ms) in policies.versions.items():
         longest[rule_id] = max(longest.get(rule_id, 0), suppress_ms)
-    return {at: ms for at, ms in memory.items() if ms + longest.get(at[0], 0) > before_ms}
+    kept = {at: ms for at, ms in memory.items() if ms + longest.get(at[0], 0) > before_ms}
+    return kept if len(kept) < len(memory) else memory
 
 
 def _exclude_and_suppress(

@@ -55,9 +55,10 @@ def _json(column: pa.Array) -> pa.Array:
     elif pa.types.is_struct(type_):
         found = _object(column)
     elif pa.types.is_timestamp(type_):
-        # 2026-03-01 00:00:00.000Z; formatting it asks the C library, and costs ten times as much.
-        text = column.cast(pa.timestamp("ms", "UTC")).cast(pa.string())
-        found = _quoted(pc.replace_substring(text, " ", "T", max_replacements=1))
+        # 2026-03-01 00:00:00.000; with a time zone the same takes thirty times as long.
+        text = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).cast(pa.timestamp("ms")).cast(pa.string())
+        text = pc.replace_substring(text, " ", "T", max_replacements=1)
+        found = pc.binary_join_element_wise('"', text, 'Z"', "")
     elif pa.types.is_string(type_):
         found = _quoted(_escaped(column))
     else:  # integers, and truth

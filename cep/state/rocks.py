@@ -142,9 +142,10 @@ class RocksStore(DurableStore):
 
     def write(self, batch: WriteBatch) -> None:
         rocks_batch = RocksWriteBatch(raw_mode=True)
+        is_put, put = Change.PUT, rocks_batch.put
         for change, key, other in batch.changes:
-            if change is Change.PUT:
-                rocks_batch.put(key, other)
+            if change is is_put:
+                put(key, other)
             elif change is Change.DELETE:
                 rocks_batch.delete(key)
             else:

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import repeat
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +38,10 @@ class WriteBatch:
 
     def put(self, key: bytes, value: bytes) -> None:
         self.changes.append((Change.PUT, key, value))
+
+    def put_all(self, keys: Iterable[bytes], values: Iterable[bytes]) -> None:
+        """Each key with its value; there are as many of both."""
+        self.changes.extend(zip(repeat(Change.PUT), keys, values))
 
     def delete(self, key: bytes) -> None:
         self.changes.append((Change.DELETE, key, b""))

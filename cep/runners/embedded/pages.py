@@ -12,7 +12,7 @@ Tested by: tests/runners/embedded/test_pages.py
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
@@ -170,16 +170,15 @@ class Pages:
         """Add every page that has changed since the last time; returns their slots."""
         changed, self._changed = self._changed, {}
         self.changed_bytes = 0
-        for slot, page in changed.items():
-            group, number = divmod(slot, self._count)
-            key = self._prefixes[group] + PAGE.pack(number)
-            if page is None:
+        written = {slot: page for slot, page in changed.items() if page is not None}
+        batch.put_all(self._keys(written), written.values())
+        self._keep(written)
+        if len(written) < len(changed):
+            gone = [slot for slot, page in changed.items() if page is None]
+            for slot, key in zip(gone, self._keys(gone), strict=True):
                 batch.delete(key)
-                self._young.pop(slot, None)
+                self._young_bytes -= len(self._young.pop(slot, b""))
                 self._old.pop(slot, None)
-            else:
-                batch.put(key, page)
-                self._keep(slot, page)
         return np.fromiter(changed, np.int64, len(changed))
 
     def restored(self) -> None:
@@ -187,36 +186,39 @@ class Pages:
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _read(self, slots: Sequence[int]) -> list[bytes]:
-        found: list[bytes | None] = []
-        missing: list[tuple[int, int]] = []
-        for at, slot in enumerate(slots):
-            page = self._changed.get(slot)
-            if page is None:
-                page = self._young.get(slot)
-            if page is None:
-                page = self._old.pop(slot, None)
-                if page is None:
-                    missing.append((at, slot))
-                else:
-                    self._keep(slot, page)
-            found.append(page)
-        if missing:
+        changed, young, old = self._changed.get, self._young.get, self._old.get
+        found = [changed(slot) or young(slot) or old(slot) for slot in slots]  # no page is empty
+        if None in found:
+            missing = [slot for slot, page in zip(slots, found, strict=True) if page is None]
             self.loads += len(missing)
-            count, prefixes = self._count, self._prefixes
-            keys = [prefixes[slot // count] + PAGE.pack(slot % count) for _, slot in missing]
-            for (at, slot), page in zip(missing, self._store.multi_get(keys), strict=True):
-                if page is None:
-                    raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
-                found[at] = page
-                self._keep(slot, page)
-        return [page for page in found if page is not None]
+            pages = self._store.multi_get(self._keys(missing))
+            if None in pages:
+                slot = missing[pages.index(None)]
+                raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
+            read = iter(pages)
+            found = [next(read) if page is None else page for page in found]
+        pages = [page for page in found if page is not None]
+        self._keep({slot: page for slot, page in zip(slots, pages, strict=True) if young(slot) is None})
+        return pages
 
-    def _keep(self, slot: int, page: bytes) -> None:
-        before = self._young.get(slot)
-        self._young[slot] = page
-        self._young_bytes += len(page) - (0 if before is None else len(before))
-        if self._half_max is not None and self._young_bytes > self._half_max:
+    def _keys(self, slots: Iterable[int]) -> list[bytes]:
+        count, prefixes, number = self._count, self._prefixes, PAGE.pack
+        return [prefixes[slot // count] + number(slot % count) for slot in slots]
+
+    def _keep(self, pages: Mapping[int, bytes]) -> None:
+        """What was read or written just now; of more than fits what comes last."""
+        size = sum(map(len, pages.values()))
+        if self._half_max is not None and size > self._half_max and len(pages) > 1:
+            slots = list(pages)
+            for some in (slots[: len(slots) // 2], slots[len(slots) // 2 :]):
+                self._keep({slot: pages[slot] for slot in some})
+            return
+        size -= sum(len(self._young[slot]) for slot in pages.keys() & self._young.keys())
+        if self._half_max is not None and self._young_bytes + size > self._half_max:
             self._old, self._young, self._young_bytes = self._young, {}, 0
+            size = sum(map(len, pages.values()))
+        self._young.update(pages)
+        self._young_bytes += size
 
 
 class MatchedPages:
