@@ -72,8 +72,11 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _escaped(texts: pa.Array) -> pa.Array:
     """What stands between the quotation marks."""
-    content = texts.buffers()[2]
-    if content is None or not _ESCAPED[np.frombuffer(content, np.uint8)].any():
+    _, offsets, content = texts.buffers()
+    if not len(texts) or content is None:
+        return texts
+    first, end = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]].tolist()
+    if not _ESCAPED[np.frombuffer(content, np.uint8)[first:end]].any():
         return texts
     encoded = texts.dictionary_encode()
     written = [None if text is None else orjson.dumps(text)[1:-1].decode() for text in encoded.dictionary.to_pylist()]
