@@ -28,6 +28,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -77,8 +78,7 @@ class KafkaTarget:
     wait_ms_max: int = KAFKA_WAIT_MS_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(NamedTuple):  # of which there are many: made in a third of the time of a dataclass
     """`topic`: another than that of the sink."""
 
     key: bytes | None
