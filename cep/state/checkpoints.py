@@ -338,8 +338,9 @@ def _give_way() -> None:
     It alone, for the one who links files holds the interpreter's lock meanwhile, and should not be kept waiting.
     """
     if sys.platform == "linux":  # elsewhere the same call is of whole processes
+        own = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            os.setpriority(os.PRIO_PROCESS, own, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, own)))
 
 
 def _identity(path: Path) -> tuple[int, int, int]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -14,9 +17,10 @@ import pytest
 
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError
 from cep.base.limits import CHECKPOINTS_PENDING_MAX
+from cep.state import checkpoints
 from cep.state.checkpoints import Checkpoints, Part, Published, checkpoint_numbers, read_manifest, restore
 from cep.state.keys import ALL_KEYS, store_key
-from cep.state.manifest import FOLDER, Manifest
+from cep.state.manifest import FOLDER, Manifest, sha256_of
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
@@ -251,3 +255,21 @@ def test_a_second_writer_is_refused(tmp_path: Path, job: Job) -> None:
         with pytest.raises(StoreError, match="another process writes"):
             copying.result(timeout=60)
     assert restored_entries(job.target, tmp_path / "back")[2] == ()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a priority of their own on Linux alone")
+def test_checksums_are_computed_while_nobody_else_wants_the_processor(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def looking(path: Path) -> str:
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return sha256_of(path)
+
+    monkeypatch.setattr(checkpoints, "sha256_of", looking)
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    fill(job.store, 1)
+    assert job.take().files_count == len(seen)
+    assert min(seen) >= max(before, checkpoints._NICENESS)
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
