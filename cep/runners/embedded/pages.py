@@ -191,11 +191,11 @@ class Pages:
         if None in found:
             missing = [slot for slot, page in zip(slots, found, strict=True) if page is None]
             self.loads += len(missing)
-            pages = self._store.multi_get(self._keys(missing))
-            if None in pages:
-                slot = missing[pages.index(None)]
+            stored = self._store.multi_get(self._keys(missing))
+            if None in stored:
+                slot = missing[stored.index(None)]
                 raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
-            read = iter(pages)
+            read = iter(stored)
             found = [next(read) if page is None else page for page in found]
         pages = [page for page in found if page is not None]
         self._keep({slot: page for slot, page in zip(slots, pages, strict=True) if young(slot) is None})
