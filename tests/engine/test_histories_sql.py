@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,6 +80,8 @@ def asked(windows: dict[str, int]) -> Iterator[Asked]:
 
 
 def run_sql(query: str, payments: pa.Table | None = None) -> pa.Table:
+    import duckdb  # noqa: PLC0415 it tells of objects at the end of each process that has loaded it
+
     with duckdb.connect() as connection:
         if payments is not None:
             connection.register("payments", payments)
