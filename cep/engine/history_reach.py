@@ -151,9 +151,10 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
             chosen[look.rows(wanted.get(look.by), block, of_call)] = True
         own = np.flatnonzero(chosen | is_strange[page])
         own = own[number[block.rows.key[own]] >= 0]
-        part = block.rows if len(own) == len(block) else block.rows.take(own)
-        parts.append(part.of_keys(number[part.key]))
         rows.append(own)
+        if len(own):
+            part = block.rows if len(own) == len(block) else block.rows.take(own)
+            parts.append(part.of_keys(number[part.key]))
     counts = [len(own) for own in rows]
     return Reached(
         keys,

@@ -73,3 +73,11 @@ def float_spreads(values: Int64, windows: Members) -> Int64:
     out = np.empty(len(windows.lows), np.float64)
     kernels.spread_floats(np.where(finite, floats, 0.0).view(np.int64), windows.lows, windows.highs, out)
     return np.where(_any_in(~finite, windows), np.nan, out).view(np.int64)
+
+
+def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
+    """The value of a rank in each window of these, any where it is empty."""
+    different, codes = np.unique(ordered, return_inverse=True)
+    out = np.empty(len(lows), np.int64)
+    kernels.find_rank(codes, len(different), percent, lows, highs, out)
+    return different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)

@@ -94,9 +94,10 @@ def whole(batch: EventBatch) -> list[Delivery]:
     return [(batch, END_MS)]
 
 
-def split(batch: EventBatch, random: Random) -> list[Delivery]:
-    """The batch cut anywhere, each part shuffled, with watermarks that the events to come allow."""
-    cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, 4)))
+def split(batch: EventBatch, random: Random, cuts_max: int = 4) -> list[Delivery]:
+    """The batch cut anywhere in so many places at most, each part shuffled, with watermarks that the events to come
+    allow."""
+    cuts = sorted(random.choices(range(len(batch) + 1), k=random.randint(1, cuts_max)))
     bounds = [0, *cuts, len(batch)]
     found: list[Delivery] = []
     watermark_ms = -END_MS

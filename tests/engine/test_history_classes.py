@@ -57,9 +57,30 @@ def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypa
     wanted = [column.expr for column in program.histories.histories]
     events = payments(random)
     batch = batch_of(program.schema, events)
-    found = engine_values(program, split(batch, random), wanted)
+    found = engine_values(program, split(batch, random, 40), wanted)
     expected = oracle_values(events, wanted)
     assert {event: found[event] for event in expected} == expected
+
+
+def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events leave while others of its page have new ones."""
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
+    program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    moments = [[(0, "x"), (1, "z"), (2, "z")], [(10, "x")], [(100, "x")], [(101, "z"), (102, "z")]]
+    events: dict[str, list[Event]] = {"x": [], "z": []}
+    deliveries = []
+    for moment in moments:
+        own: dict[str, list[Event]] = {}
+        for time_ms, key in moment:
+            event = payment(time_ms, time_ms, key)
+            own.setdefault(key, []).append(replace(event, fields={**event.fields, "shop": f"s{time_ms}"}))
+        for key, new in own.items():
+            events[key] += new
+        deliveries.append((batch_of(program.schema, own), moment[-1][0]))
+    assert engine_values(program, deliveries, wanted) == oracle_values(events, wanted)
 
 
 def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_values_are_those_of_the_definition(seed: int, monkeypatch: pytest.Monke
     wanted = [column.expr for column in program.histories.histories]
     events = payments(random)
     batch = batch_of(program.schema, events)
-    found = engine_values(program, split(batch, random), wanted)
+    found = engine_values(program, split(batch, random, 40), wanted)
     expected = oracle_values(events, wanted)
     assert {event: found[event] for event in expected} == expected
 
