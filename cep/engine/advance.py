@@ -22,6 +22,7 @@ from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
+from cep.engine.outputs import Outputs
 from cep.engine.starts import NO_STARTS, LiveRuns, Starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
@@ -41,8 +42,6 @@ _COUNTER_NAMES = {
     y.COUNT_OVERFLOW: "arithmetic_overflows",
     y.COUNT_STEPS: "run_steps",
 }
-_WORK_ROWS = 256
-_FIRST_CAPACITY = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,44 +86,6 @@ class Advanced:
     counters: Mapping[str, int]
 
 
-class _Outputs:
-    """Growing output arrays, shared by the rules of one call."""
-
-    def __init__(self, program: Program, fitted: KeyedState, events_count: int) -> None:
-        width = program.width
-        self.work = np.empty((_WORK_ROWS, width), np.int64)
-        self.picked = np.empty(_WORK_ROWS, np.int64)
-        self.nodes = np.empty((len(fitted.nodes) + max(_FIRST_CAPACITY, events_count), y.NODE_WIDTH), np.int64)
-        self.nodes[: len(fitted.nodes)] = fitted.nodes
-        self.matches = np.empty((_FIRST_CAPACITY, y.MATCH_HEADER + program.measures_max), np.int64)
-        self.runs = np.empty((len(fitted.runs) + _FIRST_CAPACITY, width), np.int64)
-        self.run_key = np.empty(len(self.runs), np.int32)
-        self.trail = np.empty((_WORK_ROWS, 3), np.int64)
-        self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
-        self.cursor[y.CURSOR_NODES] = len(fitted.nodes)
-        self.counters = np.zeros(y.COUNTERS, np.int64)
-
-    def enlarge(self, full: int) -> None:
-        """Double what was full."""
-        if full == y.FULL_WORK:
-            self.work = np.empty((2 * len(self.work), self.work.shape[1]), np.int64)
-            self.picked = np.empty(len(self.work), np.int64)
-        elif full == y.FULL_NODES:
-            self.nodes = _doubled(self.nodes)
-        elif full == y.FULL_TRAIL:
-            self.trail = np.empty((2 * len(self.trail), 3), np.int64)
-        elif full == y.FULL_MATCHES:
-            self.matches = _doubled(self.matches)
-        else:
-            self.runs, self.run_key = _doubled(self.runs), _doubled(self.run_key)
-
-
-def _doubled(array: np.ndarray) -> np.ndarray:
-    larger = np.zeros((2 * len(array), *array.shape[1:]), array.dtype)
-    larger[: len(array)] = array
-    return larger
-
-
 def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int) -> Advanced:
     """Carry the runs of all keys over a batch of events and close what is over by the watermark.
 
@@ -137,7 +98,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         nothing = _no_matches(program, fitted)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
-    outputs = _Outputs(program, fitted, len(batch))
+    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch))
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
     rule_of_run: list[Int32] = []
     costs: dict[int, int] = dict.fromkeys(program.compared, 0)
@@ -193,7 +154,7 @@ def _cost_of_versions(program: Program, batch: EventBatch, steps: Mapping[int, i
 
 def _advance_rule(
     program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, fitted: KeyedState, own: slice,
-    shared: Starts, watermark_ms: int, outputs: _Outputs, machine: Int64,
+    shared: Starts, watermark_ms: int, outputs: Outputs, machine: Int64,
 ) -> None:  # fmt: skip
     queue = queue_of(prepared, program.relevant_to(int(rule.row[y.R_NUMBER])))
     if len(queue) == 0 and own.start == own.stop:
@@ -206,8 +167,8 @@ def _advance_rule(
             full = advance_plain(
                 prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
                 queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work, outputs.nodes,
-                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, machine,
-                outputs.cursor, outputs.counters, held,
+                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, shared.bits,
+                machine, outputs.cursor, outputs.counters, held,
             )  # fmt: skip
         else:
             full = advance_rule(
@@ -222,7 +183,7 @@ def _advance_rule(
 
 
 def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
-                  outputs: _Outputs) -> Matches:  # fmt: skip
+                  outputs: Outputs) -> Matches:  # fmt: skip
     count = int(outputs.cursor[y.CURSOR_MATCHES])
     found = outputs.matches[:count]
     lengths = np.zeros(count, np.int64)
@@ -330,7 +291,7 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
     return pa.chunked_array([fitted.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
 
 
-def _live_runs(program: Program, prepared: PreparedEvents, outputs: _Outputs, run_rule: Int32, starts: Sequence[Starts],
+def _live_runs(program: Program, prepared: PreparedEvents, outputs: Outputs, run_rule: Int32, starts: Sequence[Starts],
                watermark_ms: int, counters: Counter[str]) -> LiveRuns:  # fmt: skip
     """What is alive after a call: runs of rules, then the starts that rules share."""
     runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])

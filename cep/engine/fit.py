@@ -1,7 +1,7 @@
 """KeyedState of one program → the same runs in the numbers of another.
 
 Rules are known by their identity. Starts that rules share (nfa/shared.py) go on as those of the rules that still share
-them; a rule that shares them no more gets runs of its own from those that it has not taken over yet.
+them; a rule that shares them no more makes up at once for those that it has put off.
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
 """
 
@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import arrow_type
+from cep.columnar.batch import arrow_type, slots
 from cep.engine.keyed_state import KeyedState, Layout
+from cep.engine.outputs import Outputs
+from cep.engine.starts import NO_STARTS
 from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64
-from cep.kernels.plain import start_late
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.plain import advance_plain
 from cep.nfa.program import Program
 from cep.nfa.shared import shares
 
@@ -126,30 +128,57 @@ def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
 
 
 def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int64, keys: Int32) -> KeyedState:
-    """The same runs, and those of the shared starts that a rule has not taken over, by key and row: as its own."""
+    """The same runs, and what the shared starts that a rule has put off do to its own, by key and row."""
     own = program.rules[rule]
-    is_note = (keyed_state.run_rule == rule) & (keyed_state.runs[:, y.RUN_STATE] == own.first_state)
+    is_own = keyed_state.run_rule == rule
+    is_note = is_own & keyed_state.notes
     taken = np.full(len(keyed_state.keys), -1, np.int64)
     taken[keyed_state.run_key[is_note]] = keyed_state.runs[is_note, y.RUN_START_ROW]
-    late = rows[rows > taken[keys]]
-    columns = np.zeros((y.COLUMNS_FIXED, len(keyed_state.events)), np.int64)
-    columns[y.COLUMN_TIME] = keyed_state.events.time_ms
-    work = np.empty((len(late) + 2, program.width), np.int64)
-    work[0] = program.start_runs[rule]
-    nodes = np.concatenate([keyed_state.nodes, np.empty((len(late), y.NODE_WIDTH), np.int64)])
-    end, nodes_count, full = start_late(
-        program.image, own.row, own.row[y.R_WITHIN_MS], columns, np.zeros(columns.shape, np.uint8), late, 0, len(late),
-        y.FOREVER, -y.FOREVER, work, 1, nodes, len(keyed_state.nodes), np.zeros(y.COUNTERS, np.int64),
-    )  # fmt: skip
-    assert full == y.FULL_NOT, "there is room for all of them"
-    new = work[1:end]
+    put_off = rows[rows > taken[keys]]
+    mine = np.flatnonzero(is_own & ~is_note)
+    mine = mine[np.argsort(keyed_state.run_key[mine], kind="stable")]
+    columns, nulls = _retained_columns(keyed_state, program)
+    bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
+    own_bits = bitmaps[_first_predicate(program, own.first_state)]
+    np.bitwise_or.at(own_bits, put_off >> 6, np.uint64(1) << (put_off & 63).astype(np.uint64))
+    outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(put_off))
+    held, machine = np.zeros(y.COUNTERS, np.int64), np.zeros(2 * program.machine_size, np.int64)
+    while True:
+        full = advance_plain(
+            program.image, own.row, columns, nulls, bitmaps, 0, put_off.astype(np.int32), program.start_runs[rule],
+            keyed_state.runs[mine], keyed_state.run_key[mine], -y.FOREVER, outputs.work, outputs.nodes, outputs.matches,
+            outputs.runs, outputs.run_key, outputs.picked, NO_STARTS.keys, NO_STARTS.rows, NO_STARTS.bits, machine,
+            outputs.cursor, outputs.counters, held,
+        )  # fmt: skip
+        if full == y.FULL_NOT:
+            break
+        outputs.enlarge(full)
+    count = int(outputs.cursor[y.CURSOR_OUT])
     return replace(
         keyed_state,
-        runs=np.concatenate([keyed_state.runs[~is_note], new]),
-        run_rule=np.concatenate([keyed_state.run_rule[~is_note], np.full(len(new), rule, np.int32)]),
-        run_key=np.concatenate([keyed_state.run_key[~is_note], keyed_state.events.key[new[:, y.RUN_START_ROW]]]),
-        nodes=nodes[:nodes_count],
+        runs=np.concatenate([keyed_state.runs[~is_own], outputs.runs[:count]]),
+        run_rule=np.concatenate([keyed_state.run_rule[~is_own], np.full(count, rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key[~is_own], outputs.run_key[:count]]),
+        nodes=outputs.nodes[: int(outputs.cursor[y.CURSOR_NODES])].copy(),
     )
+
+
+def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64, UInt8]:
+    """The event table of kept events alone, with what a start is asked for."""
+    events = keyed_state.events
+    columns = np.zeros((len(program.columns), len(events)), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[y.COLUMN_TIME], columns[y.COLUMN_KEY] = events.time_ms, events.key
+    for number, column in enumerate(program.columns):
+        if column.retained and not column.type.is_text:
+            columns[number], nulls[number] = slots(events.columns[column.name])
+    return columns, nulls
+
+
+def _first_predicate(program: Program, first_state: int) -> int:
+    """That of the one wait of a start state."""
+    start = int(program.image[y.HEADER_STATES]) + first_state * y.STATE_WIDTH
+    return int(program.image[program.image[start + y.S_WAITS] + y.W_PREDICATE])
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:

@@ -19,21 +19,26 @@ from cep.base.limits import RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64
+from cep.kernels.layout import Int32, Int64, UInt64
 from cep.nfa.program import Program
 from cep.nfa.shared import SharedStart
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Starts by key and row of the event table: keys int32[S], rows int64[S]; `new_count` of them are of this call."""
+    """Starts by key and row of the event table: keys int32[S], rows int64[S]; `new_count` of them are of this call.
+
+    `bits` uint64[P, 1] is what kernels take for the bitmaps of a start: no other condition of its rules holds for it,
+    or it would not have been put off.
+    """
 
     keys: Int32
     rows: Int64
+    bits: UInt64
     new_count: int
 
 
-NO_STARTS = Starts(np.empty(0, np.int32), np.empty(0, np.int64), 0)
+NO_STARTS = Starts(np.empty(0, np.int32), np.empty(0, np.int64), np.zeros((1, 1), np.uint64), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +56,15 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     """The starts of a call: those kept in fitted.runs[own], and the new events that are one."""
     rows = queue_of(prepared, np.array([shared.predicate], np.int32)).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, rows]
-    rows = rows[(time_ms >= shared.from_ms) & (time_ms < shared.starts_until_ms)]
+    rows = rows[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
+    bits = np.zeros((len(prepared.bitmaps), 1), np.uint64)
+    bits[shared.predicate] = 1
     if own.start == own.stop:
-        return Starts(prepared.columns[y.COLUMN_KEY, rows].astype(np.int32), rows, len(rows))
+        return Starts(prepared.columns[y.COLUMN_KEY, rows].astype(np.int32), rows, bits, len(rows))
     every = np.concatenate([fitted.runs[own, y.RUN_START_ROW], rows])
     keys = prepared.columns[y.COLUMN_KEY, every]
     order = np.lexsort((every, keys))
-    return Starts(keys[order].astype(np.int32), every[order], len(rows))
+    return Starts(keys[order].astype(np.int32), every[order], bits, len(rows))
 
 
 def keep_starts(

@@ -319,34 +319,32 @@ def _first_at(sorted_: Any, lo: Any, hi: Any, value: Any) -> Any:
     return lo
 
 
-@bare
-def start_late(
-    image: Any, rule: Any, within: Any, columns: Any, nulls: Any, starts: Any, first: Any, end: Any, limit: Any,
-    time: Any, work: Any, runs: Any, nodes: Any, node_count: Any, counters: Any,
-) -> Any:  # fmt: skip
-    """Put the runs of the shared starts in rows starts[first:end] that are open at `time`, of the last `limit` of them,
-    behind row `runs` of work, whose row 0 is the start run.
+@inlined
+def _put_off(rule: Any, start_keys: Any, start_rows: Any, key: Any, work: Any, runs: Any) -> Any:
+    """Which of the shared starts are the key's, and which of them the rule has not made up for.
 
-    Shapes: columns int64[C, N] of the event table, of which a start needs no more than the times.
-    Returns: (runs, node count, FULL_*).
+    Returns (the first of the key, the first that is put off, their end, the first row of runs).
     """
-    wait = image[image[y.HEADER_STATES] + rule[y.R_START_STATE] * y.STATE_WIDTH + y.S_WAITS]
-    for k in range(first, end):
-        row = np.int64(starts[k])
-        began = columns[y.COLUMN_TIME, row]
-        if began < rule[y.R_FROM_MS] or began >= rule[y.R_STARTS_UNTIL_MS] or began + within <= time:
-            continue
-        if end - k > limit:
-            counters[y.COUNT_EVICTED] += 1
-            continue
-        if runs + 1 >= work.shape[0] or node_count >= nodes.shape[0]:
-            return runs, node_count, y.FULL_WORK if runs + 1 >= work.shape[0] else y.FULL_NODES
-        for c in range(work.shape[1]):
-            work[runs, c] = work[0, c]
-        _take(image, wait, within, columns, nulls, row, work, True, runs, nodes, node_count, counters)
-        node_count += 1
-        runs += 1
-    return runs, node_count, y.FULL_NOT
+    first = late = end = np.int64(0)
+    head = np.int64(1)
+    if rule[y.R_SHARES] != 0:
+        first = _first_at(start_keys, np.int64(0), np.int64(start_keys.shape[0]), key)
+        end = _first_at(start_keys, first, np.int64(start_keys.shape[0]), key + 1)
+        late = first
+        if runs > 1 and work[1, y.RUN_STATE] == rule[y.R_START_STATE]:
+            late = _first_at(start_rows, late, end, work[1, y.RUN_START_ROW] + 1)
+            head = np.int64(2)
+    return first, late, end, head
+
+
+@bare
+def _forget(work: Any, head: Any, runs: Any, time: Any, counters: Any) -> Any:
+    """Close what is over at `time`; returns how many of the rows from head on are dead."""
+    for i in range(head, runs):
+        if work[i, y.RUN_WAITS] != 0 and work[i, y.RUN_EXPIRY] <= time:
+            work[i, y.RUN_WAITS] = 0
+            counters[y.COUNT_EXPIRED] += 1
+    return _dead(work, head, runs)
 
 
 @bare
@@ -391,12 +389,12 @@ def _common_wait(image: Any, rule: Any) -> Any:
 def advance_plain(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, first_row: Any, queue: Any, start_run: Any,
     in_runs: Any, in_keys: Any, watermark: Any, work: Any, nodes: Any, out: Any, out_runs: Any, out_keys: Any,
-    picked: Any, start_keys: Any, start_rows: Any, machine: Any, cursor: Any, counters: Any, held: Any,
+    picked: Any, start_keys: Any, start_rows: Any, start_bits: Any, machine: Any, cursor: Any, counters: Any, held: Any,
 ) -> Any:  # fmt: skip
     """Carry one plain rule over the queued events; see `advance.advance_rule` for shapes and what it returns.
 
-    Where starts are shared (R_SHARES), start_keys int32[S] and start_rows int64[S] are those of this call and the ones
-    that are still kept, by key and row; else they are empty.
+    Where events are shared (R_SHARES), start_keys int32[S] and start_rows int64[S] are those of this call and the ones
+    that are still kept, by key and row, and start_bits uint64[P, 1] the bitmaps of such an event; else they are empty.
     Cost: O(queued events x open runs of their key), a few nanoseconds each.
     """
     alike = _common_wait(image, rule)
@@ -411,37 +409,38 @@ def advance_plain(
         key, run_at, runs = next_key(columns, queue, in_runs, in_keys, cursor, work)
         if runs < 0:
             return y.FULL_WORK
-        head, dead = 1, 0
-        first_start = late = end_start = np.int64(0)
-        if rule[y.R_SHARES] != 0:
-            first_start = _first_at(start_keys, np.int64(0), np.int64(start_keys.shape[0]), key)
-            end_start = _first_at(start_keys, first_start, np.int64(start_keys.shape[0]), key + 1)
-            late = first_start
-            if runs > 1 and work[1, y.RUN_STATE] == rule[y.R_START_STATE]:
-                late = _first_at(start_rows, late, end_start, work[1, y.RUN_START_ROW] + 1)
-                head = 2
+        first_start, late, end_start, head = _put_off(rule, start_keys, start_rows, key, work, runs)
+        dead = 0
+        due, due_ms = late, np.int64(0)
         full = y.FULL_NOT
-        while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and full == y.FULL_NOT:
+        while full == y.FULL_NOT and at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key:
             row = np.int64(queue[at])
-            at += 1
             time = columns[y.COLUMN_TIME, row]
-            starts = time >= from_ms and time < starts_until
-            if late < end_start and start_rows[late] <= row and time < rule[y.R_UNTIL_MS]:
-                # The event may move what the rule has not taken over yet. A start that it is itself is offered below.
-                now = _first_at(start_rows, late, end_start, row)
-                runs, node_count, full = start_late(
-                    image, rule, within, columns, nulls, start_rows, late, now, rule[y.R_RUNS_MAX], time, work, runs,
-                    nodes, node_count, counters,
-                )  # fmt: skip
-                late = now
+            if late == due and late < end_start and start_rows[late] < row and time < rule[y.R_UNTIL_MS]:
+                # The event may move what was put off; of that, what is over by now or beyond the limit is not made up.
+                dead = _forget(work, head, runs, time, counters)
+                due, due_ms = _first_at(start_rows, late, end_start, row), time
+                if due - late > rule[y.R_RUNS_MAX]:
+                    counters[y.COUNT_EVICTED] += due - late - rule[y.R_RUNS_MAX]
+                    late = due - rule[y.R_RUNS_MAX]
+            bits, new = bitmaps, row - first_row
+            if late < due:
+                row = start_rows[late]
+                bits, new = start_bits, np.int64(0)
+                late += 1
+                time = columns[y.COLUMN_TIME, row]
+                if time + within <= due_ms:
+                    continue
+            else:
+                at += 1
                 if late < end_start and start_rows[late] == row:
                     late += 1
-                if runs - head - dead > rule[y.R_RUNS_MAX]:
-                    dead = _evict(work, head, runs, time, rule[y.R_RUNS_MAX], counters)
-            if full == y.FULL_NOT and time < rule[y.R_UNTIL_MS] and (starts or runs > 1):
+                    due = late
+            starts = time >= from_ms and time < starts_until
+            if time < rule[y.R_UNTIL_MS] and (starts or runs > 1):
                 head, runs, dead, node_count, matches, full = _on_event(
-                    image, rule, alike, within, columns, nulls, bitmaps, row, row - first_row, starts, work, head, runs,
-                    dead, picked, nodes, node_count, out, matches, machine, counters,
+                    image, rule, alike, within, columns, nulls, bits, row, new, starts, work, head, runs, dead, picked,
+                    nodes, node_count, out, matches, machine, counters,
                 )  # fmt: skip
         if full == y.FULL_NOT and late > first_start:
             node_count, out_count, full = _note_taken(

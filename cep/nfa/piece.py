@@ -97,6 +97,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     vector, scalar = VectorCode(constants, columns), ScalarCode(constants, columns)
     rule = RuleCompiler(pattern, schema, columns, predicates, vector, scalar, tables)
     rule.compile(build(pattern.structure))
+    shared_events = rule.shared_events()
     code_end = len(scalar.instructions)
     found = [_Predicate.of(*predicate, vector, scalar, columns) for predicate in predicates.all()]
     for atom in (atom for own in found for atom, _ in own.atoms):
@@ -111,9 +112,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
-        Section.RULE: [
-            [*rule.row(), rule.registers_count, scalar.machine_size, stream, _at(known, rule.shareable_start())]
-        ],
+        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream, _at(known, shared_events)]],
         Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
         Section.WAITS: [shared.wait(wait, known) for wait in waits],
         Section.GUARDS: [[row[0], _at(known, row[1]), *row[2:]] for wait in waits for row in wait.guards],

@@ -379,18 +379,23 @@ class RuleCompiler:
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
 
-    def shareable_start(self) -> int:
-        """The predicate of the events that start a run, if nothing but an event of another predicate, or time, can do
-        anything to a run that has taken its first event; else -1 (shared.py)."""
-        (first, *others) = self._tables.states
+    def shared_events(self) -> int:
+        """The predicate of the events that start a run, if what they do can be put off until an event of another
+        predicate comes: none of them completes a match, and no wait for them asks for more; else -1 (shared.py)."""
+        first = self._tables.states[0]
         if not self._is_plain() or len(first.waits) != 1:
             return -1
-        (wait,) = first.waits
-        entered = self._tables.states[wait.target]
-        later = {w.predicate for s in others for w in s.waits}
-        # To start late is to read the first event when nothing but its row is at hand.
-        reads = any(kind not in _ROW_ACTIONS for kind, *_ in entered.actions)
-        return -1 if wait.predicate in later or -1 in later or entered.accept[0] or reads else wait.predicate
+        predicate = first.waits[0].predicate
+        waits = [w for s in self._tables.states for w in s.waits]
+        own = [w for w in waits if w.predicate == predicate]
+        if any(w.predicate < 0 for w in waits) or any((w.code, w.simple) != (NO_CODE, _NOT_SIMPLE) for w in own):
+            return -1
+        entered = [self._tables.states[w.target] for w in own]
+        read = {column for s in entered for kind, _, column, _ in s.actions if kind not in _ROW_ACTIONS}
+        if any(s.accept[0] for s in entered) or any(column >= DERIVED for column in read):
+            return -1
+        self._columns.retained.update(read)  # they are read when the event is kept, and no more a new one
+        return predicate
 
     def _waits_alike(self) -> bool:
         """Whether every NFA state but the first has one wait at most, and all of them the same condition.

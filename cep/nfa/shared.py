@@ -1,9 +1,10 @@
 """Rules that start on the same events → what is kept once for all of them.
 
-Nothing but time can end a run between its first event and one that another condition of its rule asks for. So a rule
-need not be told of its starts when they happen: they are kept once for all rules with the same first condition, and a
-rule takes over those that are still open when an event comes that may move it (kernels/plain.py, engine/starts.py). A
-first event then costs what it costs one rule, however many begin with it.
+A *start* is an event that a rule's first condition holds for. It can begin a run and, where the condition comes again
+(`small{3} -> large`), move one; but no start completes a match. So what starts do to a rule's runs can be put off until
+an event of another of its conditions comes. Until then they are kept once for all rules with the same first condition;
+then the rule makes up for those that it has not seen yet, in their order (kernels/plain.py, engine/starts.py). A start
+then costs what it costs one rule, however many begin with it.
 
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
@@ -31,7 +32,7 @@ class SharedStart:
 
     In keyed state its starts are rows like runs: of rule number `slot`, in NFA state `nfa_state`. `rules` int64 are the
     numbers of those that share it, ascending, `predicate` is that of the condition. Its starts are the events in
-    [from_ms, starts_until_ms), kept for `within_ms`: what its rules need among them.
+    [from_ms, until_ms), kept for `within_ms`: what its rules need among them.
     """
 
     slot: int
@@ -39,7 +40,7 @@ class SharedStart:
     rules: Int64
     predicate: int
     from_ms: int
-    starts_until_ms: int
+    until_ms: int
     within_ms: int
 
     @property
@@ -72,7 +73,7 @@ def shared_starts(start: Int64, rows: Int64, predicate_place: Int64, states_coun
                 rules=own,
                 predicate=int(predicate_place[wanted[at]]),
                 from_ms=int(rows[own, y.R_FROM_MS].min()),
-                starts_until_ms=int(rows[own, y.R_STARTS_UNTIL_MS].max()),
+                until_ms=int(rows[own, y.R_UNTIL_MS].max()),
                 within_ms=int(rows[own, y.R_WITHIN_MS].max()),
             )
         )
