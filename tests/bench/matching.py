@@ -60,6 +60,11 @@ pattern waits(small: decimal = 1.00, large: decimal = 500.00) by account {
          large_one: tx  channel == 99 and amount > large
   skip   none
 }
+pattern thrice(small: decimal = 1.00, large: decimal = 500.00) by account {
+  seq    small_one{3} -> large_one  within 1 h
+  where  small_one: tx  channel < 90 and amount < small
+         large_one: tx  channel == 99 and amount > large
+}
 pattern window(limit: duration = 1 min) by account {
   seq    small_one -> next_one  within limit
   where  small_one: tx  amount < 5.00
@@ -157,18 +162,16 @@ def measure_rules(count: int) -> None:
     events = payments(count)
     rows: list[tuple[str, ...]] = []
     first = 0.0
-    for deployed, alike in ((1, False), (5, False), (50, False), (500, False), (50, True), (500, True)):
+    asleep_are = {"sleeps": "", "waits": ", all begin alike", "thrice": ", the others with three of the same"}
+    for deployed, name in (*((n, "sleeps") for n in (1, 5, 50, 500)), (50, "waits"), (500, "waits"), (500, "thrice")):
         reacting = [checked_pattern("reacts", large=500 + i) for i in range(min(deployed, 5))]
-        others = range(deployed - len(reacting))
-        if alike:
-            asleep = [checked_pattern("waits", large=500 + i % 97) for i in others]
-        else:
-            asleep = [checked_pattern("sleeps", large=500 + i % 97, shop=2_000 + i) for i in others]
+        shops = [{"shop": 2_000 + i} if name == "sleeps" else {} for i in range(deployed - len(reacting))]
+        asleep = [checked_pattern(name, large=500 + i % 97, **shop) for i, shop in enumerate(shops)]
         program = program_of(*reacting, *asleep)
         seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
         first = first or seconds
         done = all_at_once(program, events, int(events.time_ms[-1]))
-        title = f"{deployed} ({len(reacting)} react{', all begin alike' if alike else ''})"
+        title = f"{deployed} ({len(reacting)} react{asleep_are[name]})"
         page = f"{len(encode_page(done.keyed_state)):,}"
         rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
     show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes"), rows)
