@@ -146,7 +146,7 @@ def _integer(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _float(source: pa.Array, _type: Type) -> pa.Array:
-    values = _cast(source, pa.float64())
+    values = pc.add(_cast(source, pa.float64()), 0.0)  # -0.0 is 0.0, whatever compares them by their bits
     finite = pc.is_finite(values)
     return pc.if_else(finite.fill_null(False), values, pa.scalar(None, pa.float64()))
 

@@ -6,6 +6,7 @@ import decimal
 from datetime import UTC, date, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -119,3 +120,8 @@ def test_what_fits_and_what_does_not(values: list[Any], arrow: pa.DataType, type
 def test_a_slice_is_converted_like_its_copy() -> None:
     column = pa.array([decimal.Decimal(i) / 4 for i in range(100)], pa.decimal128(10, 2))
     assert convert(column.slice(37, 20), AMOUNT).values.to_pylist() == [25 * i for i in range(37, 57)]
+
+
+def test_there_is_one_zero() -> None:
+    values = convert(pa.array([-0.0, 0.0, None]), Type(Kind.FLOAT, nullable=True)).values
+    assert np.signbit(np.asarray(values.drop_null())).tolist() == [False, False]
