@@ -157,7 +157,7 @@ def _events(job: Job, step: int) -> EventBatch:
             {
                 "id_of": f"{step}-{n:03}", "event_time": _TIME_MS + 1_000 * (step * _EVENTS + n), "k": f"k{n % _KEYS}",
                 "text": None if n % 7 == 6 else "uvw"[n % 3], "kind": "abc"[n * n % 3 if n % 5 else 2], "whole": n % 11,
-                "money": n % 13 + 0.25, "real": None if n % 9 == 8 else n * 0.37, "is_on": n % 4 == 0,
+                "money": n % 13 + 0.25, "real": None if n % 9 == 8 else _real(step, n), "is_on": n % 4 == 0,
             }
         )
         for n in range(_EVENTS)
@@ -167,6 +167,11 @@ def _events(job: Job, step: int) -> EventBatch:
     share = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
     # What was unpacked is not to be written to, which is another type to the compiler.
     return decode_batch(encode_batch(share)) if step % 2 else share
+
+
+def _real(step: int, n: int) -> float:
+    """After the first steps numbers so far from each other that no few floats have their exact sum."""
+    return 10.0 ** (n * 7 % 180 - 90) if step > 1 else n * 0.37
 
 
 def _stored(program: Program, kept: KeyedState) -> KeyedState:
