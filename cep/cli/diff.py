@@ -20,13 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
-from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.base.schema import Kind, Schema
 from cep.lists.store import ListStore
 from cep.rulebook.compare import Comparison, Quality, compare, quality
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules
 from cep.runners.embedded import replay as embedded
+from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up
 
@@ -63,8 +63,10 @@ def run(options: argparse.Namespace) -> int:
     deployments = [_deployment(folder, errors) for folder in (options.old, options.new)]
     warm_up()  # or the first replay would be charged with what is compiled or loaded once
     replays = [
-        embedded.read_and_replay(deployment, options.events, options.cores, KEY_GROUPS_DEFAULT, errors)
-        for deployment in deployments
+        embedded.read_and_replay(
+            Job(each.schema, each.key_domains), each.rulebook, options.events, options.cores, errors
+        )
+        for each in deployments
     ]
     qualities: list[Quality] = []
     if options.label is not None:

@@ -20,10 +20,12 @@ from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.lang.render import render_text
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, ListRecord, utc_ms, utc_text
+from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.held import HeldBack, Policies, counted, hold_back, memory_json
 from cep.rulebook.levels import by_level
+from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
 from cep.runners.job import Job
@@ -87,6 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     parser.add_argument(
+        "--dedup",
+        default="0 s",
+        metavar="TIME",
+        help="event time for which event ids are remembered, as in the live job that had these events: one that comes "
+        "again is ignored and counted as a duplicate (default 0 s: never)",
+    )
+    parser.add_argument(
         "--savepoint",
         type=Path,
         metavar="FOLDER",
@@ -116,11 +125,12 @@ def run(options: argparse.Namespace) -> int:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     ending = _ending(options)
-    replayed = _replay(options, deployment, ending, errors)
+    job = _job(options, deployment)
+    replayed = _replay(options, job, deployment.rulebook, ending, errors)
     found = hold_back(replayed.alerts, Policies.of(deployment.rulebook), {})
     replayed.counters.update(counted(found))
     if ending is not None:
-        _finish(ending, replayed, deployment, records, found, options.key_groups)
+        _finish(ending, replayed, deployment, records, found, job)
     rulebook = deployment.rulebook
     letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
     paths = write_outputs(found.alerts, letters, options.out, format_, held_lines(found))
@@ -142,32 +152,42 @@ def _ending(options: argparse.Namespace) -> Ending | None:
     return ending
 
 
-def _finish(
-    ending: Ending, replayed: Replayed, deployment: Deployment, records: Sequence[ControlRecord], found: HeldBack,
-    groups_count: int,
-) -> None:  # fmt: skip
-    assert replayed.until_ms is not None, "it has ended in a cut"
-    job = Job(
+def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
+    """Raises: UsageError for a --dedup that is no time."""
+    try:
+        dedup_ms = duration_ms(options.dedup)
+    except ValueError as error:
+        raise UsageError(f"--dedup: {error}") from error
+    return Job(
         deployment.schema,
         deployment.key_domains,
-        groups_count,
+        options.key_groups,
+        dedup_ms=dedup_ms,
         levels_count=len(by_level(deployment.rulebook.deployed())),
     )
+
+
+def _finish(
+    ending: Ending, replayed: Replayed, deployment: Deployment, records: Sequence[ControlRecord], found: HeldBack,
+    job: Job,
+) -> None:  # fmt: skip
+    assert replayed.until_ms is not None, "it has ended in a cut"
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
     finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, memory_json(found.memory)))
 
 
-def _replay(options: argparse.Namespace, deployment: Deployment, ending: Ending | None, errors: Console) -> Replayed:
+def _replay(
+    options: argparse.Namespace, job: Job, rulebook: Rulebook, ending: Ending | None, errors: Console
+) -> Replayed:
     if _engine(options, errors) == "embedded":
-        return embedded.read_and_replay(deployment, options.events, options.cores, options.key_groups, errors, ending)
+        return embedded.read_and_replay(job, rulebook, options.events, options.cores, errors, ending)
     # Loaded here because Spark takes a second to import, and the embedded engine does without.
     from cep.runners.spark.replay import Tasks, read_and_replay  # noqa: PLC0415
 
-    return read_and_replay(
-        deployment, options.events, Tasks(options.cores, options.partitions), options.key_groups, errors, ending
-    )
+    tasks = Tasks(options.cores, options.partitions)
+    return read_and_replay(job, rulebook, options.events, tasks, errors, ending)
 
 
 def _engine(options: argparse.Namespace, errors: Console) -> str:
@@ -254,6 +274,7 @@ def _figures(replayed: Replayed) -> list[tuple[str, str]]:
     counters, events = replayed.counters, replayed.counters["events"]
     losses = [name for name in sorted(counters) if name.startswith(_LOSSES)]
     found = [(name, counters[name]) for name in ("records", "events")]
+    found += [("duplicates", counters["duplicates"])] if counters["duplicates"] else []
     found += [(name.replace("_", " "), counters[name]) for name in losses]
     found += [("runs started", counters["runs_started"]), ("alerts", replayed.alerts.num_rows)]
     rate = f"{events / replayed.seconds:,.0f}"

@@ -100,11 +100,12 @@ def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
     return is_first
 
 
-def without_repeats(batch: EventBatch, window_ms: int) -> tuple[EventBatch, EventBatch]:
-    """(the first event of each type and id in its bucket, the others): a history, in which nothing is late."""
+def first_ones(parts: Sequence[EventBatch], window_ms: int) -> tuple[list[EventBatch], EventBatch]:
+    """(the first event of each type and id in its bucket, the others) of a history, in which nothing is late."""
+    batch = concat_batches(parts)
     buckets = time_buckets(batch, window_ms).astype(np.uint64)
     is_first = first_of_each(event_hashes(batch) ^ (buckets * _BUCKET_FACTOR))
-    return (batch.take(is_first), batch.take(~is_first)) if not is_first.all() else (batch, batch.take(~is_first))
+    return [batch if is_first.all() else batch.take(is_first)], batch.take(~is_first)
 
 
 def bucket_width(window_ms: int) -> int:

@@ -34,6 +34,12 @@ def test_wrong_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert "key groups are 1 to" in usage(capsys, "--rules", RULES, *events, *out, "--key-groups", 0)
 
 
+def test_a_time_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "alerts.jsonl"
+    said = usage(capsys, "--rules", RULES, "--events", tmp_path, "--out", out, "--dedup", "soon")
+    assert "--dedup: 'soon' is no time" in said
+
+
 def test_events_that_are_not_there(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     events, out = ("--events", str(tmp_path / "gone")), ("--out", str(tmp_path / "a.jsonl"))
     assert cli.main(["replay", "--rules", str(RULES), *events, *out]) == 3
@@ -74,3 +80,25 @@ def test_the_demo_day(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     assert cli.main(["replay", *arguments]) == 1
     assert "control.jsonl:7: $" in capsys.readouterr().err
     assert Counter(pq.read_table(tmp_path / "alerts.parquet")["rule_id"].to_pylist()) == found
+
+
+@pytest.mark.parametrize("engine", ["embedded", pytest.param("spark", marks=pytest.mark.spark)])
+def test_events_that_were_sent_twice(
+    engine: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)
+    lines = list(json_lines(build(12, StreamSize(cards_count=60, payments_per_card=8)).payments))
+    once, twice = tmp_path / "once.jsonl", tmp_path / "twice.jsonl"
+    once.write_bytes(b"\n".join(lines))
+    twice.write_bytes(b"\n".join([*lines, *reversed(lines)]))
+
+    def replayed(events: Path, *more: str) -> tuple[bytes, str]:
+        out = tmp_path / "alerts.jsonl"
+        arguments = ["--rules", str(RULES), "--events", str(events), "--out", str(out), "--engine", engine]
+        assert cli.main(["replay", *arguments, *more]) == 0
+        return out.read_bytes(), capsys.readouterr().out
+
+    expected, _ = replayed(once)
+    found, said = replayed(twice, "--dedup", "1 d")
+    assert found == expected != replayed(twice)[0]
+    assert f"duplicates {len(lines):>}" in " ".join(said.split()).replace(",", "")

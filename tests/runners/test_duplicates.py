@@ -141,7 +141,7 @@ def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
     coming = [(ms % 3, ms) for ms in range(300)]
     records = [record(tx_id=f"{event_id}", event_time=utc_text(BASE_MS + ms)) for event_id, ms in coming]
     batch, _ = route(decode(records), ("card_id",), ONE.columns())
-    first, repeated = duplicates.without_repeats(batch, WINDOW_MS)
+    (first,), repeated = duplicates.first_ones([batch], WINDOW_MS)
     for cuts in ([len(coming)], [1] * len(coming), [7, 1, 50]):
         found, _, counted = passed(coming, cuts)
         assert (found.total(), counted) == (len(first), len(repeated))

@@ -34,10 +34,11 @@ from cep.columnar.route import KeyDomain, key_groups, route, slice_batch
 from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
-from cep.rulebook.deploy import Deployment
 from cep.rulebook.rulebook import Rulebook
+from cep.runners.duplicates import first_ones
 from cep.runners.intake import span_ms, take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.runners.letters import first_seen
 from cep.runners.output import Replayed
 from cep.runners.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.sources.pieces import Piece, Pieces, read_pieces
@@ -64,17 +65,17 @@ class _Split:
 
 
 def read_and_replay(
-    deployment: Deployment, path: Path, workers: int, groups_count: int, console: Console, ending: Ending | None = None
+    job: Job, rulebook: Rulebook, path: Path, workers: int, console: Console, ending: Ending | None = None
 ) -> Replayed:
     """Match the events at `path` on `workers` threads, and show how far it is on `console`. With an `ending` the keyed
     state is put there, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
-    job = job_until(Job(deployment.schema, deployment.key_domains, groups_count), ending)
+    job = job_until(job, ending)
     history = read_pieces(path, job.schema)
     if not console.is_terminal:
-        return replay(job, deployment.rulebook, history, workers, ending=ending)
+        return replay(job, rulebook, history, workers, ending=ending)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -88,7 +89,7 @@ def read_and_replay(
         def show(what: str, done: int, total: int | None) -> None:
             bar.update(task, description=what, completed=done, total=total)
 
-        return replay(job, deployment.rulebook, history, workers, show, ending)
+        return replay(job, rulebook, history, workers, show, ending)
 
 
 def replay(
@@ -99,7 +100,7 @@ def replay(
     started = time.monotonic()
     pa.set_cpu_count(workers)
     levels = programs_by_level(rulebook, job.schema)
-    read = _columns_read(levels)
+    read = _columns_read(levels, job)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}
     with ThreadPoolExecutor(workers) as pool:
@@ -119,6 +120,8 @@ def replay(
             first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
             done += size
             show("reading", done, history.size)
+        if job.dedup_ms > 0:
+            counters["duplicates"] += sum(pool.map(lambda at: _without_repeats(job, at[0], shares[at]), list(shares)))
         until_ms = None if ending is None else cut_ms(ending, last_ms)
         # Windows that are open at the cut are the live job's; what it will see next may have that very time.
         watermark_ms = TIME_MS_MAX if until_ms is None else until_ms - 1
@@ -194,12 +197,14 @@ def _matched(
         yield at[0], output, left
 
 
-def _columns_read(levels: list[dict[KeyDomain, Program]]) -> dict[KeyDomain, tuple[str, ...]]:
-    """The columns that the rules of each key domain read, whatever their level."""
+def _columns_read(levels: list[dict[KeyDomain, Program]], job: Job) -> dict[KeyDomain, tuple[str, ...]]:
+    """The columns that the rules of each key domain read, whatever their level, and what counting duplicates does."""
     found: dict[KeyDomain, dict[str, None]] = {}
     for programs in levels:
         for domain, program in programs.items():
             found.setdefault(domain, {}).update(dict.fromkeys(program.columns_read))
+            if job.dedup_ms > 0:
+                found[domain].update(dict.fromkeys(name for other in job.domains for name in other))
     return {domain: tuple(names) for domain, names in found.items()}
 
 
@@ -231,6 +236,12 @@ def _shared_out(
     for at in range(shares_count):
         if bounds[at] < bounds[at + 1]:
             yield (number, at), slice_batch(ordered, bounds[at], bounds[at + 1])
+
+
+def _without_repeats(job: Job, number: int, parts: list[EventBatch]) -> int:
+    """Leave the first of each event in a share of key domain `number`; how many others no earlier domain has."""
+    parts[:], repeated = first_ones(parts, job.dedup_ms)
+    return first_seen(job, number, repeated)
 
 
 def _add_produced(

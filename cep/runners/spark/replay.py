@@ -31,11 +31,10 @@ from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
 from cep.lists.store import ListStore
-from cep.rulebook.deploy import Deployment
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.duplicates import without_repeats
+from cep.runners.duplicates import first_ones
 from cep.runners.event_time import TimesRead
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.runners.letters import first_seen
@@ -72,14 +71,14 @@ class Tasks:
 
 
 def read_and_replay(
-    deployment: Deployment, path: Path, tasks: Tasks, groups_count: int, console: Console, ending: Ending | None = None
+    job: Job, rulebook: Rulebook, path: Path, tasks: Tasks, console: Console, ending: Ending | None = None
 ) -> Replayed:
     """Start Spark, match the events at `path`, and show how far it is on `console`. With an `ending` the keyed state is
     put there, by the tasks that have it, and no window closes that is open then.
 
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
-    job = job_until(Job(deployment.schema, deployment.key_domains, groups_count), ending)
+    job = job_until(job, ending)
     kind_of(path)
     with console.status("starting Spark"):
         spark = create_session("cep replay", tasks.cores)
@@ -87,7 +86,7 @@ def read_and_replay(
         events, values_column = read_events(spark, path)
 
         def work() -> Replayed:
-            return replay(job, deployment.rulebook, events, values_column, tasks.count or tasks.cores, ending)
+            return replay(job, rulebook, events, values_column, tasks.count or tasks.cores, ending)
 
         return with_progress(spark, "matching", work, console)
     finally:
@@ -206,7 +205,7 @@ def _matcher(
         watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
         if job.dedup_ms > 0:
             for (number, _), held in shares.items():
-                held[:], repeated = _first_ones(held, job.dedup_ms)
+                held[:], repeated = first_ones(held, job.dedup_ms)
                 output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema)[level]
@@ -227,11 +226,6 @@ def _matcher(
         yield as_batch(rows)
 
     return match
-
-
-def _first_ones(held: list[EventBatch], window_ms: int) -> tuple[list[EventBatch], EventBatch]:
-    first, repeated = without_repeats(concat_batches(held), window_ms)
-    return [first], repeated
 
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
