@@ -11,12 +11,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from cep.testing.conformance.compare import Verdict
 from cep.testing.conformance.judge import difference_lines, event_line, headline
@@ -27,6 +29,7 @@ from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
+_NO_LIMIT = 1_000_000  # more than a scenario can need
 # What the library answers when a scenario is too much for it; there is nothing to compare with.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
 
@@ -84,6 +87,18 @@ def lines_of(found: Finding) -> list[str]:
     return [*lines, f"    events: {event_line(outcome.scenario)}", *("    " + d for d in difference_lines(outcome))]
 
 
+@contextmanager
+def without_limits() -> Iterator[None]:
+    """Rules that are compiled here keep all runs and matches, as the library and the oracle do: what is compared is the
+    meaning, and fifteen events have more than ten thousand combinations."""
+    limits = ("RUNS_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX")
+    with ExitStack() as patched:
+        for name in limits:
+            patched.enter_context(patch(f"cep.nfa.rule_tables.{name}", _NO_LIMIT))
+        yield
+
+
+@without_limits()
 def examined(drafted: list[Json]) -> tuple[Tally, list[Finding]]:
     """Ask, compare; then prove what a skip strategy has made of a difference."""
     asked = [one for one in drafted if not would_hang(one["pattern"])]
