@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -29,6 +30,16 @@ MANY = (
 )
 
 
+def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], random: Random) -> None:
+    """The engine's values are those of the definition, however finely the events are cut."""
+    program = program_over(*written)
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    found = engine_values(program, split(batch_of(program.schema, events), random, 40), wanted)
+    expected = oracle_values(events, wanted)
+    assert {event: found[event] for event in expected} == expected
+
+
 def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
     """Two keys with many shops, some of which come again."""
     found: dict[str, list[Event]] = {"x": [], "y": []}
@@ -52,14 +63,7 @@ def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypa
         monkeypatch.setattr("cep.engine.history_classes._ODD", np.uint64(odd))
     monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", random.choice((0, 2, 5)))
     monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
-    program = program_over(*MANY)
-    assert program.histories is not None
-    wanted = [column.expr for column in program.histories.histories]
-    events = payments(random)
-    batch = batch_of(program.schema, events)
-    found = engine_values(program, split(batch, random, 40), wanted)
-    expected = oracle_values(events, wanted)
-    assert {event: found[event] for event in expected} == expected
+    check_in_pieces(MANY, payments(random), random)
 
 
 def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,7 @@ import pytest
 from cep.engine import ranks
 from cep.engine.ranks import Bands, after, bands_of, ranked, sure
 from cep.engine.tallies import Moves
-from tests.engine.bridge import batch_of, split
-from tests.engine.test_histories import engine_values, oracle_values
-from tests.engine.test_history_classes import payments
+from tests.engine.test_history_classes import check_in_pieces, payments
 from tests.engine.test_history_reach import payment, program_over, rows_looked_at
 
 KEYS = 3
@@ -102,14 +100,7 @@ def test_values_are_those_of_the_definition(seed: int, monkeypatch: pytest.Monke
     random = Random(f"ranks of histories {seed}")
     monkeypatch.setattr(ranks, "_REACH", random.choice((0, 1, 4)))
     monkeypatch.setattr(ranks, "_CHANGES_MAX", random.choice((1, 8, 1024)))
-    program = program_over(*WRITTEN)
-    assert program.histories is not None
-    wanted = [column.expr for column in program.histories.histories]
-    events = payments(random)
-    batch = batch_of(program.schema, events)
-    found = engine_values(program, split(batch, random, 40), wanted)
-    expected = oracle_values(events, wanted)
-    assert {event: found[event] for event in expected} == expected
+    check_in_pieces(WRITTEN, payments(random), random)
 
 
 def test_few_events_of_a_long_window_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
