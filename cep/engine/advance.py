@@ -111,7 +111,6 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         find_starts(shared, prepared, fitted, slice(int(bounds[shared.slot]), int(bounds[shared.slot + 1])))
         for shared in program.shared
     ]
-    starts_of = {number: found for shared, found in zip(program.shared, starts, strict=True) for number in shared.rules}
     for number in np.flatnonzero(concerned | has_runs).tolist():
         rule = program.rules[number]
         if rule.stream not in (-1, numbered):
@@ -120,7 +119,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         before = int(outputs.cursor[y.CURSOR_OUT])
         steps_before = int(outputs.counters[y.COUNT_STEPS])
         own = slice(int(bounds[number]), int(bounds[number + 1]))
-        shared = starts_of.get(number, NO_STARTS)
+        shared = starts[rule.row[y.R_SHARES] - 1] if rule.row[y.R_SHARES] else NO_STARTS
         _advance_rule(program, rule, prepared, stream_counts, fitted, own, shared, watermark_ms, outputs, machine)
         rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
         if number in program.compared:

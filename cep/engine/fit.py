@@ -52,10 +52,11 @@ def _moves(before: Layout, after: Layout) -> _Moves:
     parted: list[tuple[int, int]] = []
     shared: set[tuple[int, int]] = set()
     for slot, (identity, _, _) in enumerate(before.rules):
-        staying = [found[rule][0] for rule in shares(identity) if found[rule][0] >= 0]
-        if not staying:
-            found.append(places.get(identity, (-1, 0)) if not shares(identity) else (-1, 0))
+        sharing = shares(identity)
+        if not sharing:
+            found.append(places.get(identity, (-1, 0)))
             continue
+        staying = [found[rule][0] for rule in sharing if found[rule][0] >= 0]
         goes_on = next((start_of[rule] for rule in staying if rule in start_of), -1)
         found.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
         parted += [(slot, rule) for rule in staying if start_of.get(rule) != goes_on]
@@ -139,7 +140,7 @@ def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int6
     mine = mine[np.argsort(keyed_state.run_key[mine], kind="stable")]
     columns, nulls = _retained_columns(keyed_state, program)
     bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
-    own_bits = bitmaps[_first_predicate(program, own.first_state)]
+    own_bits = bitmaps[program.image[program.first_wait(rule) + y.W_PREDICATE]]
     np.bitwise_or.at(own_bits, put_off >> 6, np.uint64(1) << (put_off & 63).astype(np.uint64))
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(put_off))
     held, machine = np.zeros(y.COUNTERS, np.int64), np.zeros(2 * program.machine_size, np.int64)
@@ -173,12 +174,6 @@ def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64,
         if column.retained and not column.type.is_text:
             columns[number], nulls[number] = slots(events.columns[column.name])
     return columns, nulls
-
-
-def _first_predicate(program: Program, first_state: int) -> int:
-    """That of the one wait of a start state."""
-    start = int(program.image[y.HEADER_STATES]) + first_state * y.STATE_WIDTH
-    return int(program.image[program.image[start + y.S_WAITS] + y.W_PREDICATE])
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:

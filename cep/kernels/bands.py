@@ -17,21 +17,9 @@ from typing import Any
 import numpy as np
 
 from cep.kernels.jit import bare, kernel
+from cep.kernels.search import first_at
 
 _COUNT, _BELOW, _SIZE = range(3)
-
-
-@bare
-def _place(work: Any, size: Any, value: Any) -> Any:
-    """Where the first of work[:size] stands that is not less."""
-    low, high = 0, size
-    while low < high:
-        middle = (low + high) // 2
-        if work[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 @bare
@@ -42,7 +30,7 @@ def _enter(work: Any, now: Any, value: Any) -> Any:
     if size == 0 and below + above > 0:
         return False
     now[_COUNT] += 1
-    at = _place(work, size, value)
+    at = first_at(work, 0, size, value)
     if at == 0 and below > 0 and value < work[0]:
         now[_BELOW] += 1
     elif at < size or above == 0:
@@ -60,7 +48,7 @@ def _leave(work: Any, now: Any, value: Any) -> Any:
     if size == 0:
         return False
     now[_COUNT] -= 1
-    at = _place(work, size, value)
+    at = first_at(work, 0, size, value)
     if at < size and work[at] == value:
         for i in range(at, size - 1):
             work[i] = work[i + 1]

@@ -96,7 +96,7 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 # R_CONTROL has a bit for each register that a condition may look at; R_MERGES allows runs to share a row; R_PLAIN
 # says that plain.py will do, R_ALIKE that all runs that have taken something wait for the same condition, R_REPEATS
 # that two runs may have bound the same events to the same variables, R_SHARES that other rules start on the same events
-# and the starts are kept for all of them.
+# and the starts are kept for all of them: one more than the number of the shared start, or 0.
 RULE_WIDTH = 25
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 

@@ -18,6 +18,7 @@ from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.matches import choose, emit
 from cep.kernels.runs import accepts, act, bit, next_key, suits
+from cep.kernels.search import first_at
 
 _FOREVER = np.int64(y.FOREVER)
 _ONE = np.int64(1)
@@ -42,14 +43,28 @@ def _open_waits(image: Any, nfa_state: Any, work: Any, i: Any) -> None:
 
 
 @bare
-def _evict(work: Any, head: Any, runs: Any, time: Any, limit: Any, counters: Any) -> Any:
-    """Close what is over, then the oldest runs beyond the limit; returns how many rows from head on are dead."""
-    alive = 0
+def _dead(work: Any, head: Any, runs: Any) -> Any:
+    """How many of the rows have no waits."""
+    count = 0
+    for i in range(head, runs):
+        count += work[i, y.RUN_WAITS] == 0
+    return count
+
+
+@bare
+def _forget(work: Any, head: Any, runs: Any, time: Any, counters: Any) -> Any:
+    """Close what is over at `time`; returns how many of the rows from head on are dead."""
     for i in range(head, runs):
         if work[i, y.RUN_WAITS] != 0 and work[i, y.RUN_EXPIRY] <= time:
             work[i, y.RUN_WAITS] = 0
             counters[y.COUNT_EXPIRED] += 1
-        alive += work[i, y.RUN_WAITS] != 0
+    return _dead(work, head, runs)
+
+
+@bare
+def _evict(work: Any, head: Any, runs: Any, time: Any, limit: Any, counters: Any) -> Any:
+    """Close what is over, then the oldest runs beyond the limit; returns how many rows from head on are dead."""
+    alive = runs - head - _forget(work, head, runs, time, counters)
     i = head
     while alive > limit:
         if work[i, y.RUN_WAITS] != 0:
@@ -71,15 +86,6 @@ def _together(work: Any, head: Any, runs: Any) -> Any:
                     work[kept, c] = work[i, c]
             kept += 1
     return kept
-
-
-@bare
-def _dead(work: Any, head: Any, runs: Any) -> Any:
-    """How many of the rows have no waits."""
-    count = 0
-    for i in range(head, runs):
-        count += work[i, y.RUN_WAITS] == 0
-    return count
 
 
 @bare
@@ -308,18 +314,6 @@ def _on_event(
 
 
 @inlined
-def _first_at(sorted_: Any, lo: Any, hi: Any, value: Any) -> Any:
-    """The first place in [lo, hi) with the value or more; hi if there is none."""
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if sorted_[middle] < value:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
-
-
-@inlined
 def _put_off(rule: Any, start_keys: Any, start_rows: Any, key: Any, work: Any, runs: Any) -> Any:
     """Which of the shared starts are the key's, and which of them the rule has not made up for.
 
@@ -328,23 +322,13 @@ def _put_off(rule: Any, start_keys: Any, start_rows: Any, key: Any, work: Any, r
     first = late = end = np.int64(0)
     head = np.int64(1)
     if rule[y.R_SHARES] != 0:
-        first = _first_at(start_keys, np.int64(0), np.int64(start_keys.shape[0]), key)
-        end = _first_at(start_keys, first, np.int64(start_keys.shape[0]), key + 1)
+        first = first_at(start_keys, np.int64(0), np.int64(start_keys.shape[0]), key)
+        end = first_at(start_keys, first, np.int64(start_keys.shape[0]), key + 1)
         late = first
         if runs > 1 and work[1, y.RUN_STATE] == rule[y.R_START_STATE]:
-            late = _first_at(start_rows, late, end, work[1, y.RUN_START_ROW] + 1)
+            late = first_at(start_rows, late, end, work[1, y.RUN_START_ROW] + 1)
             head = np.int64(2)
     return first, late, end, head
-
-
-@bare
-def _forget(work: Any, head: Any, runs: Any, time: Any, counters: Any) -> Any:
-    """Close what is over at `time`; returns how many of the rows from head on are dead."""
-    for i in range(head, runs):
-        if work[i, y.RUN_WAITS] != 0 and work[i, y.RUN_EXPIRY] <= time:
-            work[i, y.RUN_WAITS] = 0
-            counters[y.COUNT_EXPIRED] += 1
-    return _dead(work, head, runs)
 
 
 @bare
@@ -419,7 +403,7 @@ def advance_plain(
             if late == due and late < end_start and start_rows[late] < row and time < rule[y.R_UNTIL_MS]:
                 # The event may move what was put off; of that, what is over by now or beyond the limit is not made up.
                 dead = _forget(work, head, runs, time, counters)
-                due, due_ms = _first_at(start_rows, late, end_start, row), time
+                due, due_ms = first_at(start_rows, late, end_start, row), time
                 if due - late > rule[y.R_RUNS_MAX]:
                     counters[y.COUNT_EVICTED] += due - late - rule[y.R_RUNS_MAX]
                     late = due - rule[y.R_RUNS_MAX]

@@ -147,8 +147,8 @@ def _shared(
     start = start.copy()
     start[[number for _, *both in handovers for number in both]] = -1
     shared = shared_starts(start, rows, place.predicate, states_count)
-    for found in shared:
-        rows[found.rules, y.R_SHARES] = 1
+    for number, found in enumerate(shared):
+        rows[found.rules, y.R_SHARES] = number + 1
     return shared
 
 

@@ -142,5 +142,10 @@ class Program:
         """The number of a column, -1 if the program does not have it."""
         return next((n for n, c in enumerate(self.columns) if c.name == name), -1)
 
+    def first_wait(self, rule: int) -> int:
+        """Where the image has the wait of a rule's start state, of which there is one (shared.py)."""
+        start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
+        return int(self.image[start + y.S_WAITS])
+
     def derived_first(self) -> int:
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

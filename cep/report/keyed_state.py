@@ -134,8 +134,9 @@ def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
     """A start that rules share, in the words of those rules."""
-    rules = [program.rules[number] for number in program.shared[keyed_state.run_rule[run] - len(program.rules)].rules]
-    entered = [_first_step(program, rule) for rule in rules]
+    shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]
+    rules = [program.rules[number] for number in shared.rules]
+    entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]
     row = int(keyed_state.runs[run, y.RUN_START_ROW])
     events = keyed_state.events
     event_type = program.schema.event_types[int(events.event_type[row])].name
@@ -144,12 +145,6 @@ def _start_facts(
     waits = [name for rule, at in zip(rules, entered, strict=True) for name in _waits(program, rule, at, -1)]
     told = f"{rules[0].deployed.rule_id} and {len(rules) - 1} more"
     return RunFacts(told, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
-
-
-def _first_step(program: Program, rule: RuleProgram) -> int:
-    """The NFA state of a run that has taken its first event, of a rule that has one way to begin."""
-    start = int(program.image[y.HEADER_STATES]) + rule.first_state * y.STATE_WIDTH
-    return int(program.image[program.image[start + y.S_WAITS] + y.W_TARGET])
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
