@@ -34,22 +34,31 @@ class _NoChoiceError(Exception):
 @dataclass(frozen=True)
 class Cut:
     """The answer to a beginning: `matches` that are certain by then, those that are `pending` until a window closes,
-    and all time-outs up to the end of the stream, each as often as it is reported."""
+    and all time-outs up to the end of the stream, each as often as it is reported. Of the pending ones some are
+    `untimed`: the step time of the last stage does not hold for them; behind a greedy loop that its stop event has
+    ended the library has lost it."""
 
     matches: frozenset[Bindings]
     pending: frozenset[Bindings]
+    untimed: frozenset[Bindings]
     timeouts: Counter[Ended]
 
     @staticmethod
-    def of(expected: Json) -> Cut:
-        """From an answer of the library's."""
-        found = [bindings_of(match) for match in expected["matches"]]
-        certain = frozenset(m for m, at in zip(found, expected["match_ts"], strict=True) if at != END_MS)
+    def of(answered: Json) -> Cut:
+        """From an answer of the library's; its watermark, if there is one, is when all step times are over."""
+        expected, stepped_ms = (
+            answered["expected"],
+            min((ms for _, ms in answered.get("watermarks", ())), default=END_MS),
+        )
+        found = list(zip(map(bindings_of, expected["matches"]), expected["match_ts"], strict=True))
+        certain = frozenset(match for match, at in found if at < stepped_ms)
+        timed = frozenset(match for match, at in found if at < END_MS)
         timeouts = Counter((bindings_of(one["m"]), int(one["ts"])) for one in expected["timeouts"])
-        return Cut(certain, frozenset(found) - certain, timeouts)
+        every = frozenset(match for match, _ in found)
+        return Cut(certain, every - certain, every - timed if stepped_ms < END_MS else frozenset(), timeouts)
 
 
-NOTHING = Cut(frozenset(), frozenset(), Counter())
+NOTHING = Cut(frozenset(), frozenset(), frozenset(), Counter())
 
 
 @dataclass(frozen=True)
@@ -132,11 +141,12 @@ class KeyStream:
         """The time that the library gives for a run that is over by now."""
         return run[1] if run[1] <= now_ms else self.end_ms(run)
 
-    def certain_ms(self, match: Bindings) -> int:
+    def certain_ms(self, match: Bindings, cut: Cut) -> int:
         """When a match that waits for a window to close is certain."""
         latest_ms = max(self.events[self.place[i]].time_ms for _, ids in match for i in ids)
         ends = [self._first_ms(match) + self.windows.whole_ms] * bool(self.windows.whole_ms)
-        return min([*ends, *[latest_ms + self.windows.last_step_ms] * bool(self.windows.last_step_ms)], default=END_MS)
+        ends += [latest_ms + self.windows.last_step_ms] * (self.windows.last_step_ms > 0 and match not in cut.untimed)
+        return min(ends, default=END_MS + 1)
 
     def _first_ms(self, run: Bindings) -> int:
         return self.events[first_of(run, self.place)].time_ms
@@ -197,7 +207,9 @@ class Strategy:
     def _looks(self, seen: _Seen, moment: Moment) -> list[int]:
         if not self.by_time:
             return [moment.now_ms]
-        ends = {self.stream.end_ms(run) for run in seen.alive} | {self.stream.certain_ms(m) for m in seen.cut.pending}
+        ends = {self.stream.end_ms(run) for run in seen.alive} | {
+            self.stream.certain_ms(m, seen.cut) for m in seen.cut.pending
+        }
         return sorted(end for end in ends if end <= moment.now_ms)
 
     def _looked(self, way: Way, seen: _Seen, moment: Moment) -> Way:
@@ -226,7 +238,7 @@ class Strategy:
         """The pending matches that a look makes certain; before an event the library has shown which."""
         if moment.event is not None and not self.by_time:
             return cut.pending & self.stream.cuts[moment.event].matches
-        return frozenset(m for m in cut.pending if self.stream.certain_ms(m) <= moment.now_ms)
+        return frozenset(m for m in cut.pending if self.stream.certain_ms(m, cut) <= moment.now_ms)
 
     def _passed(self, way: Way, seen: _Seen, new: frozenset[Bindings], ended: frozenset[Ended]) -> Way:
         """The way on when matches have come and runs have ended."""

@@ -48,9 +48,12 @@ def beginnings(given: Json) -> list[Json]:
 
 
 def _question(given: Json, events: Sequence[ScenarioEvent]) -> Json:
-    wanted = {event.id for event in events}
+    wanted, step_ms = {event.id for event in events}, Windows.of(given).last_step_ms
+    # A look when every step to an absence is over, and no window of the whole that has been added for the question.
+    looks = step_ms > 0 and str(given["pattern"][-1].get("link")).startswith("not")
     return {
         **_windowed(given),
+        **({"watermarks": [[len(events), events[-1].time_ms + step_ms]]} if looks else {}),
         "name": f"{given['name']}, {events[0].key}, from {events[0].id} to {events[-1].id}",
         "skip": {"type": SKIP_NONE},
         "events": [event for event in given["events"] if event["id"] in wanted],
@@ -110,7 +113,7 @@ def _without_errors(
 
 
 def _stream(given: Json, events: Sequence[ScenarioEvent], answers: Sequence[Json]) -> KeyStream:
-    return KeyStream(events, [Cut.of(one["expected"]) for one in answers], Windows.of(given))
+    return KeyStream(events, [Cut.of(one) for one in answers], Windows.of(given))
 
 
 def chunks(answers: Sequence[Json], sizes: Sequence[int]) -> Iterator[Sequence[Json]]:

@@ -164,6 +164,17 @@ def test_a_difference_explains_only_what_fits_its_shape() -> None:
     assert known_differences(given, short) == ()
 
 
+def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
+    """17: behind what was bound first; for one that is remembered, behind what has ended the wait."""
+    group = {"link": "followedBy", "group": [stage("d")], "optional": True}
+    given = scenario([stage("a"), stage("b", "notFollowedBy"), group, stage("c", "followedBy")], "b@1 a@2 b@3 d@4 c@5")
+    whole, without = (("a", (1,)), ("c", (4,)), ("d", (3,))), (("a", (1,)), ("c", (4,)))
+    assert known_differences(given, Disagreement(missing=frozenset({whole, without}))) == (17,)
+    assert known_differences(given, Disagreement(extra=frozenset({whole}))) == ()
+    before = scenario(list(given.stages), "b@1 a@2 d@4 c@5")
+    assert known_differences(before, Disagreement(missing=frozenset({(("a", (1,)), ("c", (3,)))}))) == ()
+
+
 def test_a_tie_may_be_resolved_either_way_but_not_otherwise() -> None:
     stages = [stage("a", times=[1, None], inner="combinations"), stage("b", "followedBy")]
     rival, wrong = [{"a": [0, 2], "b": [3]}], [{"a": [1, 2], "b": [3]}]

@@ -24,11 +24,13 @@ from cep.testing.conformance.stages import (
     ends_on_absence,
     flatten,
     greed_is_lost,
+    groups_behind_absence,
     groups_in,
     is_bounded_greedy,
     is_loop,
     loop_before_absence,
     may_be_empty,
+    may_be_left_out,
     may_fit,
     stop_behind_round,
 )
@@ -55,7 +57,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A scenario with what the shapes ask of it."""
+    """A scenario with what the shapes ask of it: of its events, by id, the `place` is that by time, then arrival."""
 
     scenario: Scenario
     stages: tuple[Stage, ...]
@@ -63,6 +65,7 @@ class _Seen:
     time_ms: dict[int, int]
     last_ms: dict[str, int]
     key: dict[int, str]
+    place: dict[int, int]
 
     @staticmethod
     def of(scenario: Scenario) -> _Seen:
@@ -77,6 +80,7 @@ class _Seen:
             {event.id: event.time_ms for event in events},
             last_ms,
             {event.id: event.key for event in events},
+            {event.id: place for place, event in enumerate(sorted(events, key=lambda event: event.time_ms))},
         )
 
     def first_ms(self, bindings: Bindings) -> int:
@@ -85,6 +89,12 @@ class _Seen:
     def end_ms(self, bindings: Bindings) -> int:
         """The time of the last event of the match's key."""
         return self.last_ms[self.key[bindings[0][1][0]]]
+
+    def may_come_after(self, bindings: Bindings, absence: Stage) -> bool:
+        """Whether an event of the match's key that may be the forbidden one comes after the first that is bound."""
+        first, key = min(self.place[i] for _, ids in bindings for i in ids), self.key[bindings[0][1][0]]
+        later = (i for i, at in self.place.items() if at > first and self.key[i] == key)
+        return any(may_fit(absence.given.get("where", True), self.values[i]) for i in later)
 
 
 def known_differences(scenario: Scenario, found: Disagreement) -> tuple[int, ...]:
@@ -290,15 +300,31 @@ def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
 
 def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
     """17: with the library, once a run has skipped an event, a loop that has an end forgets the absence behind it and
-    remembers the one before it, and so does the wait for a group that may begin with nothing or be left out; a group
-    or a loop of every combination does either."""
-    stages = seen.scenario.stages
-    forgets, remembers = loop_before_absence(stages, of_any=False), absence_before_loop(stages)
-    if loop_before_absence(stages, of_any=True) or ((forgets or remembers) and seen.scenario.skips):
+    remembers the one before it; the wait for a group that may begin with nothing or be left out forgets it too, and
+    what comes behind one that may be left out remembers it; a group or a loop of every combination does either. A
+    forbidden event must be there: after what is bound first, or, to be remembered, after what has ended the wait."""
+    stages, either = seen.scenario.stages, loop_before_absence(seen.scenario.stages, of_any=True)
+    groups = list(groups_behind_absence(stages))
+    forgets = either or bool(groups) or loop_before_absence(stages, of_any=False)
+    remembers = either or any(map(may_be_left_out, groups)) or absence_before_loop(stages)
+    if (forgets or remembers) and seen.scenario.skips:
         return Disagreement()
-    if forgets:
-        found = replace(found, missing=frozenset(), missing_timeouts=frozenset())
-    return replace(found, extra=frozenset(), extra_timeouts=frozenset()) if remembers else found
+    absences = [s for s in seen.stages if s.negated]
+
+    def forgotten(bindings: Bindings) -> bool:
+        return forgets and any(seen.may_come_after(bindings, a) for a in absences)
+
+    def remembered(bindings: Bindings) -> bool:
+        behind = [(a, tuple(part for part in bindings if either or a.before(part[0]))) for a in absences]
+        return remembers and any(seen.may_come_after(parts, a) for a, parts in behind if parts)
+
+    return Disagreement(
+        _keep(found.missing, forgotten),
+        _keep(found.extra, remembered),
+        _keep_timed(found.missing_timeouts, forgotten),
+        _keep_timed(found.extra_timeouts, remembered),
+        found.times,
+    )
 
 
 def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:

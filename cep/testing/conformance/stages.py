@@ -101,7 +101,7 @@ def is_bounded_greedy(stage: Json) -> bool:
 
 def may_be_empty(stage: Json) -> bool:
     """Whether it can match no event."""
-    if stage.get("optional") or stage.get("times", (1, 1))[0] == 0:
+    if may_be_left_out(stage):
         return True
     return "group" in stage and all(is_negated(s) or may_be_empty(s) for s in stage["group"])
 
@@ -158,12 +158,8 @@ def absences_in_a_row(stages: Sequence[Json]) -> bool:
 
 
 def loop_before_absence(stages: Sequence[Json], *, of_any: bool) -> bool:
-    """Whether an absence follows a loop that has an end, or stands before a group that may begin with nothing or be
-    left out; with `of_any` whether it follows a group or a loop of every combination."""
+    """Whether an absence follows a loop that has an end; with `of_any` a group or a loop of every combination."""
     for before, behind in pairwise(stages):
-        opens_empty = "group" in behind and (may_be_empty(behind) or may_be_empty(behind["group"][0]))
-        if not of_any and is_negated(before) and opens_empty:
-            return True
         is_any = "group" in before or before.get("inner") == "combinations"
         if is_negated(behind) and (is_any if of_any else is_loop(before) and before["times"][1] is not None):
             return True
@@ -174,6 +170,22 @@ def absence_before_loop(stages: Sequence[Json]) -> bool:
     """Whether a loop that has an end follows an absence."""
     found = (is_negated(a) and is_loop(b) and b["times"][1] is not None for a, b in pairwise(stages))
     return any(found) or any("group" in stage and absence_before_loop(stage["group"]) for stage in stages)
+
+
+def groups_behind_absence(stages: Sequence[Json]) -> Iterator[Json]:
+    """The groups that may begin with nothing or be left out, and that may come next behind an absence."""
+    waits = False
+    for stage in stages:
+        if "group" in stage:
+            if waits and (may_be_empty(stage) or may_be_empty(stage["group"][0])):
+                yield stage
+            yield from groups_behind_absence(stage["group"])
+        waits = is_negated(stage) or (waits and may_be_empty(stage))
+
+
+def may_be_left_out(stage: Json) -> bool:
+    """Whether its own quantifier allows for none of it."""
+    return bool(stage.get("optional")) or stage.get("times", (1, 1))[0] == 0
 
 
 def directly_after_round(stages: Sequence[Json], *, behind_round: bool = False) -> bool:
