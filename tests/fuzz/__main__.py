@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from tests.fuzz.campaign import ROUND, Tally, append, build, examined, lines_of, read_log, run
-from tests.fuzz.peer import draft, is_there
+from tests.fuzz.campaign import KINDS, ROUND, Tally, append, build, drafted, examined, lines_of, read_log, run
+from tests.fuzz.peer import is_there
 
 
 def main() -> int:
@@ -21,6 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scenarios", type=int, default=ROUND, help=f"how many; {ROUND} of them have one seed")
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--kind", choices=KINDS, default=KINDS[0], help="which scenarios of a seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes, each with a Java machine")
     parser.add_argument("--log", type=Path, help="a line a round; rounds that it has are not run again")
     parser.add_argument("--only", metavar="SEED/NUMBER", help="show what becomes of one scenario")
@@ -29,20 +30,21 @@ def main() -> int:
         print("the peer is not there: set FLINK_VENV to an environment with apache-flink-libraries", file=sys.stderr)
         return 2
     if options.only:
-        return _show(*map(int, options.only.split("/")))
-    return _campaign(options.scenarios, options.seed, options.jobs, options.log)
+        seed, number = map(int, options.only.split("/"))
+        return _show("small" if options.kind == "small" else "random", seed, number)
+    return _campaign(options.kind, options.scenarios, options.seed, options.jobs, options.log)
 
 
-def _show(seed: int, number: int) -> int:
-    _, found = examined(draft(seed, number + 1)[number:])
+def _show(kind: str, seed: int, number: int) -> int:
+    _, found = examined(drafted(kind, seed, number + 1)[number:])
     for one in found:
         print("\n".join(lines_of(one)))
     return int(any(one.is_open for one in found))
 
 
-def _campaign(scenarios: int, seed: int, jobs: int, log: Path | None) -> int:
-    known_build, known = read_log(log) if log is not None else ("", {})
-    if known_build and known_build != build():
+def _campaign(kind: str, scenarios: int, seed: int, jobs: int, log: Path | None) -> int:
+    own, (known_build, known) = build(kind), read_log(log) if log is not None else ("", {})
+    if known_build and known_build != own:
         print(f"{log} is of another build: begin another log, one campaign is of one build", file=sys.stderr)
         return 2
     totals, begun, at_first = Tally(), time.monotonic(), 0
@@ -53,19 +55,19 @@ def _campaign(scenarios: int, seed: int, jobs: int, log: Path | None) -> int:
     def done(seed: int, tally: Tally) -> None:
         totals.add(tally)
         if log is not None:
-            append(log, seed, tally)
+            append(log, own, seed, tally)
         print("".join(f"{text}\n" for text in tally.open), end="")
         each = (totals.drafted - at_first) / (time.monotonic() - begun)
         print(f"seed {seed}: {totals.compared} compared, {len(totals.open)} open, {each:.0f} scenarios/s", flush=True)
 
     wanted = [(seed + at // ROUND, min(ROUND, scenarios - at)) for at in range(0, scenarios, ROUND)]
-    run([one for one in wanted if one[0] not in known], jobs, done)
-    _print_totals(totals)
+    run(kind, [one for one in wanted if one[0] not in known], jobs, done)
+    _print_totals(own, totals)
     return 1 if totals.open else 0
 
 
-def _print_totals(totals: Tally) -> None:
-    print(f"\nbuild {build()}: {totals.drafted} scenarios, {totals.compared} compared", end="")
+def _print_totals(own: str, totals: Tally) -> None:
+    print(f"\nbuild {own}: {totals.drafted} scenarios, {totals.compared} compared", end="")
     print(f", {totals.unasked} not asked (the library would hang), {totals.unanswered} not answered", end="")
     print(f", {totals.proven} proven behind a skip, {totals.ties} of them ties, {len(totals.open)} open")
     for verdict, count in totals.verdicts.most_common():

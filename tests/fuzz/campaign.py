@@ -23,12 +23,14 @@ from unittest.mock import patch
 from cep.testing.conformance.compare import Verdict
 from cep.testing.conformance.judge import difference_lines, event_line, headline
 from tests.fuzz.examine import Finding, examine
-from tests.fuzz.features import features
+from tests.fuzz.features import features, richest
 from tests.fuzz.peer import PEER, answered, draft, would_hang
+from tests.fuzz.small import small
 from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
+KINDS = ("random", "richest", "small")
 _NO_LIMIT = 1_000_000  # more than a scenario can need
 # What the library answers when a scenario is too much for it; there is nothing to compare with.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
@@ -99,10 +101,10 @@ def without_limits() -> Iterator[None]:
 
 
 @without_limits()
-def examined(drafted: list[Json]) -> tuple[Tally, list[Finding]]:
+def examined(scenarios: list[Json]) -> tuple[Tally, list[Finding]]:
     """Ask, compare; then prove what a skip strategy has made of a difference."""
-    asked = [one for one in drafted if not would_hang(one["pattern"])]
-    tally = Tally(drafted=len(drafted), unasked=len(drafted) - len(asked))
+    asked = [one for one in scenarios if not would_hang(one["pattern"])]
+    tally = Tally(drafted=len(scenarios), unasked=len(scenarios) - len(asked))
     found: list[Finding] = []
     doubtful: list[tuple[Finding, Json]] = []
     for given in answered(asked):
@@ -134,15 +136,23 @@ def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
     return answers
 
 
-def one_round(seed: int, count: int) -> Tally:
-    """The scenarios 0 … count - 1 of a seed."""
-    return examined(draft(seed, count))[0]
+def drafted(kind: str, seed: int, count: int) -> list[Json]:
+    """Scenarios of a seed: `random`, the first ones of the peer's generator; `richest`, of eight times as many those
+    that are richest in features; `small`, short patterns in which much comes together."""
+    if kind == "small":
+        return small(seed, count)
+    return draft(seed, count) if kind == "random" else richest(draft(seed, 8 * count), count)
 
 
-def run(seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally], None]) -> None:
+def one_round(kind: str, seed: int, count: int) -> Tally:
+    """So many scenarios of a seed."""
+    return examined(drafted(kind, seed, count))[0]
+
+
+def run(kind: str, seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally], None]) -> None:
     """Every round, a pair of seed and count, in `jobs` processes; `done` is called as each ends."""
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(one_round, seed, count): seed for seed, count in seeds}
+        waiting = {pool.submit(one_round, kind, seed, count): seed for seed, count in seeds}
         for future in as_completed(waiting):
             done(waiting[future], future.result())
 
@@ -150,9 +160,10 @@ def run(seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[int, Tally]
 # --------------------------------------------------------------------------------------------------------- the log
 
 
-def build() -> str:
-    """A hash over everything that an answer depends on: the project, this package and the oracle, the peer."""
-    digest = hashlib.sha256()
+def build(kind: str) -> str:
+    """A hash over everything that an answer depends on: the project, this package and the oracle, the peer, and the
+    kind of scenarios."""
+    digest = hashlib.sha256(kind.encode())
     folders = [ROOT / "cep", ROOT / "tests" / "fuzz", ROOT / "tests" / "oracle", PEER]
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".java")):
         digest.update(str(path.relative_to(ROOT if path.is_relative_to(ROOT) else PEER)).encode())
@@ -175,10 +186,10 @@ def _tally(line: Json) -> Tally:
     return found
 
 
-def append(log: Path, seed: int, tally: Tally) -> None:
+def append(log: Path, of_build: str, seed: int, tally: Tally) -> None:
     """Add a round; the first one names the build."""
     with log.open("a") as file:
         if file.tell() == 0:
-            file.write(json.dumps({"build": build()}) + "\n")
+            file.write(json.dumps({"build": of_build}) + "\n")
         counts = {part.name: getattr(tally, part.name) for part in fields(Tally)}
         file.write(json.dumps({"seed": seed, **counts}) + "\n")

@@ -1,8 +1,10 @@
-"""A scenario → the names of the features that it uses, to see that a run has covered them."""
+"""A scenario → the names of the features that it uses, to see that a run has covered them, and to choose by them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from math import log
 from typing import Any
 
 Json = Any
@@ -25,6 +27,15 @@ def features(scenario: Json) -> set[str]:
     if "watermarks" in scenario:
         found.add("watermarks")
     return found
+
+
+def richest(drafted: Sequence[Json], count: int) -> list[Json]:
+    """The scenarios whose features come together most seldom, by how often each is there, in the order of the draft."""
+    found = [features(scenario) for scenario in drafted]
+    often = Counter(feature for one in found for feature in one)
+    weight = [-sum(log(often[feature] / len(drafted)) for feature in sorted(one)) for one in found]
+    chosen = sorted(range(len(drafted)), key=lambda at: -weight[at])[:count]
+    return [drafted[at] for at in sorted(chosen)]
 
 
 def _of_stage(stage: Json, depth: int) -> Iterator[str]:

@@ -1,0 +1,46 @@
+"""Random scenarios: the same for a seed, in words that the language has, and with what they are drawn for."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cep.testing.conformance.run import RefusedError, check_pattern
+from cep.testing.conformance.scenario import scenario_of
+from cep.testing.conformance.structure import pattern_text
+from tests.fuzz.features import features, richest
+from tests.fuzz.small import small
+
+COUNT = 300
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    assert small(7, COUNT)[:20] == small(7, 20)
+    assert small(7, 20) != small(8, 20)
+
+
+def test_small_scenarios_say_what_the_language_knows() -> None:
+    refused = 0
+    for given in small(3, COUNT):
+        written = pattern_text(scenario_of({**given, "expected": {"error": "unasked", "message": ""}}, given["name"]))
+        try:
+            check_pattern(written)
+        except RefusedError:
+            refused += 1
+    assert 0 < refused < COUNT / 4
+
+
+def test_small_scenarios_have_what_they_are_drawn_for() -> None:
+    often = Counter(feature for given in small(3, COUNT) for feature in features(given))
+    crowded = ("notNext", "notFollowedBy", "group", "optional", "until", "greedy", "skip-past_last", "skip-to_first")
+    assert all(often[feature] >= COUNT / 20 for feature in (*crowded, "within-first_last", "within-prev_curr")), often
+
+
+def test_the_richest_have_the_features_that_are_seldom() -> None:
+    given = small(5, COUNT)
+    often = Counter(feature for one in given for feature in features(one))
+    chosen = richest(given, COUNT // 10)
+    assert len(chosen) == COUNT // 10
+    assert chosen == [one for one in given if one in chosen]
+    seldom = [feature for feature, count in often.items() if count < COUNT / 5]
+    among = Counter(feature for one in chosen for feature in features(one))
+    assert sum(among[f] for f in seldom) / len(chosen) > 1.5 * sum(often[f] for f in seldom) / COUNT
