@@ -33,7 +33,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
 from cep.runners.job import Job
-from cep.runners.letters import dead_letter
+from cep.runners.letters import dead_letter, under_rules
 
 _KEPT = 64
 K = TypeVar("K")
@@ -167,29 +167,34 @@ def forgotten(rules: JobRules, before: KnownRulebook, watermark_ms: int) -> Know
 def apply_records(
     rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None
 ) -> tuple[list[bytes], Counter[str], int]:
-    """Returns: dead letters of the records that are refused, counters, the latest heartbeat."""
+    """Returns: dead letters of the records that are refused, counters, the latest heartbeat.
+
+    Such a letter says what the rules were when its record was judged, whatever records came with it.
+    """
     letters: list[bytes] = []
     counters: Counter[str] = Counter()
-    heartbeat_ms = TIME_MS_MIN
+    heartbeat_ms, in_force = TIME_MS_MIN, None
     for data in records:
         record, problems = parse_control(data)
         text = data.decode("utf-8", "backslashreplace")
-        if record is None:
-            counters["control_unreadable"] += 1
-            reason = "; ".join(str(problem) for problem in problems)
-            letters.append(dead_letter(Poison("control_unreadable", reason, text)))
-            continue
         if isinstance(record, HeartbeatRecord):
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
             continue
-        outcome = rulebook.apply(record, seen_ms)
-        counters[f"control_{outcome.kind}"] += 1
-        if outcome.late_ms:
+        if record is None:
+            counters["control_unreadable"] += 1
+            letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), text))
+        else:
+            outcome = rulebook.apply(record, seen_ms)
+            counters[f"control_{outcome.kind}"] += 1
             counters["rule_late_ms"] += outcome.late_ms
-        if outcome.kind == "refused":
-            letters.append(_refused(record, outcome, text))
-    return letters, counters, heartbeat_ms
+            if outcome.kind != "refused":
+                in_force = None  # the last word on something may be another one
+                continue
+            letter = _refused(record, outcome, text)
+        in_force = in_force or (rulebook.epoch, rulebook.content_hash)
+        letters += under_rules([letter], *in_force)
+    return letters, +counters, heartbeat_ms
 
 
 def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, text: str) -> bytes:
@@ -213,7 +218,8 @@ def beyond_levels(rulebook: Rulebook, levels_count: int) -> Iterator[bytes]:
                 f"version {rule.version} of `{rule.rule_id}` reads what other patterns produce, and the job has "
                 f"{levels_count} level(s); start it with this rule among the first ones, in a new checkpoint folder"
             )
-            yield dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
+            letter = dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
+            yield from under_rules([letter], rulebook.epoch, rulebook.content_hash)
 
 
 def _initial(rules: JobRules) -> KnownRulebook:

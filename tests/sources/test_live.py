@@ -74,6 +74,16 @@ def test_files_go_on_behind_a_position(kind: str, tmp_path: Path) -> None:
         first.close()
 
 
+def test_files_of_one_millisecond_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+    """As Spark has them, which knows no more of a file's time: control records come in the same order in both."""
+    for number, name in enumerate(("b", "a", "c")):
+        write(tmp_path, "jsonl", name, ROWS[100 * number : 100 * number + 100])
+        os.utime(tmp_path / f"{name}.jsonl", ns=(0, 10**18 + 400_000 * number + 600_000 * (number == 2)))
+    assert drain(FilesSource(tmp_path, follow=True)) == [
+        row["tx_id"] for row in [*ROWS[100:200], *ROWS[:100], *ROWS[200:300]]
+    ]
+
+
 def test_no_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is nothing at"):
         FilesSource(tmp_path / "gone", follow=True)

@@ -163,15 +163,14 @@ class Engine:
         job = self.job
         # What was matched before lies below or at this watermark: what comes now is late by it, and then moves it.
         before_ms = self.watermark_ms
-        letters, counters = self._change_rules(controls, before_ms)
+        refused, counters = self._change_rules(controls, before_ms)
         self.times = merged(self.times, times)
         self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, job.lateness_ms, job.idle_ms))
         self.since_ms = since_after(
             self.since_ms, min((span_ms(job, p)[0] for p in parts), default=TIME_MS_MAX), before_ms
         )
         at_once = job.lateness_ms == 0 and len(self.times) == 1
-        routed, taken_letters = self._take_in(parts, counters)
-        letters += taken_letters
+        routed, letters = self._take_in(parts, counters)
         tables: list[pa.Table] = []
         for level in range(job.levels_count):
             produced: list[Decoded] = []
@@ -201,7 +200,7 @@ class Engine:
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
-        return Stepped(alerts, tuple(letters), Counter({name: n for name, n in counters.items() if n}))
+        return Stepped(alerts, (*refused, *letters), Counter({name: n for name, n in counters.items() if n}))
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
         """The pages in which a key may have runs of patterns that read the source, and the programs in force.

@@ -128,14 +128,12 @@ class Runner:
     def start(self) -> None:
         """Go on from the last commit, and take up the control records that are there."""
         self._commits.resume(self._engine, self._sources, self._outlets)
-        control = self._sources.control
-        if control is not None:
-            while True:
-                chunks = control.poll(self._pace.records_max, _WAIT_S)
-                if chunks:
-                    self._step([], _controls(chunks), time.monotonic())
-                if control.ended or not any(control.behind().values()):
-                    break
+        while self._sources.control is not None:
+            controls = self._controls(_WAIT_S)
+            if controls:
+                self._step([], controls, time.monotonic())
+            if self._sources.control.ended or not any(self._sources.control.behind().values()):
+                break
 
     def cycle(self, wait_s: float) -> bool:
         """One micro-batch if there is anything to do, and what is due of commits; says whether there was."""
@@ -143,7 +141,7 @@ class Runner:
         while self._commits.undelivered_count > _HELD_MAX or self._commits.unsent_bytes > _UNSENT_BYTES_MAX:
             self._commits.finish(wait=True)
             self.commit(is_due=True)
-        controls = () if sources.control is None else _controls(sources.control.poll(pace.records_max, 0.0))
+        controls = self._controls(0.0)
         chunks = sources.events.poll(pace.records_max, 0.0 if controls else wait_s)
         began_s = time.monotonic()
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
@@ -186,6 +184,16 @@ class Runner:
         self._commits.settle(self._engine, self._sources, self._outlets)
         self._is_dirty = False
 
+    def _controls(self, wait_s: float) -> tuple[bytes, ...]:
+        """The control records that are there, about as many as a micro-batch may have; waits for the first one."""
+        control, found = self._sources.control, list[bytes]()
+        while control is not None and len(found) < self._pace.records_max:
+            chunks = control.poll(self._pace.records_max, 0.0 if found else wait_s)
+            if not chunks:
+                break
+            found += [value for chunk in chunks for value in chunk.records.to_pylist() if value]
+        return tuple(found)
+
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
         behind = self._sources.events.behind()
@@ -218,7 +226,3 @@ def shorten_pauses() -> None:
     """Set up this process for a job that is asked to answer in milliseconds; to be called once it has all its parts."""
     gc.freeze()  # what is here by now stays: a look for garbage need not go through all of it
     sys.setswitchinterval(_SWITCH_S)
-
-
-def _controls(chunks: list[Chunk]) -> tuple[bytes, ...]:
-    return tuple(value for chunk in chunks for value in chunk.records.to_pylist() if value)

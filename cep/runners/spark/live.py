@@ -246,14 +246,17 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
             .select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))
         )
     else:
-        files = spark.readStream.option("wholetext", True).option("pathGlobFilter", _JSON_FILES)
-        records = _unread(files.text(str(_existing(source.directory))), source).select(
+        files = spark.readStream.option("pathGlobFilter", _JSON_FILES)
+        # As an argument: without it the reader takes back an option of that name, and lines come in no order.
+        whole = files.text(str(_existing(source.directory)), wholetext=True)
+        records = _unread(whole, source).select(
             F.unix_micros("_metadata.file_modification_time").alias("order"),
             F.col("_metadata.file_name").alias("name"),
             F.col("value").cast("binary").alias("payload"),
         )
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
-    bundles = records.mapInArrow(_bundler(store), "place binary")
+    # In one task, whatever the files: two would have them in the order of their sizes.
+    bundles = records.coalesce(1).mapInArrow(_bundler(store), "place binary")
     return bundles.select(
         groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit(0).cast("bigint").alias("order"),
         F.col("place").alias("payload"),

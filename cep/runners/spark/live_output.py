@@ -39,7 +39,7 @@ from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
-from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, STATUS, WATERMARK
+from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
 from cep.sinks.base import AlertSink, LetterSink
 
 
@@ -109,6 +109,7 @@ class LiveOutput:
         started_s = perf_counter()
         tables: list[pa.Table] = []
         letters: list[bytes] = []
+        refused: list[bytes] = []  # of control records: each says what the rules were when it was judged
         counters: Counter[str] = Counter()
         watermark_ms: int | None = None
         status: bytes | None = None
@@ -126,7 +127,7 @@ class LiveOutput:
             elif kind == LATE:
                 letters += [orjson.dumps({"code": "late", **event}) for event in json.loads(payload)]
             else:
-                letters.append(payload)
+                (refused if kind == REFUSED else letters).append(payload)
         alerts = sorted_together(tables)
         # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
         if self.rules is not None:
@@ -139,7 +140,7 @@ class LiveOutput:
             sink.write(alerts, batch_id)
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
-        self._letters.write(sorted(letters), batch_id)
+        self._letters.write(sorted([*refused, *letters]), batch_id)
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id

@@ -54,9 +54,9 @@ from cep.runners.spark.packed import (
     ALERTS,
     CONTROL,
     COUNTERS,
-    DEAD,
     EVENTS,
     LATE,
+    REFUSED,
     STATUS,
     TIMES,
     WATERMARK,
@@ -170,7 +170,7 @@ class MatchProcessor(StatefulProcessor):
         before_ms, digest = progress.watermark_ms, progress.rulebook
         rulebook, letters = self._rules(progress, controls, before_ms, group, output)
         for letter in letters if is_first else ():
-            yield group, DEAD, 0, 0, letter
+            yield group, REFUSED, 0, 0, letter
         progress.times = merged(progress.times, times.partitions)
         progress.since_ms = output.since_ms = since_after(progress.since_ms, times.first_ms, before_ms)
         watermark_ms = max(progress.watermark_ms, watermark_of(progress.times, job.lateness_ms, job.idle_ms))

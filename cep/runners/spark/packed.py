@@ -30,7 +30,7 @@ from cep.runners.event_time import PartitionTimes, TimesRead, merged
 from cep.runners.intake import span_ms, take_in
 from cep.runners.job import Job
 
-EVENTS, CONTROL, DEAD, COUNTERS = "events", "control", "dead", "counters"
+EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
 PACKED_SCHEMA = "key_group int, kind string, domain int, order bigint, payload binary"
 _PACKED_ARROW = pa.schema(

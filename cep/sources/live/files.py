@@ -1,4 +1,5 @@
 """Files of a folder, or one file → chunks of records, in the order of their times; files that appear later too.
+Of two files of one millisecond, which is how exactly Spark knows the time of a file, the name decides.
 
 A file must appear whole: write it under a name that begins with a dot or `_`, and rename it. What has been read of each
 file is kept by its name: rows of Parquet, bytes of JSON lines.
@@ -99,7 +100,7 @@ class FilesSource:
         self._looked_s = time.monotonic()
         paths = [self._path] if self._path.is_file() else [p for p in self._path.iterdir() if p.name[0] not in "._"]
         fresh = [p for p in paths if p.suffix in _KINDS and self._done.get(self._name_of(p)) != _DONE]
-        self._waiting.extend(sorted(fresh, key=lambda p: (p.stat().st_mtime_ns, p.name)))
+        self._waiting.extend(sorted(fresh, key=lambda p: (p.stat().st_mtime_ns // 1_000_000, p.name)))
 
     def _name_of(self, path: Path) -> str:
         return path.name

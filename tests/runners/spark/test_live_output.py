@@ -16,7 +16,7 @@ from cep.runners.output import encode_alerts
 from cep.runners.rule_output import RuleOutput
 from cep.runners.rule_status import rule_status
 from cep.runners.spark.live_output import BatchReport, LiveOutput
-from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, STATUS
+from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.sinks.files import FileSink, read_alerts
 from cep.sinks.kafka import KafkaLetters, KafkaTarget
 from cep.sinks.letters import LetterFiles
@@ -68,7 +68,7 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
     book = new_book()
     broken = upsert(2, source=SOURCE.replace("card_id     string", "card         string"))
     letters, _, _ = apply_records(book, (upsert(1).to_json(), broken.to_json(), b"{nothing"), None)
-    rows = [(STATUS, orjson.dumps(rule_status(book))), *((DEAD, letter) for letter in letters)]
+    rows = [(STATUS, orjson.dumps(rule_status(book))), *((REFUSED, letter) for letter in letters)]
     rows.append((LATE, json.dumps([{"event_id": "a"}]).encode()))
     kinds, payloads = zip(*rows, strict=True)
     table = pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
