@@ -20,6 +20,7 @@ from rocksdict import (
     Cache,
     Checkpoint,
     DBCompressionType,
+    Env,
     IngestExternalFileOptions,
     Options,
     Rdict,
@@ -90,6 +91,11 @@ class RocksSettings:
         found.set_level_compaction_dynamic_level_bytes(True)
         found.set_paranoid_checks(True)
         found.set_keep_log_file_num(2)
+        # Compaction and flushes yield to micro-batches where there are fewer free cores than threads.
+        env = Env()
+        env.lower_thread_pool_cpu_priority()
+        env.lower_high_priority_thread_pool_cpu_priority()
+        found.set_env(env)
         return found
 
 
