@@ -51,9 +51,9 @@ class RocksMemory:
     def __init__(self, cache_bytes: int, write_buffer_bytes: int) -> None:
         assert 0 < write_buffer_bytes <= cache_bytes, "write buffers are charged to the cache"
         self.cache_bytes = cache_bytes
-        # A store switches buffers at a quarter and waits for the disk at two of them; the manager's own way of waiting
+        # A store switches buffers at half of it and waits for the disk at two of them; the manager's own way of waiting
         # (allow_stall) can wait for ever.
-        self.buffer_bytes = write_buffer_bytes // 4
+        self.buffer_bytes = write_buffer_bytes // 2
         self.cache = Cache(cache_bytes)
         self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self.cache

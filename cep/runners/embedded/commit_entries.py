@@ -2,7 +2,7 @@
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
     | FFFF | "" | "commit" | "sent" |            →  JSON: ids of alerts that sinks have though no commit knows of it
-    | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream
+    | FFFF | "" | "alerts" | | commit u64 |      →  Arrow stream, LZ4
     | FFFF | "" | "letters" | | commit u64 |     →  JSON array
 
 Tested by: tests/runners/embedded/test_commit.py
@@ -24,7 +24,9 @@ from cep.runners.output import decode_alerts, encode_alerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
-FORMAT = 3  # 1 had all of it beside the store, once a checkpoint; 2 pages with eight bytes for every number
+# 1 had all of it beside the store, once a checkpoint; 2 pages with eight bytes for every number; 3 alerts as they are
+FORMAT = 4
+_CODEC = "lz4"
 _COMMIT, _ALERTS, _LETTERS = b"commit", b"alerts", b"letters"
 HEAD, _SENT = store_key(STORE_GROUP, b"", _COMMIT, b"head"), store_key(STORE_GROUP, b"", _COMMIT, b"sent")
 _NUMBER = struct.Struct(">Q")
@@ -92,7 +94,8 @@ class Outgoing:
 
     def save(self, batch: WriteBatch, commit: int) -> None:
         if self.alerts.num_rows:
-            batch.put(_key(_ALERTS, commit), encode_alerts(self.alerts))
+            # Two thirds of what a commit writes are alerts that the next one takes back.
+            batch.put(_key(_ALERTS, commit), pa.compress(encode_alerts(self.alerts), _CODEC, asbytes=True))
         if self.letters:
             batch.put(_key(_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.letters]))
 
@@ -108,7 +111,7 @@ class Outgoing:
         alerts, letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
         return {
             commit: Outgoing(
-                decode_alerts(alerts[commit]) if commit in alerts else ALERT_SCHEMA.empty_table(),
+                _alerts(alerts[commit]) if commit in alerts else ALERT_SCHEMA.empty_table(),
                 tuple(letter.encode() for letter in orjson.loads(letters.get(commit, b"[]"))),
             )
             for commit in sorted({*alerts, *letters})
@@ -123,6 +126,11 @@ class Outgoing:
     def sent(store: KeyedStore) -> set[str]:
         """What `save_sent` has kept."""
         return set(orjson.loads(store.get(_SENT) or b"[]"))
+
+
+def _alerts(data: bytes) -> pa.Table:
+    with pa.CompressedInputStream(pa.BufferReader(data), _CODEC) as stream:
+        return decode_alerts(stream.read())
 
 
 def payload_of(lineage: str) -> bytes:

@@ -51,7 +51,8 @@ class StoreSettings:
         """The store at a path, which may be new or a checkpoint's."""
         if self.backend == "memory":
             return MemoryStore.open(path) if path.exists() else MemoryStore()
-        memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 4))
+        # Pages in use have memory of their own: much of this is better spent on writing them to the disk less often.
+        memory = RocksMemory(self.cache_bytes, max(1 << 20, self.cache_bytes // 2))
         return RocksStore(path, RocksSettings(memory))
 
 

@@ -195,7 +195,7 @@ def test_a_folder_of_another_format_is_refused_by_name(tmp_path: Path) -> None:
         copying = writer.begin((Part("store", store, 0, 8),), b'{"format": 1}', 0)
         assert copying is not None
         copying.result()
-    with pytest.raises(StateFormatError, match="format 1, this build reads 3"):
+    with pytest.raises(StateFormatError, match="format 1, this build reads 4"):
         Commits(StoreSettings(tmp_path / "job", "memory"))
 
 
