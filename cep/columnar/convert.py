@@ -65,6 +65,8 @@ def convert(source: pa.Array, type_: Type) -> Converted:
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
     """A checked cast in which a value that does not fit becomes null instead of spoiling the column."""
+    if source.type == target:
+        return source
     try:
         return source.cast(target)
     except pa.ArrowNotImplementedError:
@@ -176,10 +178,11 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
 
 def _units(exact: pa.Array) -> pa.Array:
     """The unscaled values of a decimal128 column that fit 64 bits: the low halves of its 16-byte integers."""
-    valid = np.asarray(pc.is_valid(exact))
+    valid = np.asarray(pc.is_valid(exact)) if exact.null_count else True
     halves = np.frombuffer(exact.buffers()[1], np.int64, 2 * len(exact), exact.offset * 16).reshape(-1, 2)
     low, high = halves[:, 0], halves[:, 1]
-    return pa.array(low, mask=~(valid & (high == low >> 63)))
+    fits = valid & (high == low >> 63)
+    return pa.array(low) if fits.all() else pa.array(low, mask=~fits)
 
 
 def _without_noise(source: pa.Array, scale: int) -> pa.Array:
@@ -208,8 +211,8 @@ def _slack(units: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _enum(source: pa.Array, type_: Type) -> pa.Array:
-    codes = pc.index_in(_cast(source, pa.string()), value_set=pa.array(type_.symbols, pa.string()))
-    return codes.cast(pa.int64())
+    texts = source if pa.types.is_string(source.type) else _cast(source, TEXT)
+    return pc.index_in(texts, value_set=pa.array(type_.symbols, texts.type)).cast(pa.int64())
 
 
 _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {

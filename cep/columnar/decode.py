@@ -69,7 +69,7 @@ def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     A field that the event's type does not have is ignored. The field `event_type` names the type; it may be left out
     where the schema has a single one.
     """
-    good, broken = _parse(schema, values.cast(pa.large_binary()))
+    good, broken = _parse(schema, values if values.type == pa.large_binary() else values.cast(pa.large_binary()))
     parts = [decode_table(schema, table, partial(_record_text, texts)) for table, texts in good]
     merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *broken))
@@ -168,7 +168,7 @@ def _json_shape(schema: Schema, sample: Mapping[str, object], *, exact: bool) ->
         elif type_.kind is Kind.DECIMAL:
             shape[name] = pa.decimal128(18 + type_.scale, type_.scale) if exact else WIDE_DECIMAL
         else:
-            shape[name] = _JSON_TYPES.get(type_.kind, pa.string())
+            shape[name] = _JSON_TYPES.get(type_.kind, TEXT)
     return pa.schema(list(shape.items()))
 
 

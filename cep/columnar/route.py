@@ -52,7 +52,7 @@ def _escaped(part: pa.Array) -> pa.Array:
 def _key_text(values: pa.Array, type_: Type) -> pa.Array:
     if type_.kind is Kind.ENUM:
         return pa.array(type_.symbols, TEXT).take(values)
-    return values.cast(TEXT)
+    return values if values.type == TEXT else values.cast(TEXT)
 
 
 def key_hashes(key: pa.Array) -> np.ndarray:

@@ -157,7 +157,7 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
     names = [name for part in parts for name in part.rule.variables]
     before = np.cumsum([0, *(len(part.rule.variables) for part in parts)])[part_of]
     variables = pa.array(names, pa.string()).take(pa.array(matches.variable[flat] + np.repeat(before, lengths)))
-    stamped = pa.array(times).cast(_TIMESTAMP)
+    stamped = pa.array(times).view(_TIMESTAMP)
     events = pa.ListArray.from_arrays(
         pa.array(offsets.astype(np.int32)),
         pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
@@ -182,10 +182,10 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         "events": events,
         "history_cut": pa.array(matches.told[rows] & TOLD_CUT != 0),
         "history_folded": pa.array(matches.told[rows] & TOLD_FOLDED != 0),
-        "history_from": pa.concat_arrays(known).cast(_TIMESTAMP),
-        "match_start": pa.array(first_ms).cast(_TIMESTAMP),
-        "match_end": pa.array(last_ms).cast(_TIMESTAMP),
-        "detected_at": pa.array(detected).cast(_TIMESTAMP),
+        "history_from": pa.concat_arrays(known).view(_TIMESTAMP),
+        "match_start": pa.array(first_ms).view(_TIMESTAMP),
+        "match_end": pa.array(last_ms).view(_TIMESTAMP),
+        "detected_at": pa.array(detected).view(_TIMESTAMP),
     }
     return pa.Table.from_arrays([columns[name] for name in ALERT_SCHEMA.names], schema=ALERT_SCHEMA)
 
