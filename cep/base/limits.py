@@ -66,6 +66,9 @@ MICRO_BATCHES_KEPT = 100
 # Pauses of one rule, and snoozes of one rule and key, that are not over yet.
 PAUSES_PER_RULE_MAX = 64
 SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refused until some are over
+# Rules and keys whose last alert may suppress the next one, some 300 bytes of memory each. At the bound those whose
+# time is over first are forgotten early, and `fired_forgotten` counts them: the next alert of such a key goes out.
+FIRED_MAX = 1_000_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
 SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
 RULE_ID_CHARS_MAX = 64

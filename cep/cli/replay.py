@@ -23,7 +23,7 @@ from cep.model.rule import ControlRecord, ListRecord, utc_ms, utc_text
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_lists, read_rules
-from cep.rulebook.held import HeldBack, Policies, counted, hold_back, memory_json
+from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
@@ -175,7 +175,7 @@ def _finish(
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
-    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, memory_json(found.memory)))
+    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(found.fired)))
 
 
 def _replay(

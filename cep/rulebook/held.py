@@ -13,7 +13,7 @@ Tested by: tests/rulebook/test_held.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,8 @@ from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
 
 SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppressed"
-# (rule, key) → event time of the last alert that went out, kept as long as it may suppress another.
-Memory = dict[tuple[str, str], int]
+# (rule, key) → event time of the last alert that went out.
+Fired = dict[tuple[str, str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,13 @@ class Policies:
                     versions[record.id, record.version] = record.exclusive, record.suppress_ms
         return Policies(versions, book.snoozes.report())
 
+    def longest_ms(self) -> dict[str, int]:
+        """For how long a rule suppresses at most, by its id."""
+        longest: dict[str, int] = {}
+        for (rule_id, _), (_, suppress_ms) in self.versions.items():
+            longest[rule_id] = max(longest.get(rule_id, 0), suppress_ms)
+        return longest
+
     def to_json(self) -> dict[str, Any]:
         return {
             "versions": [[*at, *policy] for at, policy in sorted(self.versions.items())],
@@ -61,21 +68,24 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class HeldBack:
-    """`alerts` go out; `held` do not, and `reasons` says of each why. `memory` is for the alerts that come next."""
+    """`alerts` go out; `held` do not, and `reasons` says of each why.
+
+    `fired` is what these alerts add to the memory (memory.py), for those that come next.
+    """
 
     alerts: pa.Table
     held: pa.Table
     reasons: tuple[str, ...]
-    memory: Memory
+    fired: Fired
 
 
-def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
+def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], int]) -> HeldBack:
     """Divide alerts that are sorted as sort_alerts does; those of one rule and key must come in their order.
 
-    `memory` is what the alerts before have left; it is not changed.
+    `memory` is what the alerts before have added; it is not changed, and costs nothing that is not asked for.
     """
     if not (policies.versions or policies.snoozes or pc.any(pc.equal(alerts["status"], SHADOW)).as_py()):
-        return HeldBack(alerts, alerts.slice(0, 0), (), memory)
+        return HeldBack(alerts, alerts.slice(0, 0), (), {})
     reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)
     detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
     for snooze in policies.snoozes:
@@ -83,36 +93,28 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Memory) -> HeldBack:
         if snooze.key is not None:
             mask = mask & np.asarray(pc.equal(alerts["key"], snooze.key))
         reasons[mask & (snooze.from_ms <= detected_ms) & (detected_ms < snooze.until_ms) & (reasons == "")] = SNOOZED
-    after = dict(memory)
-    _exclude_and_suppress(alerts, detected_ms, reasons, policies, after)
+    fired = _exclude_and_suppress(alerts, detected_ms, reasons, policies, memory)
     goes_out = reasons == ""
     if goes_out.all():
-        return HeldBack(alerts, alerts.slice(0, 0), (), after)
+        return HeldBack(alerts, alerts.slice(0, 0), (), fired)
     return HeldBack(
         alerts.filter(pa.array(goes_out)),
         alerts.filter(pa.array(~goes_out)),
         tuple(reasons[~goes_out].tolist()),
-        after,
+        fired,
     )
 
 
-def forgotten(memory: Memory, policies: Policies, before_ms: int) -> Memory:
-    """The memory without what cannot suppress an alert at or after `before_ms`; the same one if that is all of it."""
-    longest: dict[str, int] = {}
-    for (rule_id, _), (_, suppress_ms) in policies.versions.items():
-        longest[rule_id] = max(longest.get(rule_id, 0), suppress_ms)
-    kept = {at: ms for at, ms in memory.items() if ms + longest.get(at[0], 0) > before_ms}
-    return kept if len(kept) < len(memory) else memory
-
-
 def _exclude_and_suppress(
-    alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies, memory: Memory
-) -> None:
+    alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
+    memory: Mapping[tuple[str, str], int],
+) -> Fired:  # fmt: skip
     rules = alerts["rule_id"].to_pylist() if policies.versions else []
     versions = alerts["version"].to_pylist() if policies.versions else []
     rows = [n for n, at in enumerate(zip(rules, versions, strict=True)) if at in policies.versions and not reasons[n]]
+    fired: Fired = {}
     if not rows:
-        return
+        return fired
     chosen = alerts.select(["alert_id", "priority", "key", "events"]).take(pa.array(rows)).to_pylist()
     ordered = sorted(
         zip(rows, chosen, strict=True),
@@ -133,10 +135,12 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED
             continue
         taken.add(slot)
-        if suppress_ms and at in memory and time_ms < memory[at] + suppress_ms:
+        last_ms = fired.get(at, memory.get(at))
+        if suppress_ms and last_ms is not None and time_ms < last_ms + suppress_ms:
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            memory[at] = time_ms
+            fired[at] = time_ms
+    return fired
 
 
 def counted(held: HeldBack) -> dict[str, int]:
@@ -148,11 +152,11 @@ def counted(held: HeldBack) -> dict[str, int]:
     return found
 
 
-def memory_json(memory: Memory) -> list[list[Any]]:
-    """The memory in an order of its own."""
-    return [[*at, ms] for at, ms in sorted(memory.items())]
+def fired_json(fired: Mapping[tuple[str, str], int]) -> list[list[Any]]:
+    """In an order of its own: [rule, key, ms] of each."""
+    return [[*at, ms] for at, ms in sorted(fired.items())]
 
 
-def memory_from_json(saved: Iterable[list[Any]]) -> Memory:
-    """What `memory_json` gave."""
+def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
+    """What `fired_json` gave."""
     return {(rule_id, key): ms for rule_id, key, ms in saved}

@@ -1,10 +1,10 @@
 """Alerts of a micro-batch, and the status of the rules → what goes out, what is held back, where the job stands.
 
     DIRECTORY/rule_status.json   what the job last said of its rules
-    DIRECTORY/held_memory.json   when each rule that suppresses last fired on each key
+    DIRECTORY/held_memory.json…  when each rule that suppresses last fired on each key (fired_files.py)
     DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason
 
-A micro-batch that is done again ends in the same place: the memory keeps what it was before the batch as well.
+A micro-batch that is done again ends in the same place: the memory knows what it was before the batch.
 Tested by: tests/runners/test_rule_output.py
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.rulebook.held import HeldBack, Policies, counted, forgotten, hold_back, memory_from_json, memory_json
+from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
+from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.sinks.durable import write_durably
 from cep.sinks.json_form import json_lines
 
 STATUS_FILE = "rule_status.json"
 HELD_FOLDER = "held"
-_MEMORY_FILE = "held_memory.json"
 
 
 class RuleOutput:
@@ -36,9 +36,8 @@ class RuleOutput:
         self._directory = directory
         self._publish = publish
         self.status = _read(directory / STATUS_FILE) or first
-        memory = _read(directory / _MEMORY_FILE) or {"batch_id": -1, "before": [], "after": []}
-        self._memory_batch_id: int = memory["batch_id"]
-        self._before, self._after = (memory_from_json(memory[name]) for name in ("before", "after"))
+        self._policies = Policies.from_json(self.status["policies"])
+        self._fired = FiredFiles(directory)
 
     def announce(self) -> None:
         """Say where the job stands, when it starts. Raises: what `publish` raises."""
@@ -52,30 +51,23 @@ class RuleOutput:
         """
         if status is not None:
             self.status = {**orjson.loads(status), "batch_id": batch_id}
+            self._policies = Policies.from_json(self.status["policies"])
             write_durably(self._directory / STATUS_FILE, orjson.dumps(self.status, option=orjson.OPT_INDENT_2))
-        memory = self._before if batch_id <= self._memory_batch_id else self._after
-        policies = Policies.from_json(self.status["policies"])
-        found = hold_back(alerts, policies, memory)
+        memory = self._fired.begin(batch_id)
+        found = hold_back(alerts, self._policies, memory.last)
+        memory.put(found.fired)
+        counters = counted(found)
+        if alerts.num_rows:
+            lost_count = memory.forget(self._policies, int(alerts["detected_at"][-1].value))
+            counters |= {"fired_forgotten": lost_count} if lost_count else {}
         if found.held.num_rows:
             lines = held_lines(found)
             write_durably(self._directory / HELD_FOLDER / f"batch-{batch_id:019d}.jsonl", b"\n".join(lines) + b"\n")
-        self._remember(policies, memory, found.memory, alerts, batch_id)
+        self._fired.end(batch_id)
         if status is not None:
             # Last: who reads that a change is in force finds what it held back.
             self.announce()
-        return found.alerts, counted(found)
-
-    def _remember(
-        self, policies: Policies, before: dict[tuple[str, str], int], after: dict[tuple[str, str], int],
-        alerts: pa.Table, batch_id: int,
-    ) -> None:  # fmt: skip
-        if before == after and batch_id > self._memory_batch_id:
-            return  # most micro-batches
-        if alerts.num_rows:
-            after = forgotten(after, policies, int(alerts["detected_at"][-1].value))
-        self._memory_batch_id, self._before, self._after = batch_id, before, after
-        memory = {"batch_id": batch_id, "before": memory_json(before), "after": memory_json(after)}
-        write_durably(self._directory / _MEMORY_FILE, orjson.dumps(memory))
+        return found.alerts, counters
 
 
 def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list[Any]]) -> None:
@@ -84,14 +76,12 @@ def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list
     Raises: SinkError.
     """
     write_durably(directory / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
-    kept = {"batch_id": -1, "before": memory, "after": memory}
-    write_durably(directory / _MEMORY_FILE, orjson.dumps(kept))
+    begin_fired(directory, memory)
 
 
 def last_alerted(directory: Path) -> list[list[Any]]:
     """When each rule that suppresses last fired on each key, as `begin_rule_output` takes it."""
-    found: list[list[Any]] = (_read(directory / _MEMORY_FILE) or {"after": []})["after"]
-    return found
+    return fired_json(FiredFiles(directory).memory.last)
 
 
 def held_lines(found: HeldBack) -> list[bytes]:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
-from cep.rulebook.held import Memory, Policies, counted, forgotten, hold_back, memory_from_json, memory_json
+from cep.rulebook.held import Fired, Policies, counted, fired_from_json, fired_json, hold_back
+from cep.rulebook.memory import Memory
 from cep.rulebook.outcome import SnoozeReport
 from tests.rulebook.records import new_book, upsert
 
@@ -34,7 +35,7 @@ def table(*alerts: dict[str, Any]) -> pa.Table:
     return sort_alerts(pa.Table.from_pylist(list(alerts), schema=ALERT_SCHEMA))
 
 
-def divided(alerts: pa.Table, policies: Policies, memory: Memory | None = None) -> tuple[list[str], dict[str, str]]:
+def divided(alerts: pa.Table, policies: Policies, memory: Fired | None = None) -> tuple[list[str], dict[str, str]]:
     found = hold_back(alerts, policies, memory or {})
     return found.alerts["alert_id"].to_pylist(), dict(
         zip(found.held["alert_id"].to_pylist(), found.reasons, strict=True)
@@ -99,12 +100,15 @@ def test_alerts_in_two_portions_are_divided_like_all_at_once(
     alerts = [alert(n, ms, rule_id=r, key=k, status=s) for n, (ms, r, k, s) in enumerate(found)]
     whole = hold_back(table(*alerts), policies, {})
     first = hold_back(table(*(a for a in alerts if a["match_end"] < cut_ms)), policies, {})
-    memory = memory_from_json(memory_json(forgotten(first.memory, policies, cut_ms)))
-    second = hold_back(table(*(a for a in alerts if a["match_end"] >= cut_ms)), policies, memory)
+    memory = Memory(fired_from_json(fired_json(first.fired)))
+    assert memory.forget(policies, cut_ms) == 0
+    second = hold_back(table(*(a for a in alerts if a["match_end"] >= cut_ms)), policies, memory.last)
     assert pa.concat_tables([first.alerts, second.alerts]).equals(whole.alerts)
     assert (*first.reasons, *second.reasons) == whole.reasons
     assert whole.alerts.num_rows + whole.held.num_rows == len(alerts)
-    assert forgotten(whole.memory, policies, 10**6) == {}
+    memory.put(second.fired)
+    memory.forget(policies, 10**6)
+    assert memory.last == {}
 
 
 def test_policies_are_those_of_the_rulebook() -> None:

@@ -34,9 +34,9 @@ from cep.engine.partition import divide
 from cep.kernels.layout import Int64
 from cep.lists.store import ListStore
 from cep.nfa.program import Program
-from cep.rulebook.held import Memory, Policies, counted, hold_back, memory_from_json, memory_json
-from cep.rulebook.held import forgotten as forgotten_memory
+from cep.rulebook.held import Policies, counted, fired_from_json, fired_json, hold_back
 from cep.rulebook.saved import rulebook_bytes
+from cep.runners.embedded.fired import StoredMemory
 from cep.runners.embedded.pages import PAGES_MAX, Shapes
 from cep.runners.embedded.seen import ADDED_SEEN
 from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Together, Work
@@ -120,12 +120,11 @@ class Engine:
         self._make_shares()
         self._pool = ThreadPoolExecutor(count, "share") if count > 1 else None
         self._programs = Programs()
-        self._memory: Memory = {}
+        self._memory = StoredMemory()
         self._rules = JobRules(job, initial, own_lists=lists)
         self._rulebook = known(self._rules, "")
         self._force: _InForce | None = None
         self._saved_rulebook: object = None  # what the store has
-        self._saved_memory: object = None
         self._added_bytes = self._whole_bytes = 0
         self.times: PartitionTimes = {}
         self.watermark_ms = TIME_MS_MIN
@@ -192,8 +191,9 @@ class Engine:
             letters = under_rules(letters, self.epoch, self._rulebook.rulebook.content_hash)
         if alerts.num_rows:  # without any, what is remembered stays as it is
             policies = self._in_force().policies
-            held = hold_back(alerts, policies, self._memory)
-            self._memory = forgotten_memory(held.memory, policies, self.watermark_ms)
+            held = hold_back(alerts, policies, self._memory.last)
+            self._memory.put(held.fired)
+            counters["fired_forgotten"] += self._memory.forget(policies, self.watermark_ms)
             letters += held_lines(held)
             counters.update(counted(held))
             alerts = held.alerts
@@ -317,7 +317,7 @@ class Engine:
         """
         runs = 0
         check_fits(warm.about, self.job)
-        self._memory = memory_from_json(list(saved) for saved in warm.about.memory)
+        self._memory.put(fired_from_json(warm.about.memory))
         self.since_ms, self.watermark_ms = warm.about.since_ms, warm.about.until_ms - 1
         for level, shares in enumerate(self._levels):
             programs = self._programs.of(self._rulebook.rulebook, self.job.schema, level)
@@ -372,23 +372,22 @@ class Engine:
         if self._saved_rulebook is not self._rulebook:
             batch.put(_own_key(b"rulebook"), rulebook_bytes(self._rulebook.rulebook))
             self._saved_rulebook = self._rulebook
-        if self._saved_memory is not self._memory:
-            batch.put(_own_key(b"held_memory"), orjson.dumps(memory_json(self._memory)))
-            self._saved_memory = self._memory
+        self._memory.save(batch)
 
     def restore(self) -> None:
         """Go on from what the store holds. Raises: StateError."""
-        found = {name: self.store.get(_own_key(name)) or b"" for name in (b"times", b"rulebook", b"held_memory")}
+        found = {name: self.store.get(_own_key(name)) or b"" for name in (b"times", b"rulebook")}
         try:
-            head, memory = orjson.loads(found[b"times"]), orjson.loads(found[b"held_memory"])
+            head = orjson.loads(found[b"times"])
         except ValueError as error:
             raise StateCorruptError(f"the store does not describe a job ({error!r}); restore a checkpoint") from error
         pages_count = head.get("pages", min(PAGES_MAX, self.job.pages_count * _PAGES_A_PART_BEFORE))
         if pages_count != self._cache.pages_count:
             self._cache = replace(self._cache, pages_count=pages_count)
             self._make_shares()
-        self._know({**head, "rulebook": found[b"rulebook"].decode(), "held_memory": memory})
-        self._saved_rulebook, self._saved_memory = self._rulebook, self._memory
+        self._know({**head, "rulebook": found[b"rulebook"].decode()})
+        self._saved_rulebook = self._rulebook
+        self._memory.restore(self.store)
         lists = self._rulebook.rulebook.lists
         lists.store.keep_only(lists.names())
         for share in self.shares:
@@ -397,7 +396,6 @@ class Engine:
     def _know(self, told: Mapping[str, Any]) -> None:
         try:
             self._rulebook = restored(self._rules, told["rulebook"].encode())
-            self._memory = memory_from_json(told["held_memory"])
             self.watermark_ms = int(told["watermark_ms"])
             self.since_ms = int(told.get("since_ms", TIME_MS_MIN))  # an earlier build did not ask
             self.times = {name: (int(ms), bool(behind)) for name, (ms, behind) in told["times"].items()}
@@ -410,7 +408,7 @@ class Engine:
         """What is the same for all key groups."""
         return {
             "rulebook": rulebook_bytes(self._rulebook.rulebook).decode(),
-            "held_memory": memory_json(self._memory),
+            "held_memory": fired_json(self._memory.last),
             "watermark_ms": self.watermark_ms,
             "since_ms": self.since_ms,
             "times": {name: list(at) for name, at in self.times.items()},
@@ -433,6 +431,7 @@ class Engine:
         Raises: StateError.
         """
         self._know(told)
+        self._memory.put(fired_from_json(told["held_memory"]))
         entries_count = 0
         for group in self.groups:
             own = list(entries(group))

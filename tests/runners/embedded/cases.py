@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.decode import Decoded, decode_json
-from cep.model.rule import ControlRecord
+from cep.model.rule import ControlRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.held import Policies, hold_back
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine
 from cep.runners.job import Job
@@ -35,17 +36,30 @@ def morning(seed: int = 3) -> tuple[bytes, ...]:
     return day(seed)[:1_500]
 
 
+def suppressing() -> list[UpsertRecord]:
+    """All rules of this repository, and two that would fire on many payments."""
+    given = rules()
+    base = given["small_then_large"]
+    source = (
+        f"{base.source}\npattern often by card_id {{\n  seq    one\n  where  one: transaction  amount > 90.00\n}}\n"
+    )
+    often = base.model_copy(update={"pattern": "often", "source": source, "params": {}, "message": "{key}"})
+    times = {"often_short": "2 h", "often_long": "2 d"}
+    return [*given.values(), *(often.model_copy(update={"id": id_, "suppress": ms}) for id_, ms in times.items())]
+
+
 def deployment(given: Iterable[ControlRecord] | None = None) -> Deployment:
     """All rules of this repository, or the given records."""
     return deploy(rules().values() if given is None else given)
 
 
 def expected(lines: Sequence[bytes], given: Deployment, folder: Path) -> list[bytes]:
-    """The alerts of the replay of these lines, as JSON."""
+    """The alerts of the replay of these lines that go out, as JSON."""
     path = folder / "history.jsonl"
     path.write_bytes(b"\n".join(lines))
     job = Job(given.schema, given.key_domains)
-    return list(json_lines(embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts))
+    alerts = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
+    return list(json_lines(hold_back(alerts, Policies.of(given.rulebook), {}).alerts))
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:

@@ -32,14 +32,14 @@ from cep.sources.live.base import Chunk, Positions
 from cep.state.checkpoints import checkpoint_numbers, read_manifest
 from cep.state.manifest import FOLDER, fetch
 from cep.state.target import Target
-from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning
+from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
 from tests.runners.embedded.outside import Crash, TwoLanes
-from tests.runners.spark.live_cases import END, disordered, rules
+from tests.runners.spark.live_cases import END, disordered
 from tests.seeds import LATER
 from tests.small_disk import SmallDisk, small_disk
 
-GIVEN = deployment()
-INITIAL = tuple(record.to_json() for record in rules().values())
+GIVEN = deployment(suppressing())
+INITIAL = tuple(record.to_json() for record in suppressing())
 LATENESS_MS = 5 * MINUTE_MS
 JOB = Job(GIVEN.schema, GIVEN.key_domains, 8, 2, LATENESS_MS, dedup_ms=2 * LATENESS_MS)
 POLL_MAX = 60  # records: a life that comes to its end has some fifty micro-batches

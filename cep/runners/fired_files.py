@@ -1,0 +1,138 @@
+"""When each rule that suppresses last fired on each key (rulebook/memory.py), in files of a job's folder.
+
+    DIRECTORY/held_memory.json     {"batch_id": 7, "fired": [[rule, key, ms] …]}               all
+    DIRECTORY/held_memory.jsonl    {"batch_id": 9, "fired": [[rule, key, ms] …], "gone": [[rule, key] …]}   since
+
+A micro-batch adds a line with what it has changed. When the lines have grown to several times the whole, that is
+written anew, up to before the micro-batch, and the lines begin with its own. A micro-batch that is done again begins
+where it began before, and its line takes the place of the first one, which may be torn: nobody saw what came of it.
+Tested by: tests/runners/test_fired_files.py
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, StateCorruptError
+from cep.rulebook.held import Fired, fired_from_json, fired_json
+from cep.rulebook.memory import Memory
+from cep.sinks.durable import write_durably
+
+_WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"
+_LINES_BYTES_MIN, _LINES_FACTOR = 1 << 20, 2
+
+
+class FiredFiles:
+    """The memory as of the last micro-batch, of which alone one knows how to go back."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._batch_id = -1
+        self._before: dict[tuple[str, str], int | None] = {}  # the last micro-batch, what it has changed
+        self._whole_bytes = self._lines_bytes = 0
+        self.memory = self._read()
+
+    def begin(self, batch_id: int) -> Memory:
+        """The memory as it is when a micro-batch begins, the last one again or a later one; it is to be changed."""
+        _undo(self.memory, self.memory.changed())  # of one that has failed
+        if batch_id <= self._batch_id:
+            _undo(self.memory, self._before)
+            self._before = {}
+        return self.memory
+
+    def end(self, batch_id: int) -> None:
+        """Keep what the micro-batch has changed. Raises: SinkError."""
+        before = self.memory.changed()
+        if not before and batch_id > self._batch_id:
+            return  # most micro-batches
+        self._batch_id, self._before = batch_id, before
+        line = orjson.dumps({"batch_id": batch_id, **_change(before, self.memory.last)}) + b"\n"
+        try:
+            if self._lines_bytes == 0 or self._lines_bytes > max(_LINES_BYTES_MIN, _LINES_FACTOR * self._whole_bytes):
+                self._write_whole(batch_id - 1)
+                replace_file(self._directory / _LINES, line)
+                self._lines_bytes = len(line)
+            else:
+                self._append(line)
+        except OSError as error:
+            raise SinkError(
+                f"{self._directory / _LINES} cannot be written: {error}; make room or mend the folder and start "
+                "again: nothing is lost"
+            ) from error
+
+    def _write_whole(self, batch_id: int) -> None:
+        """As it was before the last micro-batch."""
+        then = {**self.memory.last, **self._before}
+        fired = fired_json({at: ms for at, ms in then.items() if ms is not None})
+        data = orjson.dumps({"batch_id": batch_id, "fired": fired})
+        replace_file(self._directory / _WHOLE, data)
+        self._whole_bytes = len(data)
+
+    def _append(self, line: bytes) -> None:
+        with (self._directory / _LINES).open("r+b") as file:
+            file.truncate(self._lines_bytes)  # behind it is what a process was cut off from writing
+            file.seek(self._lines_bytes)
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines_bytes += len(line)
+
+    def _read(self) -> Memory:
+        """Raises: StateCorruptError."""
+        whole, lines = self._directory / _WHOLE, self._directory / _LINES
+        try:
+            data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'
+            self._whole_bytes, found = len(data), orjson.loads(data)
+            if "after" in found:  # an earlier build wrote the last two of them each time
+                return self._read_earlier(found)
+            memory = Memory(fired_from_json(found["fired"]))
+            self._batch_id = found["batch_id"]
+            for change in self._changes(lines.read_bytes() if lines.exists() else b""):
+                if change["batch_id"] > found["batch_id"]:
+                    self._apply(memory, change)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StateCorruptError(f"{whole} or {lines} cannot be read ({error!r}); restore a savepoint") from error
+        return memory
+
+    def _changes(self, data: bytes) -> list[dict[str, Any]]:
+        """The lines that are whole: a process may have been cut off from writing the last one."""
+        ends = data.rfind(b"\n") + 1
+        changes = [orjson.loads(line) for line in data[:ends].splitlines()]
+        self._lines_bytes = ends
+        return changes
+
+    def _apply(self, memory: Memory, change: dict[str, Any]) -> None:
+        if change["batch_id"] <= self._batch_id:  # done again
+            _undo(memory, self._before)
+        memory.put(fired_from_json(change["fired"]))
+        memory.put(dict.fromkeys((rule_id, key) for rule_id, key in change["gone"]))
+        self._batch_id, self._before = change["batch_id"], memory.changed()
+
+    def _read_earlier(self, found: dict[str, Any]) -> Memory:
+        before, after = (fired_from_json(found[name]) for name in ("before", "after"))
+        memory = Memory(before)
+        memory.put({at: after.get(at) for at in {**before, **after}})
+        self._batch_id, self._before = found["batch_id"], memory.changed()
+        return memory
+
+
+def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
+    """What a job begins with that goes on from another one's state, as `fired_json` has it. Raises: SinkError."""
+    write_durably(directory / _WHOLE, orjson.dumps({"batch_id": -1, "fired": list(fired)}))
+    (directory / _LINES).unlink(missing_ok=True)
+
+
+def _undo(memory: Memory, before: Mapping[tuple[str, str], int | None]) -> None:
+    memory.put(before)
+    memory.changed()
+
+
+def _change(before: dict[tuple[str, str], int | None], last: Fired) -> dict[str, Any]:
+    fired = {at: last[at] for at in before if at in last}
+    return {"fired": fired_json(fired), "gone": sorted(at for at in before if at not in last)}

@@ -1,0 +1,84 @@
+"""What rules that suppress remember, against a dictionary that is gone through whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.rulebook import memory as memory_module
+from cep.rulebook.held import Fired, Policies
+from cep.rulebook.memory import Memory
+
+RULES = "ab"
+POLICIES = [Policies({("a", 1): (None, longest), ("b", 1): ("g", 5), ("b", 2): (None, 9)}) for longest in (0, 7, 30)]
+AT = st.tuples(st.sampled_from(RULES), st.sampled_from("cdefg"))
+STEPS = st.lists(
+    st.tuples(st.dictionaries(AT, st.integers(0, 60), max_size=4), st.integers(0, 80), st.sampled_from(POLICIES)),
+    max_size=12,
+)
+
+
+def kept(last: Fired, policies: Policies, before_ms: int) -> Fired:
+    """By its definition: what may still suppress an alert at or after that time."""
+    longest = {
+        rule: max([ms for (of, _), (_, ms) in policies.versions.items() if of == rule], default=0) for rule in RULES
+    }
+    return {at: ms for at, ms in last.items() if ms + longest[at[0]] > before_ms}
+
+
+@given(STEPS)
+def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
+    steps: list[tuple[Fired, int, Policies]],
+) -> None:
+    memory, expected, written = Memory(), dict[tuple[str, str], int](), dict[tuple[str, str], int]()
+    for fired, before_ms, policies in steps:
+        memory.put(fired)
+        assert memory.forget(policies, before_ms) == 0
+        expected = kept({**expected, **fired}, policies, before_ms)
+        assert memory.last == expected
+        then = dict(written)
+        changed = memory.changed()
+        for at, before in changed.items():
+            assert then.get(at) == before != memory.last.get(at)
+            written.pop(at, None)
+            if at in memory.last:
+                written[at] = memory.last[at]
+        assert written == expected, "who has written the changes has all of it"
+        assert memory.changed() == {}
+
+
+@given(STEPS)
+def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int, Policies]]) -> None:
+    memory = Memory()
+    for fired, before_ms, policies in steps:
+        then = dict(memory.last)
+        memory.put(fired)
+        memory.forget(policies, before_ms)
+        after = dict(memory.last)
+        memory.put(memory.changed())
+        assert memory.last == then
+        memory.changed()
+        memory.put(fired)
+        memory.forget(policies, before_ms)
+        assert memory.last == after
+        memory.changed()
+
+
+def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "_AT_A_TIME", 10)
+    memory = Memory({("a", str(number)): 0 for number in range(35)})
+    counts = []
+    while memory.last:
+        memory.forget(POLICIES[1], 100)
+        counts.append(len(memory.changed()))
+    assert counts == [10, 10, 10, 5]
+
+
+def test_at_its_bound_it_forgets_what_is_over_first_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_module, "FIRED_MAX", 3)
+    memory = Memory()
+    memory.put({("a", "c"): 4, ("b", "c"): 1, ("a", "d"): 5, ("b", "d"): 3})
+    memory.put({("b", "c"): 20})
+    assert memory.forget(POLICIES[1], 0) == 1
+    assert memory.last == {("b", "c"): 20, ("a", "d"): 5, ("b", "d"): 3}

@@ -1,0 +1,101 @@
+"""When rules that suppress last fired, in the store: a commit writes what has changed, and a start finds all of it."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from cep.base.errors import StateCorruptError
+from cep.rulebook.held import Policies
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.fired import FIRED, StoredMemory
+from cep.runners.job import Job
+from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
+from cep.state.memory import MemoryStore
+from cep.state.store import WriteBatch
+from tests.runners.embedded.cases import cut, day, decoded, deployment, latest_ms, suppressing
+
+MANY = 50_000
+EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")
+
+
+def saved(memory: StoredMemory, store: MemoryStore) -> int:
+    """Write what has changed; returns how many bytes that is."""
+    batch = WriteBatch()
+    memory.save(batch)
+    store.write(batch)
+    return sum(len(key) + len(value) for _, key, value in batch.changes)
+
+
+def restored(store: MemoryStore) -> StoredMemory:
+    memory = StoredMemory()
+    memory.restore(store)
+    return memory
+
+
+def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() -> None:
+    """And a start finds the same; what it has forgotten is gone from the store."""
+    records = suppressing()
+    given, store = deployment(records), MemoryStore()
+    engine = Engine(
+        Job(given.schema, given.key_domains, 8), tuple(record.to_json() for record in records), store, Workers(1)
+    )
+    lines = list(day()[:1_000])
+    engine._memory.put(dict.fromkeys((("often_long", f"another {number}") for number in range(MANY)), latest_ms(lines)))
+    sizes: list[int] = []
+    alerts: list[int] = []
+    for number, piece in enumerate(cut(lines, 20, seed=1)):
+        stepped = engine.step(decoded(engine.job, piece), (), {"p": (latest_ms(piece), False)} if piece else {})
+        batch = WriteBatch()
+        engine.save(batch, number)
+        own = [len(k) + len(v) for _, k, v in batch.changes if split_key(k).namespace in (FIRED, b"engine")]
+        sizes.append(sum(own))
+        alerts.append(stepped.alerts.num_rows)
+        store.write(batch)
+    assert sizes[0] > 30 * MANY, "all of it, once"
+    assert all(size < 1_000 + 100 * count for size, count in zip(sizes[1:], alerts[1:], strict=True))
+    assert sum(alerts[1:]) > 100
+    assert len(engine._memory.last) > MANY
+    last = dict(engine._memory.last)
+    engine.close()
+    again = Engine(Job(given.schema, given.key_domains, 8), tuple(r.to_json() for r in records), store, Workers(1))
+    again.restore()
+    assert again._memory.last == last
+    batch = WriteBatch()
+    again._memory.save(batch)
+    assert len(batch) == 0, "all of it is in the store"
+    again.close()
+
+
+def test_entries_come_and_go_with_what_is_remembered() -> None:
+    store, memory = MemoryStore(), StoredMemory()
+    policies = Policies({("a", 1): (None, 1_000)})
+    memory.put({("a", f"key {number}"): number for number in range(500)})
+    memory.put({("a", "long " * 2_000): 999})
+    saved(memory, store)
+    memory.forget(policies, 1_400)
+    memory.put({("a", "key 450"): 2_000})
+    assert saved(memory, store) < 402 * 60
+    assert restored(store).last == memory.last
+    memory.forget(policies, 10_000)
+    saved(memory, store)
+    assert list(store.scan(prefix_range(STORE_GROUP, b"", FIRED))) == []
+    assert saved(memory, store) == 0
+
+
+def test_what_an_earlier_build_wrote_is_taken_over_once() -> None:
+    store = MemoryStore()
+    store.put(EARLIER, orjson.dumps([["a", "c", 1], ["a", "d", 2]]))
+    memory = restored(store)
+    assert memory.last == {("a", "c"): 1, ("a", "d"): 2}
+    memory.put({("a", "c"): None, ("a", "d"): 5})
+    saved(memory, store)
+    assert store.get(EARLIER) is None
+    assert restored(store).last == {("a", "d"): 5}
+
+
+def test_bytes_that_are_not_ours_are_told() -> None:
+    store = MemoryStore()
+    store.put(store_key(STORE_GROUP, b"", FIRED, b"a", b"digest"), b"short")
+    with pytest.raises(StateCorruptError, match="who was alerted"):
+        restored(store)
