@@ -44,8 +44,8 @@ _BUCKET_FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd too, and another one
 class SeenIds(Protocol):
     """The hashes of event ids that a runner keeps, by the number of the key domain and bucket."""
 
-    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        """Those of a bucket, sorted: uint64[N]."""
+    def known(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Which of these are among those of a bucket: bool[N]."""
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
         """Keep more of them, none of which is there; `keys` are those of their events."""
@@ -69,7 +69,7 @@ def without_seen(
         is_new = np.ones(len(batch), bool)
         for bucket in np.unique(buckets[buckets >= oldest]).tolist():
             here = buckets == bucket
-            is_new[here] = first_of_each(hashes[here]) & ~are_known(hashes[here], seen.of(number, bucket))
+            is_new[here] = first_of_each(hashes[here]) & ~seen.known(number, bucket, hashes[here])
             added = here & is_new
             if added.any():
                 seen.add(number, bucket, hashes[added], batch.key.filter(pa.array(added)))

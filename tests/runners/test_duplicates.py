@@ -48,8 +48,8 @@ class PlainIds:
     def __init__(self) -> None:
         self.held: dict[tuple[int, int], set[int]] = {}
 
-    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        return np.array(sorted(self.held.get((number, bucket), ())), np.uint64)
+    def known(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.array([h in self.held.get((number, bucket), ()) for h in hashes.tolist()], bool)
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
         assert len(hashes) == len(keys)

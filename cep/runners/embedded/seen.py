@@ -1,10 +1,12 @@
-"""Hashes of event ids that a share has seen: in memory in one array a bucket, in the store by key group.
+"""Hashes of event ids that a share has seen: in memory in a few sorted runs a bucket, in the store by key group.
 
     | key group | "" | "seen" | domain | bucket i64 |             →  sorted uint64, little-endian (duplicates.py)
     | FFFF | "" | "added-seen" | domain | commit, share, bucket | →  hashes uint64[n], key groups int32[n]
 
-What a commit has added stands by itself until `save_whole`: a commit costs what came with it, not what was seen.
-Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_commit.py
+What a commit has added stands by itself until `save_whole`: a commit costs what came with it, not what was seen. So
+does a micro-batch: its ids are a run of their own, and two runs become one when the later has half the length of the
+earlier one. So a bucket of N ids has about log2(N) runs at most, and an id is moved about as often.
+Tested by: tests/runners/embedded/test_seen.py, tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
 ADDED_SEEN = b"added-seen"
-_Held = tuple[NDArray[np.uint64], NDArray[np.int32]]  # hashes, sorted, and the key group of each
-_NOTHING: _Held = (np.empty(0, np.uint64), np.empty(0, np.int32))
+_Run = tuple[NDArray[np.uint64], NDArray[np.int32]]  # hashes, sorted, and the key group of each
 
 
 class SeenOfShare:
@@ -32,14 +33,17 @@ class SeenOfShare:
     def __init__(self, names: Sequence[bytes], groups_count: int) -> None:
         self._names = names
         self._groups_count = groups_count
-        self._held: dict[tuple[int, int], _Held] = {}
+        self._held: dict[tuple[int, int], list[_Run]] = {}  # longer ones first
         self._changed: set[tuple[int, int]] = set()
-        self._added: dict[tuple[int, int], list[_Held]] = {}  # since the last commit
+        self._added: dict[tuple[int, int], list[_Run]] = {}  # since the last commit, as they came
         self._gone: list[bytes] = []
 
-    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        """As SeenIds.of."""
-        return self._held.get((number, bucket), _NOTHING)[0]
+    def known(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """As SeenIds.known."""
+        found = np.zeros(len(hashes), bool)
+        for kept, _ in self._held.get((number, bucket), ()):
+            found |= duplicates.are_known(hashes, kept)
+        return found
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
         """As SeenIds.add."""
@@ -51,8 +55,8 @@ class SeenOfShare:
     def forget(self, oldest: int) -> None:
         """As SeenIds.forget."""
         for number, bucket in [at for at in self._held if at[1] < oldest]:
-            _, groups = self._held.pop((number, bucket))
-            self._gone += [self._key(group, number, bucket) for group in np.unique(groups).tolist()]
+            groups = np.unique(np.concatenate([groups for _, groups in self._held.pop((number, bucket))]))
+            self._gone += [self._key(group, number, bucket) for group in groups.tolist()]
             self._changed.discard((number, bucket))
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
@@ -69,9 +73,8 @@ class SeenOfShare:
     def save_whole(self, batch: WriteBatch) -> None:
         """Add all that has changed since the last time, by key group; what commits have added is then of no use."""
         for number, bucket in sorted(self._changed):
-            hashes, groups = self._held[number, bucket]
-            for group in np.unique(groups).tolist():
-                batch.put(self._key(group, number, bucket), duplicates.to_bytes(hashes[groups == group]))
+            for group, hashes in _by_group(self._whole(number, bucket)):
+                batch.put(self._key(group, number, bucket), duplicates.to_bytes(hashes))
         self._changed.clear()
         self._added.clear()
         for key in self._gone:
@@ -80,7 +83,8 @@ class SeenOfShare:
 
     def of_group(self, group: int) -> Iterator[tuple[int, int, bytes]]:
         """(number of the domain, bucket, hashes as stored) of a key group."""
-        for (number, bucket), (hashes, groups) in sorted(self._held.items()):
+        for number, bucket in sorted(self._held):
+            hashes, groups = self._whole(number, bucket)
             own = hashes[groups == group]
             if len(own):
                 yield number, bucket, duplicates.to_bytes(own)
@@ -111,10 +115,34 @@ class SeenOfShare:
                     self._changed.add((number, bucket))
 
     def _hold(self, number: int, bucket: int, hashes: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
-        kept, kept_groups = self._held.get((number, bucket), _NOTHING)
-        joined = np.concatenate([kept, hashes])
-        order = np.argsort(joined)
-        self._held[number, bucket] = (joined[order], np.concatenate([kept_groups, groups])[order])
+        runs = self._held.setdefault((number, bucket), [])
+        order = np.argsort(hashes)
+        runs.append((hashes[order], groups[order]))
+        while len(runs) > 1 and 2 * len(runs[-1][0]) >= len(runs[-2][0]):
+            later, earlier = runs.pop(), runs.pop()
+            runs.append(_merged(earlier, later))
+
+    def _whole(self, number: int, bucket: int) -> _Run:
+        """All of a bucket as one run, which it is from now on."""
+        runs = self._held[number, bucket]
+        while len(runs) > 1:
+            later, earlier = runs.pop(), runs.pop()
+            runs.append(_merged(earlier, later))
+        return runs[0]
 
     def _key(self, group: int, number: int, bucket: int) -> bytes:
         return store_key(group, b"", SEEN, self._names[number], BUCKET.pack(bucket))
+
+
+def _merged(some: _Run, others: _Run) -> _Run:
+    """Two runs as one. Cost: a copy, and a search in the one for each of the others."""
+    at = np.searchsorted(some[0], others[0])
+    return np.insert(some[0], at, others[0]), np.insert(some[1], at, others[1])
+
+
+def _by_group(run: _Run) -> Iterator[tuple[int, NDArray[np.uint64]]]:
+    """The hashes of each key group that has any, sorted. Cost: a pass, by the counting sort of small integers."""
+    hashes, groups = run
+    order = np.argsort(groups.astype(np.int16), kind="stable")
+    own, firsts = np.unique(groups[order], return_index=True)
+    yield from zip(own.tolist(), np.split(hashes[order], firsts[1:]), strict=True)

@@ -377,12 +377,11 @@ class _SeenIds:
         self._buckets = buckets
         self._part = part
 
-    def of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        stored = self._part.get(number, bucket) if bucket in self._buckets.get(number, ()) else None
-        return duplicates.from_bytes(stored or b"")
+    def known(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return duplicates.are_known(hashes, self._of(number, bucket))
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
-        joined = np.concatenate([self.of(number, bucket), hashes])
+        joined = np.concatenate([self._of(number, bucket), hashes])
         self._part.put(number, duplicates.to_bytes(joined), bucket)
         self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
 
@@ -391,6 +390,10 @@ class _SeenIds:
             for bucket in [bucket for bucket in buckets if bucket < oldest]:
                 self._part.remove(number, bucket)
             self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
+
+    def _of(self, number: int, bucket: int) -> NDArray[np.uint64]:
+        stored = self._part.get(number, bucket) if bucket in self._buckets.get(number, ()) else None
+        return duplicates.from_bytes(stored or b"")
 
 
 def _row(packed: PackedRow) -> Row:
