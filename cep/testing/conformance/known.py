@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from cep.testing.conformance.compare import Disagreement
 from cep.testing.conformance.scenario import Bindings, Json, Scenario
@@ -240,13 +241,14 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
     def late(bindings: Bindings) -> bool:
         return any(_over(seen, s, bindings) for s in steps)
 
-    missing = _keep(found.missing, late)
-    missing_timeouts = _keep_timed(found.missing_timeouts, late)
     ends = {
         (bindings, time_ms)
         for bindings, time_ms in found.extra_timeouts
         if any(time_ms == max(seen.time_ms[i] for _, ids in bindings for i in ids) + s.step_ms for s in steps)
     }
+    ended = {bindings for bindings, _ in ends}
+    missing = _keep(found.missing, late)
+    missing_timeouts = _keep_timed(found.missing_timeouts, lambda bindings: bindings in ended or late(bindings))
     extra_timeouts = found.extra_timeouts - ends
     smaller = replace(found, missing=missing, missing_timeouts=missing_timeouts, extra_timeouts=extra_timeouts)
     return Disagreement() if seen.scenario.skips and smaller != found else smaller
@@ -260,13 +262,15 @@ def _groups_with_windows(seen: _Seen) -> list[Json]:
 
 
 def _over(seen: _Seen, stage: Stage, bindings: Bindings) -> bool:
-    """Whether the step to a stage has taken longer than it may."""
-    bound = dict(bindings)
-    if stage.name in bound:
-        begun_ms = seen.time_ms[bound[stage.name][0]]
-        before = [seen.time_ms[ids[-1]] for name, ids in bindings if stage.after(name) and name != stage.name]
-        return bool(before) and begun_ms - max(before) >= stage.step_ms
-    return True
+    """Whether a step to a stage has taken longer than it may: from the event before to one of the stage, if that is not
+    of the stage itself. What is not bound may have been waited for."""
+    if stage.name not in dict(bindings):
+        return True
+    bound = sorted((seen.place[i], name, seen.time_ms[i]) for name, ids in bindings for i in ids)
+    return any(
+        name == stage.name != before and stage.after(before) and time_ms - before_ms >= stage.step_ms
+        for (_, before, before_ms), (_, name, time_ms) in pairwise(bound)
+    )
 
 
 def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
