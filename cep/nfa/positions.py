@@ -143,7 +143,8 @@ class _Loop:
 @dataclass(frozen=True, slots=True)
 class _Fragment:
     """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out, a
-    forbidden event behind what was left out, with its time in `skip_absences_ms`);
+    forbidden event behind what was left out, with its time in `skip_absences_ms`), and `skip_bounds` (the step times of
+    what is left out in it);
     `loops` are those at its end: what must not come after the node must not come between their repetitions either.
     `opens_empty`: its first step may be left out."""
 
@@ -154,6 +155,7 @@ class _Fragment:
     loops: tuple[_Loop, ...] = ()
     opens_empty: bool = False
     skip_absences_ms: tuple[int | None, ...] = ()
+    skip_bounds: tuple[Bound, ...] = ()
 
 
 _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.ANY: Link.FOLLOWED_BY_ANY}
@@ -428,7 +430,7 @@ class _Builder:
                 )
             loops = fragment.loops
             opens_empty = opens_empty or (index == 0 and (fragment.nullable or fragment.opens_empty))
-            carried = () if gap_max is None else (Bound(0, gap_max),)
+            carried = fragment.skip_bounds + (() if gap_max is None else (Bound(0, gap_max),))
             passing = tuple(
                 replace(
                     e, guards=e.guards + fragment.skip_guards, bounds=e.bounds + carried,
@@ -444,7 +446,7 @@ class _Builder:
             at_start = at_start and fragment.nullable
         return _Fragment(
             tuple(entries), open_exits, at_start, start.guards, () if steps[-1].negated else loops, opens_empty,
-            start.absences_ms,
+            start.absences_ms, start.bounds,
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:

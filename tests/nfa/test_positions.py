@@ -8,7 +8,7 @@ from cep.lang.ir import PatternIR, SequenceNode
 from cep.nfa.positions import Automaton, StructureError, build
 from tests.engine.rules import rule
 
-WHERE = "\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c"
+WHERE = "\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c\n d: e kind == c"
 
 
 def structure(text: str) -> SequenceNode:
@@ -67,6 +67,20 @@ def test_an_absence_is_a_guard_in_the_middle_and_a_wait_at_the_end() -> None:
     assert {guard.variable for guard in wait.guards} == {"b"}
     end = build(structure("a -> !b within 5 min"))
     assert drawn(end) == ["start: a->>", "a: ·"]
+
+
+def test_a_step_time_holds_though_its_step_is_left_out() -> None:
+    """Inside a group too; not if the group itself may be left out."""
+
+    def bounds(text: str) -> dict[str, list[int | None]]:
+        positions = build(structure(text)).positions
+        return {positions[w.target].variable: [b.max_ms for b in w.bounds] for w in positions[1].waits if w.target}
+
+    flat = {"b": [], "c": [5_000], "d": [5_000]}
+    assert bounds("a -> b? ->[5 s] c? -> d") == flat
+    assert bounds("a -> (b? ->[5 s] c?) -> d") == flat
+    assert bounds("a -> ((b? ->[5 s] c?)) -> d") == flat
+    assert bounds("a -> (b? ->[5 s] c?)? -> d") == {**flat, "d": []}
 
 
 def test_a_structure_that_unrolls_too_far_is_refused() -> None:

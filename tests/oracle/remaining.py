@@ -199,8 +199,8 @@ def _finish_round(steps: Steps, arrival: Arrival) -> list[Wait]:
     """The steps of a round are done: first its own absences, then one more round or what comes after the group."""
     if arrival.holds_absence and steps.node.within_ms is not None:
         return [Wait(None, arrival, steps)]
-    if steps.began_ms is None:  # the round took nothing: more rounds of nothing lead nowhere
-        return proceed(steps.rest, arrival)
+    if steps.began_ms is None:  # the round took nothing: it is none if the group may be left out, and the last one else
+        return proceed(steps.rest, arrival) if integer(steps.node.quantifier.min_count) else []
     return _rounds(steps.node, steps.round, arrival, steps.rest)
 
 
