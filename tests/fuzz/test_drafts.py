@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cep.testing.conformance.run import RefusedError, check_pattern
-from cep.testing.conformance.scenario import scenario_of
+import pytest
+
+from cep.testing.conformance.run import RefusedError, Subject, answer, check_pattern
+from cep.testing.conformance.scenario import Scenario, scenario_of
 from cep.testing.conformance.structure import pattern_text
+from tests.fuzz.campaign import without_limits
+from tests.fuzz.examine import oracle_answer
 from tests.fuzz.features import features, richest
-from tests.fuzz.small import small
+from tests.fuzz.small import Json, small
+from tests.seeds import seeds
 
 COUNT = 300
+
+
+def accepted(drafted: list[Json]) -> list[tuple[Scenario, Subject]]:
+    """The scenarios whose patterns the language takes."""
+    found = []
+    for given in drafted:
+        scenario = scenario_of({**given, "expected": {"error": "unasked", "message": ""}}, given["name"])
+        try:
+            found.append((scenario, check_pattern(pattern_text(scenario))))
+        except RefusedError:
+            continue
+    return found
 
 
 def test_a_seed_draws_the_same_again() -> None:
@@ -19,14 +36,18 @@ def test_a_seed_draws_the_same_again() -> None:
 
 
 def test_small_scenarios_say_what_the_language_knows() -> None:
-    refused = 0
-    for given in small(3, COUNT):
-        written = pattern_text(scenario_of({**given, "expected": {"error": "unasked", "message": ""}}, given["name"]))
-        try:
-            check_pattern(written)
-        except RefusedError:
-            refused += 1
-    assert 0 < refused < COUNT / 4
+    assert COUNT * 3 / 4 < len(accepted(small(3, COUNT))) < COUNT
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+@without_limits()
+def test_the_engine_finds_in_them_what_the_oracle_finds(seed: int) -> None:
+    found = [
+        scenario.name
+        for scenario, subject in accepted(small(seed, 150))
+        if answer(subject, scenario) != oracle_answer(subject, scenario)
+    ]
+    assert found == []
 
 
 def test_small_scenarios_have_what_they_are_drawn_for() -> None:
