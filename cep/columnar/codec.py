@@ -31,7 +31,7 @@ def encode_table(batch: pa.RecordBatch, *, compressed: bool = False) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED if compressed else None) as writer:
         writer.write_batch(batch)
     body = memoryview(sink.getvalue())
-    return _HEADER.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(body)) + bytes(body)
+    return b"".join((_HEADER.pack(_MAGIC, FORMAT_VERSION, zlib.crc32(body)), body))
 
 
 def decode_table(data: bytes) -> pa.RecordBatch:

@@ -260,7 +260,7 @@ class Carried:
             entries = self._before.by_sub_key.get(history.tally)
             if entries is None:
                 entries = no_entries(self.table, history.expr.by, tally_width(history.tally))
-            self._subs[history.tally] = entries, segments_of(entries, self.table, history.by, history.expr.by)
+            self._subs[history.tally] = entries, segments_of(entries, self.table, history.by)
         return self._subs[history.tally]
 
     def _moves(self, history: HistoryColumn, clock_ms: int | None) -> Moves:

@@ -71,7 +71,7 @@ def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float
                 crowded.add(name)
             continue
         entries, fits = asked.sub_tally_after(history, clock_ms)
-        if not fits or len(entries) > _most(len(np.unique(entries.key)), per_key):
+        if not fits or len(entries) > _most(int((np.bincount(entries.key) > 0).sum()), per_key):
             crowded.add(name)
         else:
             by_sub_key[name] = entries

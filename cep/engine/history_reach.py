@@ -24,16 +24,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MAX
 from cep.engine.calendar import opens_ms
-from cep.engine.history_classes import Wanted, class_codes, codes_of_block
+from cep.engine.history_classes import Wanted, class_codes, codes_of_block, hashed_keys
 from cep.engine.history_rows import Block, HistoryRows, Int8, concat_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, segment_of
 from cep.engine.history_table import NewEvents
 from cep.engine.ranks import bands_of, sure
 from cep.engine.sub_tallies import Tallied
+from cep.engine.text_numbers import TextNumbers
+from cep.kernels import reach as kernels
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import CurrentField, HistoryWindow
 from cep.nfa.histories import HistoryColumn, HistoryPlan
@@ -88,25 +89,21 @@ class _Look:
     until_ms: int = TIME_MS_MAX
     event_type: int = -1
 
-    def rows(self, wanted: Wanted | None, block: Block, number: Int32) -> Int64:
-        """Which events of a block, whose keys have these numbers, are looked at; wanted are classes."""
+    def mark(
+        self, wanted: Wanted | None, block: Block, rows: tuple[Int32, Int64, Int64], number: Int32, chosen: np.ndarray
+    ) -> None:
+        """Set chosen bool[N] for the events of a block, whose keys have these numbers; rows are its `read_only_rows`,
+        wanted are classes. Keys that have their first event are done with."""
+        key, time_ms, event_type = rows
         if wanted is not None:
-            found = np.flatnonzero(wanted.has(codes_of_block(block, self.by)))
+            codes = codes_of_block(block, self.by)
+            kernels.choose_classes(codes, wanted.table, key, time_ms, number, self.keys, self.back_ms, chosen)
+        elif self.until_ms == TIME_MS_MAX:
+            kernels.choose(key, time_ms, number, self.keys, self.back_ms, chosen)
         else:
-            is_asked = self.keys[number]
-            found = np.flatnonzero(is_asked[block.rows.key]) if is_asked.any() else np.zeros(0, np.int64)
-        found = found[(block.rows.time_ms[found] > self.back_ms) & self.keys[number[block.rows.key[found]]]]
-        return found if self.until_ms == TIME_MS_MAX else self._with_first(block, number, found)
-
-    def _with_first(self, block: Block, number: Int32, rows: Int64) -> Int64:
-        """Those up to `until_ms`, and the first one after it of each key; keys that have it are done with."""
-        is_after = block.rows.time_ms[rows] > self.until_ms
-        after = rows[is_after]
-        if self.event_type >= 0:
-            after = after[block.rows.event_type[after] == self.event_type]
-        key, first = np.unique(number[block.rows.key[after]], return_index=True)
-        self.keys[key] = False
-        return np.concatenate([rows[~is_after], after[first]])
+            kernels.choose_first(
+                key, time_ms, event_type, number, self.keys, self.back_ms, self.until_ms, self.event_type, chosen
+            )
 
 
 def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, clock_ms: int) -> Reached:
@@ -131,26 +128,29 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
     place = {page: at for at, page in enumerate(pages)}
     opened = [(segment, place[segment.page]) for segment in segments]
     at_edges = {s: s.load() for s, page in opened if is_strange[page] or _may_leave(s, page, edges)}
-    begun = {}
+    begun, texts = {}, TextNumbers(known.keys)
     for history in by_key:
         assert history.expr.window is not None, "they have a window"
-        goes = _goes(known.keys, at_edges, _edge(history.expr.window, facts, ends), place)
+        goes = _goes(texts, len(known.keys), at_edges, _edge(history.expr.window, facts, ends), place)
         begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(known.keys)), goes)
     looks = list(_looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms)))
     back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
     opened = [(s, page) for s, page in opened if s in at_edges or s.last_ms > back_ms]
     blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
-    keys, numbers = _numbered(known.keys, blocks, [is_strange[page] for _, page in opened])
+    keys, numbers = _numbered(known.keys, texts, blocks, [is_strange[page] for _, page in opened])
     leaving = [_leaving(segment, page, edges, block) for (segment, page), block in zip(opened, blocks, strict=True)]
     wanted = {look.by: _wanted(look.by, new, blocks, leaving) for look in looks if look.by}
     parts: list[HistoryRows] = []
     rows: list[Int64] = []
     for (_, page), block, number, chosen in zip(opened, blocks, numbers, leaving, strict=True):
-        of_call = np.where(number < len(known.keys), number, -1)  # of other keys of strange pages everything is
+        # Of other keys of strange pages everything is.
+        of_call = np.where(number < len(known.keys), number, -1) if is_strange[page] else number
+        read_only_rows = block.read_only_rows
         for look in looks:
-            chosen[look.rows(wanted.get(look.by), block, of_call)] = True
-        own = np.flatnonzero(chosen | is_strange[page])
-        own = own[number[block.rows.key[own]] >= 0]
+            look.mark(wanted.get(look.by), block, read_only_rows, of_call, chosen)
+        own = np.flatnonzero(np.ones_like(chosen) if is_strange[page] else chosen)
+        if edges or is_strange[page]:  # what leaves may be of other keys
+            own = own[number[block.rows.key[own]] >= 0]
         rows.append(own)
         if len(own):
             part = block.rows if len(own) == len(block) else block.rows.take(own)
@@ -179,8 +179,8 @@ def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> b
 def _leaving(segment: Segment, page: int, edges: list[tuple[Int64, int]], block: Block) -> np.ndarray:
     """Which events of a block leave a window now."""
     found = np.zeros(len(block), bool)
-    if _may_leave(segment, page, edges):
-        for lows, high in edges:
+    for lows, high in edges:
+        if segment.first_ms <= high and segment.last_ms > lows[page]:
             found |= (block.rows.time_ms > lows[page]) & (block.rows.time_ms <= high)
     return found
 
@@ -191,17 +191,18 @@ def _name(history: HistoryColumn) -> str:
 
 
 def _goes(
-    keys: pa.Array, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int], place: Mapping[int, int]
-) -> Int64:
+    texts: TextNumbers, keys_count: int, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int],
+    place: Mapping[int, int],
+) -> Int64:  # fmt: skip
     """int64[K]: how many events of each key leave a window at most."""
-    found = np.zeros(len(keys) + 1, np.int64)
+    found = np.zeros(keys_count + 1, np.int64)
     lows, high = edge
     for segment, block in at_edges.items():
         rows = np.flatnonzero((block.rows.time_ms > lows[place[segment.page]]) & (block.rows.time_ms <= high))
         if len(rows):
-            number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(len(keys)))
-            found += np.bincount(number[block.rows.key[rows]], minlength=len(found))
-    counts: Int64 = found[:-1]
+            number = texts.of_hashed(hashed_keys(block))
+            found += np.bincount(number[block.rows.key[rows]] + 1, minlength=len(found))  # the first one: of no key
+    counts: Int64 = found[1:]
     return counts
 
 
@@ -263,19 +264,24 @@ def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> t
     return opens_ms(window, clocks), int(opens_ms(window, ends)[1])
 
 
-def _numbered(keys: pa.Array, blocks: list[Block], strange: list[bool]) -> tuple[pa.Array, list[Int32]]:
+def _numbered(
+    keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
+) -> tuple[pa.Array, list[Int32]]:
     """The keys with those behind them that only strange pages have; by block the number of each of its keys, or -1."""
-    if not blocks:
-        return keys, []
-    own = pa.concat_arrays([block.keys for block in blocks])
-    numbers = np.array(pc.index_in(own, value_set=keys).fill_null(-1))
-    is_new = (numbers < 0) & np.repeat(np.array(strange), [len(block.keys) for block in blocks])
-    if is_new.any():
-        more = own.filter(pa.array(is_new)).dictionary_encode()
-        numbers[is_new] = np.asarray(more.indices) + len(keys)
+    numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
+    others = [
+        block.keys.filter(pa.array(number < 0)) for block, number, is_new in zip(blocks, numbers, strange, strict=True)
+        if is_new
+    ]  # fmt: skip
+    if any(map(len, others)):
+        more = pa.concat_arrays(others).dictionary_encode()
+        at, codes = 0, np.asarray(more.indices) + len(keys)
+        for number, is_new in zip(numbers, strange, strict=True):
+            unknown = np.flatnonzero(number < 0) if is_new else np.empty(0, np.int64)
+            number[unknown] = codes[at : at + len(unknown)]
+            at += len(unknown)
         keys = pa.concat_arrays([keys, more.dictionary])
-    bounds = np.cumsum([len(block.keys) for block in blocks])[:-1]
-    return keys, [part.astype(np.int32) for part in np.split(numbers, bounds)]
+    return keys, numbers
 
 
 def kept_for(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:

@@ -14,7 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import TEXT, read_only
+from cep.engine.text_numbers import HashedTexts
+from cep.kernels.histories import group_rows
 from cep.kernels.layout import Int32, Int64
 
 Int8 = NDArray[np.int8]
@@ -54,15 +56,21 @@ class HistoryRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes` are worked out from
-    them (history_classes.py)."""
+    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes` and `hashed` are
+    worked out from them once (history_classes.py)."""
 
     keys: pa.Array
     rows: HistoryRows
     codes: dict[tuple[str, ...], NDArray[np.uint32]] = field(default_factory=dict, compare=False, repr=False)
+    hashed: list[HashedTexts] = field(default_factory=list, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def read_only_rows(self) -> tuple[Int32, Int64, Int64]:
+        """Key, time and event type, as kernels take them."""
+        return read_only(self.rows.key), read_only(self.rows.time_ms), read_only(self.rows.event_type)
 
     @property
     def nbytes(self) -> int:
@@ -98,7 +106,9 @@ def sort_rows(rows: HistoryRows) -> HistoryRows:
     """The events key by key again; those of one key keep their order."""
     if np.all(rows.key[1:] >= rows.key[:-1]):
         return rows
-    return rows.take(np.argsort(rows.key, kind="stable"))
+    key, order = rows.key.astype(np.int64), np.empty(len(rows), np.int64)
+    group_rows(key, np.zeros(int(key.max()) + 2, np.int64), order)
+    return rows.take(order)
 
 
 def block_of(keys: pa.Array, rows: HistoryRows) -> Block:

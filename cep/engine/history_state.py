@@ -134,6 +134,8 @@ def span_code(span_ms: int) -> int:
 
 def span_codes(spans_ms: Int64) -> Int8:
     """The same for many, most of them equal."""
+    if (spans_ms == spans_ms[:1]).all():
+        return np.full(len(spans_ms), span_code(int(spans_ms[0])) if len(spans_ms) else 0, np.int8)
     different, inverse = np.unique(spans_ms, return_inverse=True)
     return np.array([span_code(ms) for ms in different.tolist()], np.int8)[inverse]
 
@@ -141,8 +143,7 @@ def span_codes(spans_ms: Int64) -> Int8:
 def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
     """A segment in memory; the block has at least one event."""
     rows = block.rows
-    codes, counts = np.unique(rows.span, return_counts=True)
-    spans = dict(zip(codes.tolist(), counts.tolist(), strict=True))
+    spans = {code: count for code, count in enumerate(np.bincount(rows.span).tolist()) if count}
     first, last = int(rows.time_ms.min()), int(rows.time_ms.max())
     return Segment(first, last, span_ms, spans, int(np.bincount(rows.key).max()), lambda: block, page=page)
 
@@ -298,6 +299,7 @@ def _rewritten(segments: Sequence[Segment], columns: Collection[str], watermark_
     rows = block.rows
     alive = rows.time_ms + np.left_shift(np.int64(1), rows.span.astype(np.int64)) > watermark_ms
     read = {name: column for name, column in rows.columns.items() if name in columns}
-    rows = replace(rows, columns=read).take(np.flatnonzero(alive))
+    rows = replace(rows, columns=read)
+    rows = rows if alive.all() else rows.take(np.flatnonzero(alive))
     span_ms = max(segment.span_ms for segment in segments)
     return segment_of(block_of(block.keys, rows), span_ms, segments[0].page) if len(rows) else None

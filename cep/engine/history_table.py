@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, slots
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, read_only, slots
 from cep.engine.functions import fill_computed
 from cep.engine.history_rows import HistoryRows, Int8
 from cep.kernels import layout as y
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.groups import group_pairs
 from cep.kernels.histories import group_rows
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lists.timeline import Lists
@@ -94,9 +95,8 @@ class HistoryTable:
         if by not in self._segments:
             segment, count = self.key, self.keys_count
             for column in by:
-                codes, codes_count = dense_codes(self.columns[column])
-                codes[self.nulls[column] != 0] = codes_count
-                segment, count = dense_codes(segment * (codes_count + 1) + codes)
+                segment, firsts = grouped(2 * segment + self.nulls[column], self.columns[column])
+                count = len(firsts)
             order = np.arange(len(segment))
             if by:
                 group_rows(segment, np.zeros(count + 1, np.int64), order)
@@ -118,8 +118,20 @@ class HistoryTable:
 
 def dense_codes(values: Int64) -> tuple[Int64, int]:
     """Numbers from 0 for values, equal ones alike; and how many there are."""
-    encoded = pa.array(values).dictionary_encode()
-    return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
+    codes, firsts = grouped(values, values)
+    return codes, len(firsts)
+
+
+def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:
+    """(numbers from 0 for pairs of values, in the order in which they come first; where they do)."""
+    codes, firsts = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
+    count = group_pairs(read_only(first), read_only(second), empty_places(len(first)), firsts, codes)
+    return codes, firsts[:count]
+
+
+def empty_places(count: int) -> Int32:
+    """A table for so many different ones, of which half the places stay empty."""
+    return np.full(2 << max(count - 1, 1).bit_length(), -1, np.int32)
 
 
 def build_table(

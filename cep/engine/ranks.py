@@ -40,6 +40,8 @@ class Bands:
 
     def without(self, begun: np.ndarray) -> Bands:
         """The same, in which nothing is known of some keys, bool[K]."""
+        if not self.held[begun].any():
+            return self
         kept = ~begun[_keys(self)]
         sizes = np.where(begun, 0, self.sizes)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
@@ -54,9 +56,11 @@ def bands_of(held: Int64 | None, entries: SubTallies | None, keys_count: int) ->
     """Those that were kept, of keys by their numbers now."""
     if held is None or entries is None:
         return Bands(np.zeros((keys_count, 2), np.int64), np.zeros(keys_count + 1, np.int64), np.zeros(0, np.int64))
-    order = np.argsort(entries.key, kind="stable")
-    sizes = np.bincount(entries.key, minlength=keys_count)
-    return Bands(held, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), entries.sums[order, 0])
+    key, values = entries.key, entries.sums[:, 0]
+    if (key[1:] < key[:-1]).any():
+        values = values[np.argsort(key, kind="stable")]
+    sizes = np.bincount(key, minlength=keys_count)
+    return Bands(held, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), values)
 
 
 def sure(bands: Bands, percent: int, comes: Int64, goes: Int64) -> np.ndarray:
@@ -86,39 +90,13 @@ def ranked(bands: Bands, moves: Moves, percent: int, windows: tuple[Int64, Int64
 def after(bands: Bands, moves: Moves, percent: int) -> Bands:
     """The bands after the call, as wide as they should be; those of keys that have not held anything have all that
     enters."""
-    change = moves.enters - moves.gone
-    keys_count = len(bands.held)
-    held, starts = np.zeros_like(bands.held), np.zeros(keys_count + 1, np.int64)
+    held, starts = np.zeros_like(bands.held), np.zeros_like(bands.starts)
     values = np.empty(len(bands.values) + len(moves.values), np.int64)
-    is_known = (bands.held[:, 0] > 0)[moves.segment]
     bands_after(
-        bands.held, bands.starts, bands.values, moves.segment[is_known], moves.values[is_known], change[is_known],
-        held, starts, values,
+        bands.held, bands.starts, bands.values, moves.segment, moves.values, moves.enters - moves.gone, percent, _REACH,
+        _REACH_CHANGES, held, starts, values,
     )  # fmt: skip
-    whole = np.flatnonzero(~is_known & (change > 0))
-    whole = whole[np.lexsort((moves.values[whole], moves.segment[whole]))]
-    held[:, 0] += np.bincount(moves.segment[whole], minlength=keys_count)
-    key = np.concatenate([_keys(Bands(held, starts, values)), moves.segment[whole]])
-    order = np.argsort(key, kind="stable")
-    found = np.concatenate([values[: starts[-1]], moves.values[whole]])[order]
-    sizes = np.bincount(key, minlength=keys_count)
-    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    changes = np.bincount(moves.segment[change != 0], minlength=keys_count)
-    return _narrowed(Bands(held, bounds, found), percent, _REACH + _REACH_CHANGES * changes)
-
-
-def _narrowed(bands: Bands, percent: int, reach: Int64) -> Bands:
-    """The same with no more values than so far from the rank."""
-    key = _keys(bands)
-    place = np.arange(len(key)) - bands.starts[key] + bands.held[key, 1]
-    wanted = _rank(percent, bands.held[:, 0]) - 1
-    distance = place - wanted[key]
-    kept = np.abs(distance) <= reach[key]
-    dropped_below = np.bincount(key[~kept & (distance < 0)], minlength=len(bands.held))
-    held = np.stack([bands.held[:, 0], bands.held[:, 1] + dropped_below], axis=1)
-    sizes = np.bincount(key[kept], minlength=len(held))
-    held[sizes == 0] = 0  # the rank was outside: nothing is known of it
-    return Bands(held, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), bands.values[kept])
+    return Bands(held, starts, values[: starts[-1]])
 
 
 def _keys(bands: Bands) -> Int32:

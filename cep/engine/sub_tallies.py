@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import slots
-from cep.engine.history_table import HistoryTable, dense_codes
+from cep.columnar.batch import TEXT, read_only, slots
+from cep.engine.history_table import HistoryTable, empty_places
+from cep.engine.text_numbers import TextNumbers
+from cep.kernels.groups import find_pairs, group_pairs
 from cep.kernels.layout import Int32, Int64
 
 
@@ -82,22 +84,31 @@ def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTall
     return SubTallies(np.empty(0, np.int32), by, np.empty((0, width), np.int64))
 
 
-def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int], names: Sequence[str]) -> Int64:
+def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
     """int64[E]: the segment of the table (`table.segments(by)`) that each entry is of, -1 for those that it has no row
-    of. `names` are those of the fields `by`."""
+    of. The entries have the fields `by`."""
     has_all = np.ones(len(table.key), bool)
     for column in by:
         has_all &= table.nulls[column] == 0
-    rows, indices = np.flatnonzero(has_all), pa.array(np.flatnonzero(has_all))
-    codes = np.concatenate([entries.key, table.key[rows]])
-    for name, values in zip(names, entries.by, strict=True):
-        own, count = _codes(pa.concat_arrays([values, table.fields[name].take(indices)]))
-        codes, _ = dense_codes(codes * (count + 1) + own)
+    rows = np.flatnonzero(has_all)
+    own, found = table.key[rows], entries.key.astype(np.int64)
+    for column, values in zip(by, entries.by, strict=True):
+        own, found = _grouped_with(own, table.columns[column, rows], found, _codes(values, table.texts))
     segment, _ = table.segments(tuple(by))
-    found = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
-    found[codes[len(entries) :]] = segment[rows]
-    of_entries: Int64 = found[codes[: len(entries)]]
+    of_group = np.full(int(own.max(initial=-1)) + 2, -1, np.int64)
+    of_group[own] = segment[rows]
+    of_entries: Int64 = of_group[found]  # the last one is for what has no row
     return of_entries
+
+
+def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
+    """Numbers of pairs, and those of other pairs, -1 where there is no such pair."""
+    places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
+    codes, found = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
+    own = read_only(first), read_only(second)
+    group_pairs(*own, places, firsts, codes)
+    find_pairs(*own, places, firsts, read_only(others_first), read_only(others_second), found)
+    return codes, found
 
 
 def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
@@ -106,16 +117,22 @@ def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: Hi
     segment, _ = table.segments(tuple(by))
     row_of = np.zeros(len(sums), np.int64)
     row_of[segment] = np.arange(len(segment))
-    alive = np.flatnonzero(sums[:, 0] != 0)
-    rows = row_of[alive]
+    there = np.flatnonzero(segment_of >= 0)
+    now = entries.sums.copy()
+    now[there] = sums[segment_of[there]]
+    is_new = sums[:, 0] != 0
+    is_new[segment_of[there]] = False
+    rows = row_of[is_new]
     fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
-    fresh = SubTallies(table.key[rows].astype(np.int32), fields, sums[alive])
-    return concat_sub_tallies([entries.take(np.flatnonzero(segment_of < 0)), fresh]) if len(entries) else fresh
+    fresh = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
+    old, alive = SubTallies(entries.key, entries.by, now), now[:, 0] != 0
+    if not alive.all():
+        old = old.take(np.flatnonzero(alive))
+    return concat_sub_tallies([part for part in (old, fresh) if len(part)] or [fresh])
 
 
-def _codes(values: pa.Array) -> tuple[Int64, int]:
-    """Numbers for values, equal ones alike, as the table tells them apart."""
-    if pa.types.is_large_string(values.type) or pa.types.is_string(values.type):
-        encoded = values.dictionary_encode()
-        return np.asarray(encoded.indices).astype(np.int64), len(encoded.dictionary)
-    return dense_codes(slots(values)[0])
+def _codes(values: pa.Array, texts: pa.Array) -> Int64:
+    """The values as a table has them whose texts these are; -1 for other texts."""
+    if values.type != TEXT:
+        return slots(values)[0]
+    return TextNumbers(texts).of(values).astype(np.int64)

@@ -106,25 +106,38 @@ def ranks_at(
 
 @kernel
 def bands_after(
-    held: Any, starts: Any, band: Any, segment: Any, values: Any, change: Any, held_out: Any, starts_out: Any, out: Any
-) -> None:
+    held: Any, starts: Any, band: Any, segment: Any, values: Any, change: Any, percent: Any, reach: Any,
+    reach_changes: Any, held_out: Any, starts_out: Any, out: Any,
+) -> None:  # fmt: skip
     """Fill held_out int64[S, 2], starts_out int64[S + 1] and out int64[B + M] with what becomes of segments in which
-    members enter (change int64[M] is 1) or leave (−1). Nothing is held of one of which it is not known any more.
+    members enter (change int64[M] is 1) or leave (−1): the values so far from the rank, and farther by reach_changes
+    for each change. One that has not held anything has all that enters. Nothing is held of one of which it is not known
+    any more where its rank is.
     """
     work, now = np.empty(band.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
     i = 0
     for s in range(held.shape[0]):
         _begin(work, now, held, starts, band, s)
-        is_known = True
+        is_known, has_held, changes = True, held[s, _COUNT] > 0, 0
         while i < segment.shape[0] and segment[i] == s:
-            if change[i] > 0:
+            changes += change[i] != 0
+            if change[i] > 0 and not has_held:
+                work[now[_SIZE]] = values[i]
+                now[_SIZE] += 1
+            elif change[i] > 0:
                 is_known = _enter(work, now, values[i]) and is_known
-            elif change[i] < 0:
+            elif change[i] < 0 and has_held:
                 is_known = _leave(work, now, values[i]) and is_known
             i += 1
-        if not is_known or (now[_SIZE] == 0 and now[_COUNT] > 0):
-            now[:] = 0
-        held_out[s, 0], held_out[s, 1] = now[_COUNT], now[_BELOW]
-        for j in range(now[_SIZE]):
-            out[starts_out[s] + j] = work[j]
-        starts_out[s + 1] = starts_out[s] + now[_SIZE]
+        if not has_held:
+            work[: now[_SIZE]].sort()
+            now[_COUNT] = now[_SIZE]
+        wanted = (percent * now[_COUNT] + 99) // 100 - 1 - now[_BELOW]
+        first = max(wanted - reach - reach_changes * changes, 0)
+        end = min(wanted + reach + reach_changes * changes + 1, now[_SIZE])
+        starts_out[s + 1] = starts_out[s]
+        if is_known and first < end:
+            held_out[s, 0], held_out[s, 1] = now[_COUNT], now[_BELOW] + first
+            for j in range(first, end):
+                out[starts_out[s] + j - first] = work[j]
+            starts_out[s + 1] += end - first

@@ -58,7 +58,7 @@ def encode_head(histories: Histories) -> bytes:
     columns: dict[str, pa.Array] = {
         "keys": histories.keys,
         "pinned_key": pa.array(pinned.key),
-        "pinned_type": pa.array(pinned.event_type),
+        "pinned_type": pa.array(pinned.event_type.astype(np.int16)),
         "pinned_time": pa.array(pinned.time_ms),
         "segment_first": _integers([s.first_ms for s in segments]),
         "segment_last": _integers([s.last_ms for s in segments]),
@@ -99,7 +99,7 @@ def decode_head(data: bytes, load: Load) -> Histories:
         segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, panes=panes[at]))
     pinned = HistoryRows(
         _numbers(columns["pinned_key"]),
-        _numbers(columns["pinned_type"]),
+        _numbers(columns["pinned_type"]).astype(np.int64),
         _numbers(columns["pinned_time"]),
         np.zeros(len(columns["pinned_key"]), np.int8),
         _fields(columns, _PINNED),

@@ -11,6 +11,7 @@ import pytest
 
 from cep.engine.history_classes import Wanted, codes_of_block
 from cep.engine.history_rows import Block
+from cep.kernels.reach import choose_classes
 from tests.engine.bridge import batch_of, event_id, split
 from tests.engine.test_histories import engine_values, oracle_values
 from tests.engine.test_history_reach import payment, program_over, rows_looked_at
@@ -115,6 +116,8 @@ def test_no_event_of_a_class_is_missing() -> None:
     )
     assert (codes_of_block(again, (name,)) == codes).all(), "whatever the keys are numbered"
     chosen = codes[::7]
-    is_wanted = Wanted([chosen]).has(codes)
+    is_wanted, number = np.zeros(len(block), bool), np.arange(len(block.keys), dtype=np.int32)
+    key, time_ms, _ = block.read_only_rows
+    choose_classes(codes, Wanted([chosen]).table, key, time_ms, number, number >= 0, -1, is_wanted)
     assert is_wanted[np.isin(codes, chosen)].all()
     assert not is_wanted.all()

@@ -1,0 +1,55 @@
+"""Texts → which of a call's texts each one is.
+
+Tested by: tests/engine/test_history_classes.py, tests/engine/test_tallies.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.columnar.batch import read_only, text_buffers
+from cep.kernels.arrange import hash_texts
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.reach import fill_places, number_texts
+
+_SEED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HashedTexts:
+    """Texts with their hashes. Shapes: hashes uint64[N], offsets int64[N + 1] into data uint8[B]; read-only."""
+
+    hashes: NDArray[np.uint64]
+    offsets: Int64
+    data: UInt8
+
+
+def hashed_texts(texts: pa.Array) -> HashedTexts:
+    """Those of a text array without nulls, of which it is a view."""
+    offsets, data = text_buffers(texts)
+    hashes = np.empty(len(texts), np.uint64)
+    hash_texts(offsets, data, _SEED, hashes)
+    return HashedTexts(read_only(hashes), offsets, data)
+
+
+class TextNumbers:
+    """The number of each of some different texts, found by its hash and compared."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        self._own = hashed_texts(texts)
+        self._places = np.full(2 << max(len(texts) - 1, 1).bit_length(), -1, np.int32)
+        fill_places(self._own.hashes, self._places)
+
+    def of(self, texts: pa.Array) -> Int32:
+        """int32[N]: the number of each text, -1 for others."""
+        return self.of_hashed(hashed_texts(texts))
+
+    def of_hashed(self, texts: HashedTexts) -> Int32:
+        """The same."""
+        own, found = self._own, np.empty(len(texts.hashes), np.int32)
+        number_texts(self._places, own.hashes, own.offsets, own.data, texts.hashes, texts.offsets, texts.data, found)
+        return found

@@ -1,0 +1,62 @@
+"""Pairs of numbers → one number for each different pair, in the order in which they come first.
+
+    places   int32[2^n]   a table of groups, −1 where there is none; more places than there are groups
+    firsts   int64[G]     where each group came first
+
+Tested by: tests/kernels/test_groups.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cep.kernels.jit import bare
+
+_ODD, _OTHER_ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@bare
+def _place(first: Any, second: Any, places: Any) -> Any:
+    """Where the search for a pair begins."""
+    mixed = np.uint64(first) * _ODD ^ np.uint64(second) * _OTHER_ODD
+    mixed = (mixed ^ (mixed >> np.uint64(32))) * _ODD
+    return np.int64((mixed >> np.uint64(32)) & np.uint64(places.shape[0] - 1))
+
+
+@bare
+def group_pairs(first: Any, second: Any, places: Any, firsts: Any, out: Any) -> Any:
+    """Fill out int64[N] with the group of each pair (first, second int64[N]), firsts int64[N], and the table.
+
+    Returns: how many groups there are. Cost: O(N).
+    """
+    count = 0
+    for i in range(first.shape[0]):
+        at = _place(first[i], second[i], places)
+        while places[at] >= 0:
+            row = firsts[places[at]]
+            if first[row] == first[i] and second[row] == second[i]:
+                break
+            at = (at + 1) & (places.shape[0] - 1)
+        if places[at] < 0:
+            places[at], firsts[count] = count, i
+            count += 1
+        out[i] = places[at]
+    return count
+
+
+@bare
+def find_pairs(
+    first: Any, second: Any, places: Any, firsts: Any, wanted_first: Any, wanted_second: Any, out: Any
+) -> None:
+    """Fill out int64[M] with the groups of other pairs, −1 where there is none; the rest as group_pairs left it."""
+    for i in range(wanted_first.shape[0]):
+        at = _place(wanted_first[i], wanted_second[i], places)
+        out[i] = -1
+        while places[at] >= 0:
+            row = firsts[places[at]]
+            if first[row] == wanted_first[i] and second[row] == wanted_second[i]:
+                out[i] = places[at]
+                break
+            at = (at + 1) & (places.shape[0] - 1)
