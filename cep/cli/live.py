@@ -39,8 +39,9 @@ from cep.runners.observe import Log, Observed, served
 from cep.runners.warm import Warming
 from cep.sinks.base import AlertSink, LetterSink
 from cep.sinks.console import ConsoleSink
-from cep.sinks.kafka import KafkaLetters, KafkaTarget, KafkaTransactionSink
+from cep.sinks.kafka import KafkaLetters, KafkaTransactionSink
 from cep.sinks.letters import LetterFiles
+from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.registry.kafka import RecordFormat
 
 if TYPE_CHECKING:

@@ -52,7 +52,8 @@ from cep.runners.rule_status import rule_status
 from cep.runners.warm_start import WarmStart
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
-from cep.sinks.kafka import KafkaSink, KafkaTarget, KafkaTransactionSink
+from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
+from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
 from cep.sources.live.files import FilesSource

@@ -24,7 +24,8 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
 from cep.runners.job import Job
-from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
+from cep.sinks.kafka import KafkaTransactionSink
+from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.store import WriteBatch
 from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkError
-from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTarget, KafkaTransactionSink, _Transactions
+from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTransactionSink
+from cep.sinks.transactions.kafka import KafkaTarget, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
 from tests.sinks.alerts import alert_table
 
@@ -131,7 +132,7 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
         to = target(kafka, wait_ms_max=120_000)
         sink = KafkaTransactionSink(to)
         sink.write(alert_table(0, 2), 0)
-        original, again = _Transactions._send_offset, threading.Timer(1.0, kafka.start)
+        original, again = Transactions._send_offset, threading.Timer(1.0, kafka.start)
 
         def without_broker(*arguments: Any) -> None:
             monkeypatch.undo()
@@ -139,7 +140,7 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
             again.start()
             original(*arguments)
 
-        monkeypatch.setattr(_Transactions, "_send_offset", without_broker)
+        monkeypatch.setattr(Transactions, "_send_offset", without_broker)
         sink.write(alert_table(2, 2), 1)
         again.join()
         sink.write(alert_table(2, 2), 1)

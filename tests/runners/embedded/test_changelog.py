@@ -27,7 +27,8 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.job import Job
-from cep.sinks.kafka import KafkaTarget, KafkaTransactionSink
+from cep.sinks.kafka import KafkaTransactionSink
+from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
 from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, KeyRange, store_key

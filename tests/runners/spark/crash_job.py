@@ -20,7 +20,7 @@ from typing import Any
 from cep.cli.main import main as cep_main
 from cep.runners.spark import live_output
 from cep.runners.spark.live_output import LiveOutput
-from cep.sinks.kafka import _Transactions
+from cep.sinks.transactions.kafka import Transactions
 
 
 def die() -> None:
@@ -54,8 +54,8 @@ def after(owner: Any, name: str, act: Callable[..., None]) -> None:
 # Step → how to come to its end: before or after a function of the job.
 PLACES: dict[int, tuple[Callable[..., None], Any, str]] = {
     2: (before, LiveOutput, "take_table"),  # the rows are there when all tasks have committed their state
-    3: (before, _Transactions, "_commit"),
-    4: (after, _Transactions, "_commit"),
+    3: (before, Transactions, "_commit"),
+    4: (after, Transactions, "_commit"),
     5: (before, live_output, "write_progress"),
     6: (after, live_output, "write_progress"),
 }

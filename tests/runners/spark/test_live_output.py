@@ -18,8 +18,9 @@ from cep.runners.rule_status import rule_status
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
 from cep.sinks.files import FileSink, read_alerts
-from cep.sinks.kafka import KafkaLetters, KafkaTarget
+from cep.sinks.kafka import KafkaLetters
 from cep.sinks.letters import LetterFiles
+from cep.sinks.transactions.kafka import KafkaTarget
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import SOURCE, new_book, upsert
 from tests.sinks.alerts import alert_table

@@ -33,7 +33,8 @@ from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
 from cep.runners.spark.sources import TopicSource
-from cep.sinks.kafka import KafkaLetters, KafkaTarget
+from cep.sinks.kafka import KafkaLetters
+from cep.sinks.transactions.kafka import KafkaTarget
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import make_job, payments, rows, rules, split, time_ms
 from tests.sinks.test_kafka import consumed

@@ -1,0 +1,1 @@
+"""What of a micro-batch is to be somewhere once, whole or not at all."""

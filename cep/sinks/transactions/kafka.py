@@ -1,0 +1,355 @@
+"""Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
+
+The transaction also moves an offset that nobody reads by: group `cep-JOB`, partition 0 of the topic, offset =
+micro-batch + 1, with a digest of the records beside it. So the topic itself knows which micro-batch it holds, whoever
+asks. A micro-batch that comes again finds its own number there and sends nothing; readers of committed records see each
+record once. The numbers are those of the protocol in runners/spark/live_output.py:
+
+    3. begin, send the records, wait until the brokers have them, send the offset
+    4. commit
+
+Killed before 4, the transaction is still open: the next process has the same transactional id, and the brokers abort
+what that id left behind. A process that only seemed dead is fenced off by the same: its commit is refused.
+
+The offset is kept for the brokers' `offsets.retention.minutes` after the last record (seven days). A job that was
+killed between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
+Tested by: tests/sinks/test_kafka.py, tests/sinks/test_contract.py, tests/runners/spark/test_live_crash.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import NamedTuple
+
+import orjson
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from cep.base.errors import SinkError
+from cep.base.limits import KAFKA_WAIT_MS_MAX
+
+DEFAULTS = {
+    "linger.ms": "0",  # all of a micro-batch is there at once
+    "retry.backoff.ms": "10",  # the coordinator asks to try again while it ends the transaction before
+    "compression.type": "lz4",
+    "log_level": "2",  # broker errors reach the caller in our exceptions
+}
+SET_BY_US = {"enable.idempotence": "true", "acks": "all"}
+_OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
+_FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
+_DIGEST_CHARS = 32
+_COORDINATOR_S, _GRACE_S = 10.0, 1.0  # for the answer to an offset, of a broker that may have been started again
+_PLACE_S = 5.0  # between two looks for the ends of the partitions
+_RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTarget:
+    """A topic and whose records go there. `settings` are librdkafka's and are never printed: they hold secrets.
+
+    `wait_ms_max` bounds a micro-batch, from the first record to the end of the transaction.
+    """
+
+    servers: str
+    topic: str
+    job_id: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+    wait_ms_max: int = KAFKA_WAIT_MS_MAX
+
+
+class Record(NamedTuple):  # of which there are many: made in a third of the time of a dataclass
+    """`topic`: another than that of the sink."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, str | bytes | None], ...]
+    topic: str | None = None
+
+
+class _AgainError(Exception):
+    """The transaction was aborted; another one may do."""
+
+
+class Transactions:
+    """Micro-batches of records into one topic, each once."""
+
+    def __init__(self, target: KafkaTarget, what: str) -> None:
+        self._target = target
+        self._what = what
+        self._name = f"cep-{target.job_id}"
+        self._reading = {
+            **target.settings,
+            "bootstrap.servers": target.servers,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "auto.offset.reset": "earliest",
+        }
+        self._here = (target.topic, 0)
+        self._place = TopicPartition(*self._here)
+        self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+        self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
+        self._ends_s = -_PLACE_S
+        self._connect()
+
+    def _connect(self) -> None:
+        """New clients, whose `_open` ends what others of the same name have left open."""
+        target = self._target
+        configuration = {
+            **DEFAULTS,
+            "message.timeout.ms": str(target.wait_ms_max),
+            "transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE),
+            **target.settings,
+            **SET_BY_US,
+            "bootstrap.servers": target.servers,
+        }
+        try:
+            self._producer = Producer({**configuration, "transactional.id": f"{self._name}-{target.topic}"})
+            self._consumer = Consumer({**configuration, "group.id": self._name, "enable.auto.commit": "false"})
+        except KafkaException as error:
+            raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
+        self._is_open = False
+
+    def write(self, records: Sequence[Record], batch_id: int, beside: Sequence[Record] = ()) -> None:
+        """Bring the micro-batch into the topic unless it is there, and `beside` with it.
+
+        Raises: SinkError after `wait_ms_max`.
+        """
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            digest = _digest(records)
+            while True:
+                try:
+                    self._open(deadline_s)
+                    if not (records or beside) or self._is_there(batch_id, digest):
+                        return
+                    self._send([*records, *beside], TopicPartition(*self._here, batch_id + 1, digest), deadline_s)
+                    self._commit(deadline_s)
+                    break
+                except _AgainError as error:
+                    if monotonic() >= deadline_s:
+                        raise SinkError(self._failed(records, batch_id, str(error))) from error
+        except KafkaException as error:
+            raise SinkError(self._failed(records, batch_id, _reason(error))) from error
+        self._held = (batch_id, digest)
+
+    def open(self) -> None:
+        """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
+        try:
+            self._open(monotonic() + self._target.wait_ms_max / 1_000)
+        except KafkaException as error:
+            raise SinkError(self._failed([], -1, _reason(error))) from error
+
+    def bring(self, records: Iterable[Record]) -> None:
+        """A transaction of these, which is no micro-batch. Raises: SinkError after `wait_ms_max`."""
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            self._open(deadline_s)
+            self._send(records, None, deadline_s)
+            self._commit(deadline_s)
+        except (KafkaException, _AgainError) as error:
+            reason = _reason(error) if isinstance(error, KafkaException) else str(error)
+            raise SinkError(
+                f"what a job has kept so far was not brought to {self._target.servers} in one transaction: {reason}; "
+                "check the brokers and start again"
+            ) from error
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str]) -> tuple[frozenset[str], int]:
+        """Keys of the records behind the topic's place, or since a time if it is not among the places, if there was a
+        micro-batch behind `after`; and the number of the last one. Raises: SinkError.
+        """
+        deadline_s = monotonic() + self._target.wait_ms_max / 1_000
+        try:
+            self._open(deadline_s)
+            number = self._held[0]
+            keys = frozenset(self._keys(since_ms, places, deadline_s)) if number > after else frozenset[str]()
+        except KafkaException as error:
+            raise SinkError(
+                f"topic {self._target.topic} at {self._target.servers} does not tell which {self._what} it has: "
+                f"{_reason(error)}; check the brokers and start again: nothing is lost"
+            ) from error
+        return keys, max(number, after)
+
+    def place(self) -> str:
+        """The topic, and for each partition an offset that is not behind what will be written; a few seconds old."""
+        if monotonic() - self._ends_s > _PLACE_S:
+            with suppress(KafkaException):  # the one before is as good, and further from the end
+                self._learn_ends(monotonic() + _COORDINATOR_S)
+        return orjson.dumps([self._target.topic, sorted(self._ends.items())]).decode()
+
+    def _learn_ends(self, deadline_s: float) -> None:
+        topic = self._target.topic
+        partitions = self._consumer.list_topics(topic, _left(deadline_s)).topics[topic].partitions
+        asked = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
+        found = self._consumer.offsets_for_times(asked, _left(deadline_s)) if asked else []
+        self._ends, self._ends_s = {at.partition: at.offset for at in found if at.error is None}, monotonic()
+
+    def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
+        consumer = Consumer({**self._reading, "group.id": self._name})
+        try:
+            partitions = (
+                consumer.list_topics(self._target.topic, _left(deadline_s)).topics[self._target.topic].partitions
+            )
+            ends = {topic: dict(own) for topic, own in map(orjson.loads, places)}.get(self._target.topic)
+            if ends is None:
+                asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
+                consumer.assign(consumer.offsets_for_times(asked, _left(deadline_s)))
+            else:  # a partition that the topic got later is read from its start
+                consumer.assign(
+                    [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
+                )
+            unread = set(partitions)
+            while unread:
+                for message in consumer.consume(_RECALL_RECORDS, _RECALL_WAIT_S):
+                    error, key = message.error(), message.key()
+                    if error is None and isinstance(key, bytes):
+                        yield key.decode()
+                    elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                        unread.discard(message.partition() or 0)
+                    elif error is not None:
+                        raise KafkaException(error)
+                if monotonic() > deadline_s:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
+        finally:
+            consumer.close()
+
+    def close(self) -> None:
+        """Let the clients go."""
+        self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
+
+    def _open(self, deadline_s: float) -> None:
+        """End what an earlier process of this job left open, and learn what it has brought into the topic."""
+        if self._is_open:
+            return
+        self._producer.init_transactions(_left(deadline_s))
+        (found,) = self._consumer.committed([self._place], timeout=_left(deadline_s))
+        if found.error is not None:
+            raise KafkaException(found.error)
+        if found.offset >= 0:
+            self._held = (found.offset - 1, found.metadata or "")
+        self._is_open = True
+
+    def _is_there(self, batch_id: int, digest: str) -> bool:
+        if batch_id > self._held[0]:
+            return False
+        if (batch_id, digest) != self._held:
+            raise SinkError(
+                f"topic {self._target.topic} already holds micro-batch {self._held[0]} of this job, and micro-batch "
+                f"{batch_id} comes with other {self._what}: the checkpoint directory is older than the topic; "
+                "restore the one that goes with it, or begin a new job with a new checkpoint directory"
+            )
+        return True
+
+    # Step 3 of the protocol. A record that does not reach the brokers makes the transaction one that must be aborted.
+    def _send(self, records: Iterable[Record], place: TopicPartition | None, deadline_s: float) -> None:
+        self._producer.begin_transaction()
+        try:
+            for record in records:
+                self._produce(record, deadline_s)
+            self._producer.flush(_left(deadline_s))
+            if place is not None:
+                self._send_offset(place, deadline_s)
+        except KafkaException as error:
+            self._abort(error, deadline_s)
+            raise
+
+    def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
+        """The micro-batch's number, into the transaction.
+
+        The client may wait for ever for a coordinator that went away and came back, whatever its time-out
+        (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread, and one that is overdue is
+        given up together with its clients: new ones end its transaction. Raises: _AgainError then.
+        """
+        producer, group = self._producer, self._consumer.consumer_group_metadata()
+        wait_s = min(_COORDINATOR_S, _left(deadline_s))
+        answer: Future[None] = Future()
+
+        def send() -> None:
+            try:
+                producer.send_offsets_to_transaction([place], group, wait_s)
+            except KafkaException as error:
+                answer.set_exception(error)
+            else:
+                answer.set_result(None)
+
+        threading.Thread(target=send, name="cep-kafka-offset", daemon=True).start()
+        try:
+            answer.result(wait_s + _GRACE_S)
+        except TimeoutError as error:
+            self._connect()
+            raise _AgainError("the group's coordinator gave no answer") from error
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+            self._connect()
+            raise _AgainError(error.args[0].str()) from error
+
+    # Step 4.
+    def _commit(self, deadline_s: float) -> None:
+        while True:
+            try:
+                self._producer.commit_transaction(_left(deadline_s))
+            except KafkaException as error:
+                if error.args[0].retriable() and monotonic() < deadline_s:
+                    continue
+                self._abort(error, deadline_s)
+                raise
+            return
+
+    def _abort(self, error: KafkaException, deadline_s: float) -> None:
+        """After a failure that a new transaction may mend, abort this one. Raises: _AgainError then."""
+        if error.args[0].txn_requires_abort():
+            self._producer.abort_transaction(_left(deadline_s))
+            raise _AgainError(error.args[0].str()) from error
+
+    def _produce(self, record: Record, deadline_s: float) -> None:
+        while True:
+            try:
+                topic = record.topic or self._target.topic
+                self._producer.produce(topic, record.value, record.key, headers=list(record.headers))
+            except BufferError as error:
+                if monotonic() >= deadline_s:
+                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error  # noqa: SLF001 its public name
+                self._producer.poll(0.1)  # serves deliveries, which makes room
+            else:
+                return
+
+    def _failed(self, records: Sequence[Record], batch_id: int, reason: str) -> str:
+        return (
+            f"{len(records)} {self._what} of micro-batch {batch_id} did not reach topic {self._target.topic} "
+            f"at {self._target.servers}: {reason}; "
+            "check the brokers and start again: nothing is lost"
+        )
+
+
+def _digest(records: Sequence[Record]) -> str:
+    """The same for the same records in the same order."""
+    whole = hashlib.sha256()
+    for record in records:
+        whole.update(hashlib.sha256(record.value or b"").digest())
+    return whole.hexdigest()[:_DIGEST_CHARS]
+
+
+def _reason(error: KafkaException) -> str:
+    cause = error.args[0]
+    if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
+        return f"another process runs this job ({cause.str()}); stop one of them"
+    return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
+
+
+def _left(deadline_s: float) -> float:
+    """Seconds until the deadline; the client takes 0 for an answer that is there already."""
+    return max(0.0, deadline_s - monotonic())
