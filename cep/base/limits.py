@@ -91,6 +91,9 @@ EXPRESSION_NODES_MAX = 20_000
 REGEX_CHARS_MAX = 500  # of a regular expression; the memory of its automaton grows with it
 # Patterns between the source and an event: each is another pass over the history, and another shuffle.
 PRODUCE_DEPTH_MAX = 8
+# What a rule is told of the past of the rules that produce what it reads, one by one; past that all of those that came
+# to a running job count as the last of them, and as reaching back for ever: later than need be, never too early.
+MADE_PASTS_MAX = 256
 IMPORTS_MAX = 256  # files that one file draws in
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.

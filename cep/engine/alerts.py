@@ -27,7 +27,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
-from cep.engine.reach import KeptWindow, known_from
+from cep.engine.reach import KeptWindow, known_from, made_known_ms
 from cep.kernels.layout import Int64
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
@@ -168,8 +168,12 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
     detected = np.where(matches.detected_ms[rows] >= TIME_MS_MAX, last_ms, matches.detected_ms[rows])
     bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
     texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
+    made_ms = matches.made_ms[rows]
+    for part, (a, b) in zip(parts, pairwise(bounds), strict=True):
+        lacked_ms = made_known_ms(part.rule.deployed.made, first_ms[a:b], detected[a:b], since_ms)
+        made_ms[a:b] = np.maximum(made_ms[a:b], lacked_ms)
     known = [
-        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed), matches.made_ms[rows[a:b]])
+        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed), made_ms[a:b])
         for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
     ]
 

@@ -2,7 +2,8 @@
 
 A window that reaches back before the job's first event holds less than its length says: an average of 30 days on the
 third day is one of three days. The same holds of a rule that came to a running job for what nobody had kept. The alert
-then tells from when on the events of its window are known.
+then tells from when on the events of its window are known; and so where it was found because an event was *not*
+produced, by a rule of which the same holds (rulebook/made_past.py).
 Tested by: tests/engine/test_reach.py
 """
 
@@ -17,6 +18,7 @@ from cep.base.limits import TIME_MS_MIN
 from cep.engine.calendar import unit_starts
 from cep.kernels.layout import Int64
 from cep.lang.ir import HistoryWindow
+from cep.nfa.deployed import MadePast
 
 # A window, None for all of the past, and since when its events are kept.
 KeptWindow = tuple[HistoryWindow | None, int]
@@ -59,3 +61,22 @@ def known_from(
             lacks &= reaches_ms([window], first_ms) < kept_ms
         found[lacks] = np.maximum(found[lacks], kept_ms)
     return pa.array(found, pa.int64(), mask=found == TIME_MS_MIN)
+
+
+def made_known_ms(made: Sequence[MadePast], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:
+    """int64[M]: since when the derived events are known that matches were found without, the latest of them;
+    TIME_MS_MIN for those that lack none.
+
+    Shapes: first_ms int64[M] the time of the first event of each match, detected_ms int64[M] when it was detected.
+    """
+    found = np.full(len(first_ms), TIME_MS_MIN, np.int64)
+    for one in made:
+        known_ms = since_ms if one.since_ms is None else one.since_ms
+        lacks = (one.from_ms <= detected_ms) & (detected_ms < one.until_ms)
+        if one.windows is not None:
+            back_ms = first_ms
+            for window in one.windows:
+                back_ms = reaches_ms([window], back_ms)
+            lacks &= back_ms < known_ms
+        found[lacks] = np.maximum(found[lacks], known_ms)
+    return found

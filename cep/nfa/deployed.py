@@ -11,9 +11,24 @@ from dataclasses import dataclass, field
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.lang.ir import PatternIR
+from cep.lang.ir import HistoryWindow, PatternIR
 
 RuleIdentity = tuple[str, int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class MadePast:
+    """Since when derived events that a rule asks for are known: those of one rule that produces them.
+
+    A match lacks some if it is detected in [from_ms, until_ms), while that rule starts matches, and `windows` reach
+    back from its first event to before `since_ms`: each window from where the one before it ends. None reaches back for
+    ever. A `since_ms` of None is that of the job's first event.
+    """
+
+    windows: tuple[HistoryWindow, ...] | None
+    since_ms: int | None
+    from_ms: int
+    until_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +42,7 @@ class DeployedRule:
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
     `known_ms` is empty where all that its histories ask for is kept since the job's first event; else it says since
     when the key domain has had a rule, and then for each of `lang.walk.histories` since when (rulebook/known_past.py).
+    `made` is what its matches may lack of derived events that were not produced (rulebook/made_past.py).
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
     """
@@ -47,6 +63,7 @@ class DeployedRule:
     resumed_ms: int | None = None
     carries: int = 0
     known_ms: tuple[int, ...] = ()
+    made: tuple[MadePast, ...] = ()
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)

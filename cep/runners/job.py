@@ -36,6 +36,7 @@ from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.rulebook.levels import by_level
+from cep.rulebook.made_past import with_made_past
 from cep.rulebook.rulebook import Rulebook
 
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
@@ -136,7 +137,7 @@ class Programs:
 def programs_by_level(rulebook: Rulebook, schema: Schema) -> list[dict[KeyDomain, Program]]:
     """For each level of the rulebook the program of each key domain that has rules there."""
     found: list[dict[KeyDomain, Program]] = []
-    for rules in by_level(rulebook.deployed()):
+    for rules in by_level(with_made_past(rulebook.deployed(), schema)):
         domains: dict[KeyDomain, list[DeployedRule]] = {}
         for rule in rules:
             domains.setdefault(rule.pattern.key, []).append(rule)

@@ -66,6 +66,7 @@ pattern late by card_id {
   seq a where a: payment count(payment over 90 s) >= 2 emit shop = a.shop_id produce burst
 }
 pattern heard by shop { seq b, c where b: burst c: burst }
+pattern silent by shop { seq b -> !c within 60 s where b: burst c: burst skip none }
 """
 
 
@@ -198,7 +199,7 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     lines = payment_lines()
     there, *coming = (record(number, condition, "") for number, condition in enumerate(CONDITIONS[:8]))
     chain = EVENTS.replace("retain_it", "") + CHAIN
-    there_too = [written(name, chain, name) for name in ("early", "heard")]
+    there_too = [written(name, chain, name) for name in ("early", "heard", "silent")]
     coming.append(written("r8", chain, "late"))
     parts = [lines[:150], lines[150:250], lines[250:]]
     first_ms = [time_ms(part[0]) for part in parts[1:]]
@@ -217,7 +218,8 @@ def test_both_live_runners_say_the_same_of_rules_that_come_later(spark: SparkSes
     told = {(alert["rule_id"], alert["history_from"]) for alert in map(orjson.loads, found) if "history_from" in alert}
     starts = {utc_text(at) for at in first_ms}
     # What the others ask for was kept by then: the payments for the first of all, their fields for those of these.
-    assert {name for name, at in told if at in starts} == {"r1", "r3", "r5", "heard"}
-    heard = [alert.get("history_from") for alert in map(orjson.loads, found) if alert["rule_id"] == "heard"]
-    assert set(heard) == {None, utc_text(first_ms[1])}, "of the events of the rule that came later alone"
+    assert {name for name, at in told if at in starts} == {"r1", "r3", "r5", "heard", "silent"}
+    for name in ("heard", "silent"):  # what there is of the events of the rule that came later, and what there is not
+        own = [alert.get("history_from") for alert in map(orjson.loads, found) if alert["rule_id"] == name]
+        assert set(own) == {None, utc_text(first_ms[1])}, name
     assert {"r2", "r4", "r6"} <= {orjson.loads(line)["rule_id"] for line in found}
