@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from cep.engine.history_state import keys_of, partition_histories, unplaced
 from cep.engine.keyed_state import KeyedState, RetainedEvents, some_row
-from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64
+from cep.kernels.layout import Int64
+from cep.kernels.parts import order_by_part, point_to_places
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,8 @@ def arrange_keys(keyed_state: KeyedState, part: Int64, parts_count: int, row_reg
     nodes_ = _Order(part[events.key][some_row(keyed_state.nodes)], parts_count)
     runs_ = _Order(part[keyed_state.run_key], parts_count)
     runs, run_rule = keyed_state.runs[runs_.order], keyed_state.run_rule[runs_.order]
-    runs[:, y.RUN_NODE] = nodes_.place[runs[:, y.RUN_NODE]]
-    runs[:, y.RUN_START_ROW] = rows.place[runs[:, y.RUN_START_ROW]]
-    if row_registers.shape[1]:
-        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
-        holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
-        registers[holds_row] = rows.place[registers[holds_row]]
     nodes = keyed_state.nodes[nodes_.order]
-    single = nodes[:, y.NODE_ROW] >= 0
-    nodes[single, y.NODE_ROW] = rows.place[nodes[single, y.NODE_ROW]]
-    nodes[~single, y.NODE_STATE] = nodes_.place[nodes[~single, y.NODE_STATE]]
-    has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
-    nodes[has_previous, y.NODE_PREVIOUS] = nodes_.place[nodes[has_previous, y.NODE_PREVIOUS]]
+    point_to_places(runs, run_rule, nodes, row_registers, rows.place, nodes_.place)
     whole = KeyedState(
         keyed_state.layout,
         keyed_state.keys.take(pa.array(keys.order)),
@@ -103,12 +93,10 @@ def divide(
 class _Order:
     """Rows in the order of their parts: `order` says which row comes where, `place` where a row is within its part."""
 
-    def __init__(self, part: Int64 | Int32, parts_count: int) -> None:
-        self.order = np.argsort(part, kind="stable")
-        counts = np.bincount(part, minlength=parts_count)
-        self.bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-        self.place = np.empty(len(part), np.int64)
-        self.place[self.order] = np.arange(len(part)) - np.repeat(self.bounds[:-1], counts)
+    def __init__(self, part: Int64, parts_count: int) -> None:
+        self.order, self.place = np.empty(len(part), np.int64), np.empty(len(part), np.int64)
+        self.bounds = np.zeros(parts_count + 1, np.int64)
+        order_by_part(part, self.bounds, np.zeros(parts_count, np.int64), self.order, self.place)
 
 
 def _cut(arranged: Arranged, at: int) -> KeyedState:

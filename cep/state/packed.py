@@ -33,9 +33,9 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import TEXT, read_only
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.engine.partition import Arranged
-from cep.kernels import layout as y
 from cep.kernels.layout import NODE_WIDTH, Int64
 from cep.kernels.packed import measure_columns, read_bytes, read_columns, write_bytes, write_columns
+from cep.kernels.parts import point_among_all
 
 PACKED_FORMAT = 2  # 1 had eight bytes for every number
 _MAGIC = b"CPP"
@@ -183,9 +183,11 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | Non
     reader.end()
     run_rule, run_key = runs[:, shape.width].astype(np.int32), runs[:, shape.width + 1].astype(np.int32)
     runs = runs[:, : shape.width]
-    if len(pages) > 1:
+    if len(pages) > 1:  # what points to a node or a row of its page
         assert row_registers is not None, "several pages"
-        _move(runs, nodes, run_rule, counts, before, row_registers)
+        own = (bounds[which] for which in (_RUNS, _NODES, _EVENTS))
+        if not point_among_all(runs, run_rule, nodes, row_registers, *own):
+            raise _torn()
         keys_before = before[:, _KEYS].astype(np.int32)
         run_key += np.repeat(keys_before, counts[:, _RUNS])
         retained.key[:] += np.repeat(keys_before, counts[:, _EVENTS])
@@ -309,21 +311,3 @@ def _text_bytes(text: pa.Array) -> NDArray[np.uint8]:
     content = text.buffers()[2] if len(text) else None
     # As an array that cannot be written to in either case: another type to the compiler.
     return read_only(np.empty(0, np.uint8)) if content is None else np.frombuffer(content, np.uint8)
-
-
-def _move(
-    runs: Int64, nodes: Int64, run_rule: np.ndarray, counts: Int64, before: Int64, row_registers: np.ndarray
-) -> None:
-    """What points to a node or a row of its page, to where that stands among those of all pages; in place."""
-    rows_before, nodes_before = (np.repeat(before[:, which], counts[:, _RUNS]) for which in (_EVENTS, _NODES))
-    runs[:, y.RUN_NODE] += nodes_before
-    runs[:, y.RUN_START_ROW] += rows_before
-    if row_registers.shape[1]:
-        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
-        holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
-        registers += np.where(holds_row, rows_before[:, None], 0)
-    rows_before, nodes_before = (np.repeat(before[:, which], counts[:, _NODES]) for which in (_EVENTS, _NODES))
-    union = nodes[:, y.NODE_ROW] < 0
-    nodes[:, y.NODE_ROW] += np.where(union, 0, rows_before)
-    nodes[:, y.NODE_STATE] += np.where(union, nodes_before, 0)
-    nodes[:, y.NODE_PREVIOUS] += np.where(nodes[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
