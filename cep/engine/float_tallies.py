@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cep.engine.spreads import can_be_squared
 from cep.engine.tallies import Moves
 from cep.kernels.carried import FLOATS_AT, SQUARES_AT, float_tallies_after, float_tallies_at
 from cep.kernels.layout import Int64
@@ -20,19 +21,20 @@ def float_windows(tally: Int64, moves: Moves, segment: Int64, lows: Int64, highs
     """(int64[Q] how many events, float64[Q] their sum, or the population standard deviation if the tally has squares)
     of the window of each new event, of segments int64[Q] and members lows <= i < highs."""
     starts = np.searchsorted(moves.segment, segment)
-    values, specials = _parted(moves.values)
+    is_spread = tally.shape[1] > SQUARES_AT
+    values, specials = _parted(moves.values, is_spread=is_spread)
     found = tally[segment, :FLOATS_AT]
     entered, left = (_running(weight, specials) for weight in (moves.enters, moves.leaves))
     found += entered[highs] - entered[starts] - left[lows] + left[starts]
     out = found[:, 0].astype(np.float64)
     float_tallies_at(tally, moves.segment, values, moves.enters, moves.leaves, segment, lows, highs, out)
-    return found[:, 0], _with_specials(out, found[:, 1], is_spread=tally.shape[1] > SQUARES_AT)
+    return found[:, 0], _with_specials(out, found[:, 1], is_spread=is_spread)
 
 
 def float_tallies_of(tally: Int64, moves: Moves) -> tuple[Int64, bool]:
     """The tally after the call, and whether its floats can say every sum; if not it is not to be used."""
     found = tally.copy()
-    values, specials = _parted(moves.values)
+    values, specials = _parted(moves.values, is_spread=tally.shape[1] > SQUARES_AT)
     change = moves.enters - moves.gone
     np.add.at(found[:, :FLOATS_AT], moves.segment, _weighted(change, specials))
     return found, bool(float_tallies_after(found, moves.segment, values, change))
@@ -45,13 +47,16 @@ def float_values(tally: Int64) -> np.ndarray:
     return float_windows(tally, moves, np.arange(len(tally)), at, at)[1]
 
 
-def _parted(values: Int64) -> tuple[Int64, Int64]:
-    """The bits of finite floats, with zeros for the others; and by what those are counted."""
+def _parted(values: Int64, *, is_spread: bool) -> tuple[Int64, Int64]:
+    """The bits of finite floats, with zeros for the others; and by what those are counted. Of spreads those that are
+    too large for one are among the others."""
     floats = values.view(np.float64)
-    is_finite = np.isfinite(floats)
+    is_finite = can_be_squared(values) if is_spread else np.isfinite(floats)
     specials = np.zeros(len(values), np.int64)
     if is_finite.all():
         return values, specials
+    if is_spread:
+        specials[~is_finite & np.isfinite(floats)] = 1
     for at, special in enumerate(_SPECIALS):
         specials[np.isnan(floats) if np.isnan(special) else floats == special] = 1 << (_SPECIAL_BITS * at)
     return np.where(is_finite, values, 0), specials

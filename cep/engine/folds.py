@@ -26,7 +26,7 @@ import pyarrow as pa
 from cep.base.schema import Type
 from cep.engine.history_values import Members, float_sums, sortable
 from cep.engine.panes import PaneRows, Woven, codes_of, concat_panes, pane_of
-from cep.engine.spreads import spreads_of, square_is_finite, squares, two_sums
+from cep.engine.spreads import can_be_squared, spreads_of, squares, two_sums
 from cep.engine.tallies import of_parts, parts_of, tally_width
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64
@@ -46,7 +46,7 @@ def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
         counted = replace(rows, code=nothing)  # all the weight is with a zero
         if history.is_float_sum:
             return concat_panes([replace(rows, weight=nothing), counted])
-        is_finite = square_is_finite(values)
+        is_finite = can_be_squared(values)
         kept = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
         of_squares = [replace(rows, code=part, weight=nothing - 1) for part in squares(np.where(is_finite, values, 0))]
         return concat_panes([replace(rows, code=kept, weight=nothing), counted, *of_squares])
@@ -84,7 +84,7 @@ def float_spreads_in(found: Woven) -> tuple[Int64, Int64]:
     """int64[Q] population standard deviations of windows, as slots, and how many events they are of."""
     rows, old = found.rows, _is_old(found)
     is_square, is_finite = old & (rows.weight < 0), np.where(old, np.isfinite(rows.code.view(np.float64)), True)
-    is_finite[found.members] = square_is_finite(rows.code[found.members])
+    is_finite[found.members] = can_be_squared(rows.code[found.members])
     finite = np.where(is_finite, rows.code, 0)
     of_squares = np.zeros((len(rows), 2), np.int64)
     of_squares[is_square, 0] = finite[is_square]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cep.base.schema import Type
+from cep.engine.spreads import can_be_squared
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 
@@ -68,11 +69,10 @@ def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
 
 def float_spreads(values: Int64, windows: Members) -> Int64:
     """The population standard deviation of each window, as slots."""
-    floats = values.view(np.float64)
-    finite = np.isfinite(floats)
+    is_told = can_be_squared(values)
     out = np.empty(len(windows.lows), np.float64)
-    kernels.spread_floats(np.where(finite, floats, 0.0).view(np.int64), windows.lows, windows.highs, out)
-    return np.where(_any_in(~finite, windows), np.nan, out).view(np.int64)
+    kernels.spread_floats(np.where(is_told, values, 0), windows.lows, windows.highs, out)
+    return np.where(_any_in(~is_told, windows), np.nan, out).view(np.int64)
 
 
 def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:

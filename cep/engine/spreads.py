@@ -1,7 +1,7 @@
 """Floats in windows → sums and spreads to twice the digits, where what is summed up is not the events themselves.
 
 kernels/histories.py does the same for windows of events. Here a window may hold floats that stand for many (folds.py).
-Tested by: tests/engine/test_folds.py
+Tested by: tests/engine/test_folds.py, tests/engine/test_float_tallies.py
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from cep.kernels.histories import sum_floats
 from cep.kernels.layout import Int64
 
 _SPLIT = 134217729.0  # 2^27 + 1
+# The squares of smaller ones, added up and multiplied by how many there are, stay below the greatest float.
+_SQUARED_MAX = 2.0**480
 Pair = tuple[np.ndarray, np.ndarray]  # float64[N] each: a number is the sum of both, the first one the nearest to it
 
 
-def square_is_finite(values: Int64) -> np.ndarray:
-    """bool[N]: of which floats, by their bits, a spread can be told."""
-    floats = values.view(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.isfinite(floats * floats)
+def can_be_squared(values: Int64) -> np.ndarray:
+    """bool[N]: of which floats, by their bits, a spread can be told. A window with another one has none: it is no
+    number."""
+    found: np.ndarray = np.abs(values.view(np.float64)) < _SQUARED_MAX
+    return found
 
 
 def squares(values: Int64) -> tuple[Int64, Int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from cep.engine.float_tallies import float_tallies_of, float_values, float_windows
+from cep.engine.history_values import Members, float_spreads
 from cep.engine.tallies import Moves, tally_width
 from cep.nfa.histories import FLOAT_SQUARES, FLOATS
 
@@ -25,13 +27,16 @@ def some(random: Random, special: float) -> float:
     return round(random.uniform(-1e6, 1e6), 2) if kind == 1 else random.uniform(-1, 1) * 10.0 ** random.randint(-9, 9)
 
 
+LARGEST = 2.0**480  # of floats so large no spread is told
+
+
 def total(values: list[float]) -> float:
     """The sum, rounded once; of what is not finite as IEEE has it."""
     return sum(values) if any(not math.isfinite(v) for v in values) else math.fsum(values)
 
 
 def spread(values: list[float]) -> float:
-    if any(not math.isfinite(v) for v in values):
+    if any(not abs(v) < LARGEST for v in values):
         return math.nan
     exact = [Fraction(v) for v in values]
     under = len(exact) * sum(v * v for v in exact) - sum(exact) ** 2
@@ -95,3 +100,35 @@ def test_a_sum_that_floats_cannot_say_is_not_carried(values: list[float]) -> Non
     assert not float_tallies_of(tally, moves)[1]
     zero = np.zeros(1, np.int64)
     assert float_windows(tally, moves, zero, zero, zero + len(values))[1][0] == pytest.approx(sum(values)), "looked at"
+
+
+@pytest.mark.parametrize(
+    "largest", [1e130, LARGEST * (1 - 2**-53), LARGEST, -LARGEST, 1e155, -1e200, 1.7e308, math.inf]
+)
+def test_what_is_too_large_for_a_spread_has_none_however_it_is_worked_out(largest: float) -> None:
+    """From events, from what is carried, and from both; it leaves nothing behind. Of others it is that of DuckDB."""
+    import duckdb  # noqa: PLC0415 it tells of objects at the end of each process that has loaded it
+
+    values = [3.0, largest, -largest / 3, largest, 1.0, 2.0, 4.0]
+    bounds = np.array([(0, 1), (0, 2), (0, 4), (1, 5), (3, 6), (4, 7)], np.int64)
+    lows, highs = bounds.T.copy()
+    expected = [pytest.approx(spread(values[low:high]), rel=1e-14, nan_ok=True) for low, high in bounds.tolist()]
+    bits, zeros, at = np.array(values).view(np.int64), np.zeros(len(values), np.int64), np.arange(len(bounds))
+    windows = Members(np.arange(len(values)), zeros, lows, highs, at, np.zeros(len(bounds), np.uint8))
+    assert float_spreads(bits, windows).view(np.float64).tolist() == expected
+    tally = np.zeros((1, tally_width("any" + FLOAT_SQUARES)), np.int64)
+    is_first = np.arange(len(values)) < 4
+    moves = moves_of(zeros, values, np.ones(len(values), bool), np.ones(len(values), bool), is_first)
+    assert float_windows(tally, moves, zeros[: len(bounds)], lows, highs)[1].tolist() == expected
+    carried, fits = float_tallies_of(tally, replace(moves, gone=np.zeros(len(values), np.int64)))
+    assert fits
+    assert float_values(carried).tolist() == [pytest.approx(spread(values), rel=1e-14, nan_ok=True)]
+    leaving = moves_of(zeros[:4], values[:4], np.zeros(4, bool), np.ones(4, bool), np.ones(4, bool))
+    assert float_values(float_tallies_of(carried, leaving)[0]).tolist() == [
+        pytest.approx(spread(values[4:]), rel=1e-14)
+    ]
+    for own in (values[low:high] for low, high in bounds.tolist()):
+        if not math.isnan(spread(own)):
+            query = "select stddev_pop(value) from (select unnest(?) :: double as value)"
+            with duckdb.connect() as connection:
+                assert connection.execute(query, [own]).fetchall() == [(pytest.approx(spread(own), rel=1e-12),)]
