@@ -4,14 +4,16 @@
     | FFFF | "" | "added-waiting" | domain | commit, share  →  due i64, encode_batch(…) what each commit since has added
 
 A commit adds what is new, and says what time is due: of everything before it only events from then on still wait. So a
-commit costs what came with it, not what waits.
-Tested by: tests/runners/embedded/test_engine.py, tests/runners/embedded/test_commit.py
+commit costs what came with it, not what waits. Nor does a micro-batch move what waits: that is held in runs in order of
+time, of which the first events become due. Neighbours of about one size become one run, up to a size.
+Tested by: tests/runners/embedded/test_waiting.py, tests/runners/embedded/test_engine.py
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,9 +28,34 @@ from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
 ADDED_WAITING = b"added-waiting"
-_PARTS_MAX = 64  # waiting batches of a domain before they are joined
+_RUN_EVENTS_MAX = 1 << 16  # what is joined at one time takes some milliseconds, not a second
 _DUE = struct.Struct("<q")
 COMMIT_BYTES = 8  # of an item: the number of the commit, before that of the share
+
+
+@dataclass(slots=True)
+class _Run:
+    """Events in order of time, those of one time as they came; the first ones are gone."""
+
+    events: EventBatch
+    gone: int = 0
+
+    def __len__(self) -> int:
+        return len(self.events) - self.gone
+
+    def rest(self) -> EventBatch:
+        return self.events.take(np.arange(self.gone, len(self.events))) if self.gone else self.events
+
+    def due(self, due_ms: int) -> EventBatch | None:
+        """Let go of those before that time; None if there are none. Cost: as many, twice."""
+        end = int(np.searchsorted(self.events.time_ms, due_ms))
+        if end <= self.gone:
+            return None
+        found = self.events.take(np.arange(self.gone, end))
+        self.gone = end
+        if 2 * self.gone > len(self.events):  # the memory of a few that wait long is not that of all
+            self.events, self.gone = self.rest(), 0
+        return found
 
 
 class WaitingOfShare:
@@ -39,7 +66,7 @@ class WaitingOfShare:
         self._groups = groups
         self._groups_count = groups_count
         self._schema = schema
-        self._held: dict[int, list[EventBatch]] = {}
+        self._held: dict[int, list[_Run]] = {}
         self._added: dict[int, list[EventBatch]] = {}  # of what is held, what came since the last commit
         self._due_ms: dict[int, int] = {}  # the latest that was asked for since then
         self._stored_groups: dict[int, set[int]] = {}  # which have waiting events in the store
@@ -55,11 +82,12 @@ class WaitingOfShare:
         if not held and (fresh is None or (fresh.time_ms < due_ms).all()):
             return fresh  # nothing waits, so that there is nothing to tell of either
         new = [] if fresh is None else [fresh]
-        due, rest = part_due([*held, *new], due_ms)
-        self._held[number] = [concat_batches(rest)] if len(rest) > _PARTS_MAX else rest
+        fresh_due, rest = part_due(new, due_ms)
+        parts = [part for part in (*(run.due(due_ms) for run in held), fresh_due) if part is not None]
+        self._held[number] = _joined([*(run for run in held if len(run)), *map(_run, rest)])
         _, self._added[number] = part_due([*added, *new], due_ms)
         self._due_ms[number] = max(due_ms, self._due_ms.get(number, TIME_MS_MIN))
-        return due
+        return concat_batches(parts) if parts else None
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is."""
@@ -89,11 +117,12 @@ class WaitingOfShare:
     def by_group(self, number: int) -> list[tuple[int, EventBatch]]:
         """What waits of a domain, by key group."""
         held = self._held.get(number)
-        return list(split_by_group(concat_batches(held), self._groups_count)) if held else []
+        return list(split_by_group(concat_batches([run.rest() for run in held]), self._groups_count)) if held else []
 
     def hold(self, number: int, events: EventBatch) -> None:
         """Let events wait that another runner has held back."""
-        self._held.setdefault(number, []).append(conformed(events, self._schema))
+        if len(events):
+            self._held[number] = _joined([*self._held.get(number, []), _run(conformed(events, self._schema))])
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has."""
@@ -116,6 +145,22 @@ class WaitingOfShare:
         own = (groups >= self._groups.start) & (groups < self._groups.stop)
         if own.any():
             self.hold(number, events if own.all() else events.take(np.flatnonzero(own)))
+
+
+def _run(events: EventBatch) -> _Run:
+    is_in_order = (events.time_ms[1:] >= events.time_ms[:-1]).all()
+    return _Run(events if is_in_order else events.take(np.argsort(events.time_ms, kind="stable")))
+
+
+def _joined(runs: Sequence[_Run]) -> list[_Run]:
+    """The runs in their order, each less than half of the one before, or too large to become one with it."""
+    found: list[_Run] = []
+    for run in runs:
+        found.append(run)
+        while len(found) > 1 and len(found[-2]) <= 2 * len(found[-1]) <= 2 * (_RUN_EVENTS_MAX - len(found[-2])):
+            later, earlier = found.pop(), found.pop()
+            found.append(_run(concat_batches([earlier.rest(), later.rest()])))
+    return found
 
 
 def _still_waiting(parts: Sequence[EventBatch], commits: Sequence[Sequence[bytes]]) -> Iterator[EventBatch]:

@@ -1,0 +1,111 @@
+"""Events that wait, against a list that is gone through whole: what is due, what is stored, and how much is moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.columnar.batch import TEXT, EventBatch, data_columns, empty_batch
+from cep.runners.embedded import waiting as waiting_module
+from cep.runners.embedded.waiting import ADDED_WAITING, WaitingOfShare
+from cep.state.keys import STORE_GROUP, prefix_range
+from cep.state.memory import MemoryStore
+from cep.state.store import WriteBatch
+from tests.columnar.common import ONE
+
+GROUPS = 8
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.integers(0, 60), max_size=12),
+        st.integers(0, 60),
+        st.sampled_from(["", "", "commit", "whole", "restart"]),
+    ),
+    max_size=20,
+)
+
+
+def events(times: list[int], first: int) -> EventBatch:
+    """Events of these times, with numbers from `first` on as ids."""
+    numbers = range(first, first + len(times))
+    empty = empty_batch(ONE).columns
+    return EventBatch(
+        pa.array([f"k{number % 20}" for number in numbers], TEXT),
+        pa.array([str(number) for number in numbers], TEXT),
+        np.zeros(len(times), np.int16),
+        np.array(times, np.int64),
+        {name: pa.nulls(len(times), empty[name].type) for name in data_columns(ONE)},
+    )
+
+
+def fresh_share() -> WaitingOfShare:
+    return WaitingOfShare([b"card"], range(GROUPS), GROUPS, ONE)
+
+
+def in_order(batch: EventBatch | None) -> list[tuple[int, int]]:
+    """(time, id) as a matcher has them: by time, those of one time as they come."""
+    if batch is None:
+        return []
+    found = zip(batch.time_ms.tolist(), map(int, batch.event_id.to_pylist()), strict=True)
+    return sorted(found, key=lambda event: event[0])
+
+
+@given(STEPS, st.sampled_from([3, 10, 1 << 16]))
+def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
+    steps: list[tuple[list[int], int, str]], run_events: int
+) -> None:
+    store, share = MemoryStore(), fresh_share()
+    waits: list[tuple[int, int]] = []
+    first = latest_ms = 0
+    is_ordered = True
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(waiting_module, "_RUN_EVENTS_MAX", run_events)
+        for at, (times, asked_ms, what) in enumerate(steps):
+            due_ms = latest_ms = max(latest_ms, asked_ms)
+            new = events(times, first) if times else None
+            waits += zip(times, range(first, first + len(times)), strict=True)
+            first += len(times)
+            expected = sorted((event for event in waits if event[0] < due_ms), key=lambda event: event[0])
+            waits = [event for event in waits if event[0] >= due_ms]
+            found = in_order(share.part(0, new, due_ms))
+            assert (found == expected) if is_ordered else (sorted(found) == sorted(expected))
+            batch = WriteBatch()
+            if what in ("commit", "restart"):
+                share.save_changes(batch, at.to_bytes(8, "big") + b"\0\0")
+            if what == "whole":
+                batch.delete_range(prefix_range(STORE_GROUP, b"", ADDED_WAITING))
+                share.save_whole(batch)
+            store.write(batch)
+            if what == "restart":
+                share, is_ordered = fresh_share(), False  # by key group, each of which has its order
+                share.restore(store)
+        assert sorted(in_order(share.part(0, None, 61))) == sorted(waits)
+        assert share.is_empty
+
+
+def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 20 000 events that wait, 50 come and 50 are due with each micro-batch; some stay for very long."""
+    moved, take = 0, EventBatch.take
+
+    def counting(batch: EventBatch, rows: np.ndarray) -> EventBatch:
+        nonlocal moved
+        found = take(batch, rows)
+        moved += len(found)
+        return found
+
+    share, random = fresh_share(), np.random.default_rng(1)
+    size, waiting_count = 50, 20_000
+    monkeypatch.setattr(waiting_module, "_RUN_EVENTS_MAX", 4_096)
+    monkeypatch.setattr(EventBatch, "take", counting)
+    due_count = 0
+    for number in range(1_200):
+        times = number * size + random.integers(0, size, size)
+        times[0] = 10**9
+        due = share.part(0, events(times.tolist(), number * size), number * size - waiting_count)
+        due_count += 0 if due is None else len(due)
+    assert due_count > 30_000
+    assert moved < 1_200 * size * 25
+    assert len(share._held[0]) < 40
+    assert sum(len(run.events) for run in share._held[0]) < 3 * waiting_count
