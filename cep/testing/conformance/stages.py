@@ -177,10 +177,16 @@ def groups_behind_absence(stages: Sequence[Json]) -> Iterator[Json]:
     waits = False
     for stage in stages:
         if "group" in stage:
-            if waits and (may_be_empty(stage) or may_be_empty(stage["group"][0])):
+            if waits and (may_be_empty(stage) or _opens_empty(stage)):
                 yield stage
             yield from groups_behind_absence(stage["group"])
         waits = is_negated(stage) or (waits and may_be_empty(stage))
+
+
+def _opens_empty(group: Json) -> bool:
+    """Whether a group may leave out what it begins with, or begins with a group that may."""
+    first = group["group"][0]
+    return may_be_empty(first) or ("group" in first and _opens_empty(first))
 
 
 def may_be_left_out(stage: Json) -> bool:
