@@ -27,7 +27,7 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import from_slots
 from cep.engine.advance import Matches
-from cep.engine.reach import KeptWindow, known_from, made_known_ms
+from cep.engine.reach import KeptWindow, kept_known_ms, known_from, made_known_ms
 from cep.kernels.layout import Int64
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
@@ -108,11 +108,21 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
-def _kept(deployed: DeployedRule) -> list[KeptWindow]:
+def _kept(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
     """The windows of a rule's histories, each with since when its events are kept; none where all of them are."""
-    if not deployed.known_ms:
-        return []
-    return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), deployed.known_ms[1:], strict=True)]
+    return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
+
+
+def _lacked_ms(part: _Part, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
+    """int64[M]: since when is known what the matches of a part were made of, and what they were found without; times
+    are those of their first events, and when they were detected."""
+    deployed, (first_ms, detected_ms) = part.rule.deployed, times
+    found = np.maximum(matches.made_ms[part.rows], made_known_ms(deployed.made, first_ms, detected_ms, since_ms))
+    if deployed.busy_ms:  # where older events are folded, some were folded before the rule came, for others than it
+        is_folded = matches.told[part.rows] & TOLD_FOLDED != 0
+        busy_ms = kept_known_ms(_kept(deployed, deployed.busy_ms), first_ms)
+        found[is_folded] = np.maximum(found, busy_ms)[is_folded]
+    return found
 
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
@@ -168,14 +178,11 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
     detected = np.where(matches.detected_ms[rows] >= TIME_MS_MAX, last_ms, matches.detected_ms[rows])
     bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
     texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
-    made_ms = matches.made_ms[rows]
+    known = []
     for part, (a, b) in zip(parts, pairwise(bounds), strict=True):
-        lacked_ms = made_known_ms(part.rule.deployed.made, first_ms[a:b], detected[a:b], since_ms)
-        made_ms[a:b] = np.maximum(made_ms[a:b], lacked_ms)
-    known = [
-        known_from(part.rule.windows, first_ms[a:b], since_ms, _kept(part.rule.deployed), made_ms[a:b])
-        for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
-    ]
+        deployed, own = part.rule.deployed, (first_ms[a:b], detected[a:b])
+        kept = _kept(deployed, deployed.known_ms[1:])
+        known.append(known_from(part.rule.windows, own[0], since_ms, kept, _lacked_ms(part, matches, own, since_ms)))
 
     of_rule = _of_rules(parts).take(pa.array(part_of))
     columns = {name: of_rule.column(name) for name in of_rule.schema.names[1:]} | {

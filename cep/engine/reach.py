@@ -55,12 +55,20 @@ def known_from(
     if windows and since_ms > TIME_MS_MIN:
         lacks = reaches_ms(windows, first_ms) < since_ms
         found[lacks] = np.maximum(found[lacks], since_ms)
+    np.maximum(found, kept_known_ms(kept, first_ms), out=found)
+    return pa.array(found, pa.int64(), mask=found == TIME_MS_MIN)
+
+
+def kept_known_ms(kept: Sequence[KeptWindow], first_ms: Int64) -> Int64:
+    """int64[M]: since when what the windows ask for is kept, of those that reach back before that the latest time;
+    TIME_MS_MIN for matches in which none does. `kept` and first_ms as in `known_from`."""
+    found = np.full(len(first_ms), TIME_MS_MIN, np.int64)
     for window, kept_ms in kept:
         lacks = np.full(len(first_ms), kept_ms > TIME_MS_MIN)
         if window is not None:
             lacks &= reaches_ms([window], first_ms) < kept_ms
         found[lacks] = np.maximum(found[lacks], kept_ms)
-    return pa.array(found, pa.int64(), mask=found == TIME_MS_MIN)
+    return found
 
 
 def made_known_ms(made: Sequence[MadePast], first_ms: Int64, detected_ms: Int64, since_ms: int) -> Int64:

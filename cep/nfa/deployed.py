@@ -42,6 +42,8 @@ class DeployedRule:
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
     `known_ms` is empty where all that its histories ask for is kept since the job's first event; else it says since
     when the key domain has had a rule, and then for each of `lang.walk.histories` since when (rulebook/known_past.py).
+    `busy_ms`, for each of the same, is since when of keys that had more events by then than are kept one by one; empty
+    where since the first event too.
     `made` is what its matches may lack of derived events that were not produced (rulebook/made_past.py).
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
@@ -63,6 +65,7 @@ class DeployedRule:
     resumed_ms: int | None = None
     carries: int = 0
     known_ms: tuple[int, ...] = ()
+    busy_ms: tuple[int, ...] = ()
     made: tuple[MadePast, ...] = ()
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)

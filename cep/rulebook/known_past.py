@@ -21,7 +21,7 @@ from cep.lang.ir import Binary, Call, CurrentField, Expr, History, PatternIR
 from cep.lang.show import show_expr
 from cep.lang.walk import histories, nodes
 from cep.model.rule import utc_text
-from cep.nfa.histories import is_approximate, is_single, pane_ms, span_ms
+from cep.nfa.histories import is_approximate, is_foldable, is_single, pane_ms, span_ms
 from cep.rulebook.outcome import PastReport
 
 
@@ -31,6 +31,7 @@ class Wanted:
 
     `identity` is the same for equal histories. Of what one event decides only that event is kept, and of approximate
     functions none (`keeps_events`). The window of those may reach back by a pane of `pane_ms` further than its length.
+    `folds`: of a key with too many of them the older ones are folded, for this history and those with its identity.
     """
 
     identity: str
@@ -40,14 +41,16 @@ class Wanted:
     conditions: frozenset[str]
     columns: frozenset[str]
     pane_ms: int = 0
+    folds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A rule of the same key domain and level. `known_ms` is that of DeployedRule."""
+    """A rule of the same key domain and level. `known_ms` and `busy_ms` are those of DeployedRule."""
 
     wanted: tuple[Wanted, ...]
     known_ms: tuple[int, ...]
+    busy_ms: tuple[int, ...] = ()
 
     @property
     def placed_ms(self) -> int:
@@ -88,6 +91,7 @@ def _wanted(history: History) -> Wanted:
         conditions=frozenset(conditions),
         columns=frozenset(columns),
         pane_ms=rounded_ms,
+        folds=is_foldable(history),
     )
 
 
@@ -108,6 +112,18 @@ def known_since(
     since = ((min(from_ms, _since(one, there, placed_ms, schema)), one.pane_ms) for one in wanted)
     found = (placed_ms, *(at if at == TIME_MS_MIN else at + rounded_ms for at, rounded_ms in since))
     return () if max(found) == TIME_MS_MIN else found
+
+
+def busy_since(wanted: Sequence[Wanted], from_ms: int, neighbours: Sequence[Neighbour]) -> tuple[int, ...]:
+    """`DeployedRule.busy_ms` of such a rule. What was folded of a busy key is there for equal histories alone, so that
+    of others nothing is sure but what has come since the start."""
+    there: dict[str, int] = {}
+    for neighbour in neighbours:
+        busy_ms = neighbour.busy_ms or (TIME_MS_MIN,) * len(neighbour.wanted)
+        for other, at_ms in zip(neighbour.wanted, busy_ms, strict=True):
+            there[other.identity] = min(at_ms, there.get(other.identity, TIME_MS_MAX))
+    found = tuple(min(from_ms, there.get(one.identity, from_ms)) if one.folds else TIME_MS_MIN for one in wanted)
+    return () if max(found, default=TIME_MS_MIN) == TIME_MS_MIN else found
 
 
 def _since(one: Wanted, there: Sequence[tuple[Wanted, int]], placed_ms: int, schema: Schema) -> int:

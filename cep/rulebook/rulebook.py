@@ -59,7 +59,7 @@ from cep.rulebook.intervals import (
     start_of,
     with_turns,
 )
-from cep.rulebook.known_past import Neighbour, known_since, past_in_words, past_of, wanted_of
+from cep.rulebook.known_past import Neighbour, busy_since, known_since, past_in_words, past_of, wanted_of
 from cep.rulebook.levels import by_level
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
@@ -161,7 +161,10 @@ class Rulebook:
     def fingerprint(self) -> str:
         """Equal for rulebooks that match alike: what a compiled program is cached by. Refused records do not count."""
         text = "\n".join(
-            [repr(self.schema), *(f"{rule.epoch} {rule.mark} {rule.known_ms}" for rule in self.deployed())]
+            [
+                repr(self.schema),
+                *(f"{rule.epoch} {rule.mark} {rule.known_ms} {rule.busy_ms}" for rule in self.deployed()),
+            ]
         )
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -298,10 +301,17 @@ class Rulebook:
         rules = [other for known in self.known.values() for other in known.entries]
         (level,) = (own for own in by_level([*(other.rule for other in rules), entry.rule]) if entry.rule in own)
         beside = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
-        there = [Neighbour(other.wanted, other.rule.known_ms) for other in rules if other.rule.identity in beside]
+        there = [
+            Neighbour(other.wanted, other.rule.known_ms, other.rule.busy_ms)
+            for other in rules
+            if other.rule.identity in beside
+        ]
         known_ms = known_since(entry.wanted, from_ms, there, self.schema)
         past = past_of(entry.rule.pattern, known_ms)
-        return replace(entry, rule=replace(entry.rule, known_ms=known_ms)), "; ".join(map(past_in_words, past))
+        busy_ms = busy_since(entry.wanted, from_ms, there)
+        return replace(entry, rule=replace(entry.rule, known_ms=known_ms, busy_ms=busy_ms)), "; ".join(
+            map(past_in_words, past)
+        )
 
     def _carrying(self, before: Entry | None, entry: Entry, note: str) -> tuple[Entry, str]:
         """The version with those whose runs it may take over, and what there is to say if it may not."""

@@ -151,7 +151,8 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
         book.set_aside(Refusal(record.id, record.version, reason))
         return Change(version, from_ms, drops, None, *settled)
-    rule = replace(deployed_rule(record, compiled, epoch), known_ms=tuple(known[0]) if known else ())
+    known_ms, busy_ms = (*map(tuple, known), (), ())[:2]  # earlier builds did not keep the second one
+    rule = replace(deployed_rule(record, compiled, epoch), known_ms=known_ms, busy_ms=busy_ms)
     return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
 
 
