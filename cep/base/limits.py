@@ -145,10 +145,12 @@ LISTS_MAX = 1_000
 LIST_VERSIONS_MAX = 64
 # Entries of a list that a rule's parameter gives in place: they are part of the rule, which is a few kB.
 LIST_PARAM_ENTRIES_MAX = 1_000
-# Single past events of one history on one key: a sub-keyed `last` or `first_seen` keeps one for each value. Past this a
-# `last` forgets the values that came longest ago, and a `first_seen` does not remember new ones;
-# `history_values_dropped` counts them, `histories_cut` the values that may lack them. They are written with each
-# micro-batch that reaches their page.
+# Values of a sub-key that one history knows of one key. A sub-keyed `last` or `first_seen` keeps an event for each
+# value; past this a `last` forgets the values that came longest ago, and a `first_seen` does not remember new ones, and
+# `history_values_dropped` counts them. They are written with each micro-batch that reaches their page. Of aggregates by
+# a sub-key the values that came longest ago are forgotten where a window has more events than HISTORY_EVENTS_MAX; no
+# less than those, so that what is kept one by one is always known. `histories_cut` counts the values of histories that
+# may lack what is forgotten.
 HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.

@@ -255,8 +255,8 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
         console.print(Text(alert["message"]))
     if alert.get("history_cut"):
         told = (
-            "a condition asked for the past of a value of a sub-key that its key does not know; "
-            "it has had more values than are remembered"
+            "a condition asked for the past of a value of a sub-key of which events may be forgotten; "
+            "its key has had more values than are remembered"
         )
         console.print(Text(told, style="yellow"))
     if alert.get("history_folded"):

@@ -51,7 +51,7 @@ ALERT_SCHEMA = pa.schema(
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
-        ("history_cut", pa.bool_()),  # a condition asked for a value of a sub-key that its key may have forgotten
+        ("history_cut", pa.bool_()),  # a condition asked for a value of a sub-key of which events may be forgotten
         ("history_folded", pa.bool_()),  # … looked at a window of which older events are summed up (folds.py)
         ("history_from", _TIMESTAMP),  # since when events are known, if a condition looked back further
         ("match_start", _TIMESTAMP),

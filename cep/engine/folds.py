@@ -12,7 +12,7 @@ same whether its older events are still there one by one, as in a replay, or onl
     first                     the first event of each pane, which stays an event (history_limit.py)
 
 A unit of the calendar is one pane, so that nothing is rounded at its edge. By a sub-key there are panes for each value
-of it, and the events of all values together are what may be more than the limit.
+of it that is known (known_values.py), and the events of all values together are what may be more than the limit.
 Tested by: tests/engine/test_folds.py
 """
 

@@ -38,7 +38,7 @@ class Past:
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
     kept now, of all keys. `told` says which of their values lack older events or have them folded (columns.TOLD).
     `overflows` counts sums that became null, `folded` values with older events folded, `cut` those that may lack
-    values of a sub-key, `dropped` single events beyond their limit.
+    events of a sub-key, `dropped` single events beyond their limit.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -72,7 +72,7 @@ def look_back(
     asked_pinned = pinned.take(np.flatnonzero(own))
     stored = concat_rows([asked_pinned, reached.rows])
     table = build_table(plan, lists, stored, len(asked_pinned), new, mixed=bool(reached.is_strange.any()))
-    panes = panes_of_keys(histories, reached.keys, touched)
+    panes = panes_of_keys(histories.segments, reached.keys, touched)
     asked = Asked(table, reached, panes)
     slots: dict[int, tuple[Int64, UInt8]] = {}
     texts: dict[int, pa.Array] = {}
@@ -96,7 +96,7 @@ def look_back(
         old = without_over([longer.get(s, s) for s in histories.segments], plan.span_max_ms, watermark_ms)
         in_panes = asked.panes_after(plan.approximate.values(), reached.keys, watermark_ms)
         segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *in_panes)
-        facts = PageFacts(panes=frozenset(plan.panes))
+        facts = PageFacts(panes=frozenset(plan.kept_panes))
         if reached.is_carried:
             carried = reached.carried - pinned_now.crowded - tallied.crowded
             facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)

@@ -26,12 +26,13 @@ from cep.engine.history_state import Segment
 from cep.engine.history_table import HistoryTable, dense_codes
 from cep.engine.history_told import forgotten, told_texts
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, of_rank, sortable
+from cep.engine.known_values import Asking, Known, has_many, known_values, of_panes
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
 from cep.engine.sub_keys import in_segments, sub_numbers
 from cep.engine.tallies import of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
-from cep.nfa.histories import HistoryColumn
+from cep.nfa.histories import CUT, HistoryColumn
 
 
 class Asked(Carried):
@@ -46,6 +47,8 @@ class Asked(Carried):
         super().__init__(table, reached)
         self._panes = {} if panes is None else panes
         self._weaves: dict[str, Woven] = {}
+        self._known: dict[int, Known | None] = {}
+        self._numbers: dict[tuple[str, ...], Int64] = {}
         self.overflows = self.folded = self.cut = 0
         self._told: dict[str, UInt8] = {}
 
@@ -58,14 +61,28 @@ class Asked(Carried):
             self.folded += int(windows.folded.sum())
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
-        less = windows.folded
-        if history.is_single and history.by:
-            less = forgotten(history, self.table, windows, self.member(history))
-            self.cut += int(less.sum())
-        if less.any():
-            self._told[history.identity] = np.empty(len(less), np.uint8)
-            self._told[history.identity][windows.at] = less
+        self._tell(history.identity, windows, windows.folded)
+        if history.by:
+            cut = self._cut(history, windows)
+            self.cut += int(cut.sum())
+            self._tell(history.identity + CUT, windows, cut)
         return values, flags, history.expr.type.is_text
+
+    def _tell(self, name: str, windows: Members, flags: UInt8) -> None:
+        if flags.any():
+            self._told[name] = np.empty(len(flags), np.uint8)
+            self._told[name][windows.at] = flags
+
+    def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
+        """In the order of the windows 1 where events of the sub-key may be forgotten."""
+        if history.is_single:
+            return forgotten(history, self.table, windows, self.member(history))
+        known = self.known(history) if windows.folded.any() else None
+        if known is None:
+            return np.zeros(len(windows.at), np.uint8)
+        new = self.table.new_rows[windows.at]
+        may_lack = known.lacking_ms[new] >= opens_pane(history, self.table.time[new])
+        return windows.folded * may_lack.astype(np.uint8)
 
     def told(self) -> pa.Array:
         """text[Q]: which values at each new event lack older events or have them folded (columns.TOLD)."""
@@ -85,14 +102,55 @@ class Asked(Carried):
         members = members_of(history, segment[rows], table.time[rows], self._values(history, rows), table.texts)
         new = table.new_rows[windows.at]
         old = self._panes.get(history.panes, NO_PANES)
+        known = self.known(history)
         if history.by:
-            old = in_segments(old, table.key[rows], self._subs_of(history)[rows], segment[rows])
+            asking = self._asking(history)
+            old = in_segments(old, table.key[asking.rows], asking.sub, segment[asking.rows])
         asked = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
-        return woven(old, members, table.new_at[rows] >= 0, asked)
+        if known is not None:  # what is forgotten is laid before all panes and windows
+            before_ms = np.concatenate([old.pane_ms, members.pane_ms, asked.opens]).min() - 1
+            members = replace(members, pane_ms=np.where(known.forgotten[rows], before_ms, members.pane_ms))
+        found = woven(old, members, table.new_at[rows] >= 0, asked)
+        if known is None:
+            return found
+        places = np.append(found.members, len(found.rows))
+        at = self._first_known(known, windows)
+        return replace(found, lows=_no_earlier(found.lows, np.where(at < 0, 0, places[at]), found.highs))
+
+    def _first_known(self, known: Known, windows: Members) -> Int64:
+        """By window the first of the members of its value since it was unknown the last time; -1: it never was."""
+        member = np.full(len(self.table.time), len(windows.rows), np.int64)
+        member[windows.rows] = np.arange(len(windows.rows))
+        begins = known.begins[self.table.new_rows[windows.at]]
+        found: Int64 = np.where(begins < 0, -1, member[begins])
+        return found
+
+    def known(self, history: HistoryColumn, *, always: bool = False) -> Known | None:
+        """What is known of the values of its sub-key; None if it is all, unless it is asked for in any case."""
+        if not history.by:
+            return None
+        if history.known not in self._known:
+            asking, segment = self._asking(history), self.windows(history).segment
+            before = self._panes.get(history.known, NO_PANES)
+            before = of_panes(before, self._panes.get(history.panes, NO_PANES))
+            is_asked = always or has_many(self.table, asking, segment[asking.rows], before)
+            self._known[history.known] = known_values(self.table, asking, before) if is_asked else None
+        return self._known[history.known]
+
+    def _asking(self, history: HistoryColumn) -> Asking:
+        """The rows that ask for the past of its sub-key, or count for it."""
+        table, member = self.table, self.member(history)
+        asks = (member != 0) | (table.new_at >= 0)
+        for column in history.by:
+            asks &= table.nulls[column] == 0
+        rows = np.flatnonzero(asks)
+        return Asking(rows, member[rows], self._subs_of(history)[rows])
 
     def _subs_of(self, history: HistoryColumn) -> Int64:
         """The number of each row's sub-key."""
-        return sub_numbers([self.table.fields[name] for name in history.expr.by])
+        if history.expr.by not in self._numbers:
+            self._numbers[history.expr.by] = sub_numbers([self.table.fields[name] for name in history.expr.by])
+        return self._numbers[history.expr.by]
 
     def _with_folded(
         self, history: HistoryColumn, windows: Members, values: Int64, nulls: UInt8
@@ -100,7 +158,7 @@ class Asked(Carried):
         """The values and null flags, those of windows with more events than the limit with the older ones folded."""
         is_folded, never = windows.folded.astype(bool), np.zeros(len(values), np.uint8)
         if history.is_first_of_window:
-            wide, flags = self._of_one_event(history, self.windows(history, rounded=True))
+            wide, flags = self._of_one_event(history, self._without_forgotten(history))
             return np.where(is_folded, wide, values), np.where(is_folded, flags, nulls)
         found = self._woven(history)
         if history.is_extreme:
@@ -121,6 +179,28 @@ class Asked(Carried):
         else:
             wide, flags = values_of(history, found)
         return np.where(is_folded, wide, values), np.where(is_folded, flags, nulls)
+
+    def _without_forgotten(self, history: HistoryColumn) -> Members:
+        """The windows of a `first`, with their far edge at a pane."""
+        windows, known = self.windows(history, rounded=True), self.known(history)
+        if known is None:
+            return windows
+        forgotten = np.flatnonzero(known.forgotten[windows.rows])
+        behind = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
+        behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # of those of a value the last one stays
+        at, segment = self._first_known(known, windows), windows.segment[self.table.new_rows[windows.at]]
+        least = np.where(at < 0, behind[segment], at)
+        return replace(windows, lows=_no_earlier(windows.lows, least, windows.highs))
+
+    def still_counting(self, history: HistoryColumn) -> UInt8:
+        """1 for the rows that count for what comes behind all of them: not those of values that are forgotten."""
+        known, member = self.known(history, always=True), self.member(history)
+        if known is not None:
+            rows = np.flatnonzero(member)
+            sub, table = self._subs_of(history)[rows], self.table
+            member = np.zeros_like(member)
+            member[rows] = known.still_of(table.key[rows], sub, rows, table.time[rows])
+        return member
 
     def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
         """These rows of the table as panes of a history."""
@@ -237,3 +317,9 @@ class Asked(Carried):
     def _sum(self, fn: str, total: np.ndarray, counts: Int64, nulls: UInt8) -> tuple[Int64, UInt8]:
         with np.errstate(invalid="ignore", divide="ignore"):
             return (total if fn == "sum" else total / counts).view(np.int64), nulls
+
+
+def _no_earlier(lows: Int64, least: Int64, highs: Int64) -> Int64:
+    """Where windows begin that begin at `least` or later."""
+    found: Int64 = np.maximum(lows, np.minimum(least, highs))
+    return found

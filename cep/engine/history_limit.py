@@ -18,7 +18,8 @@ from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
 from cep.engine.history_table import HistoryTable, NewEvents, build_table
-from cep.engine.panes import appended_panes, joined_panes, pane_of
+from cep.engine.known_values import panes_after
+from cep.engine.panes import appended_panes, joined_panes, pane_of, panes_of_keys
 from cep.kernels import histories as kernels
 from cep.kernels.layout import Int64, UInt8
 from cep.lists.timeline import NO_LISTS
@@ -28,32 +29,28 @@ from cep.nfa.histories import HistoryColumn, HistoryPlan
 def tended(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
     """What is to be kept of one page after a micro-batch that has reached it."""
     events = tuple(segment for segment in histories.segments if not segment.panes)
-    found = _tended_events(plan, replace(histories, segments=events), watermark_ms)
-    panes = [segment for segment in (*histories.segments, *found.segments) if segment.panes]
-    events = tuple(segment for segment in found.segments if not segment.panes)
-    return replace(found, segments=(*events, *joined_panes(plan, panes, watermark_ms)))
-
-
-def _tended_events(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
-    found = compacted(histories, plan.kept_names, watermark_ms)
+    panes = tuple(segment for segment in histories.segments if segment.panes)
+    found = compacted(replace(histories, segments=events), plan.kept_names, watermark_ms)
     most = sum(segment.most for segment in found.segments)
-    if most <= plan.events_max + 1 + max(found.loose, plan.events_max // 4):
-        return found
-    segments = _limited(plan, found.segments, watermark_ms)
-    rest = sum(segment.most for segment in segments if not segment.panes) - plan.events_max - 1
-    # Where the bound stays above, another quarter has to come before the next look.
-    return replace(found, segments=segments, loose=rest + plan.events_max // 4 if rest > 0 else 0)
+    if most > plan.events_max + 1 + max(found.loose, plan.events_max // 4):
+        events, panes = _limited(plan, found.segments, panes, watermark_ms)
+        rest = sum(segment.most for segment in events) - plan.events_max - 1
+        # Where the bound stays above, another quarter has to come before the next look.
+        found = replace(found, segments=events, loose=rest + plan.events_max // 4 if rest > 0 else 0)
+    return replace(found, segments=(*found.segments, *joined_panes(plan, panes, watermark_ms)))
 
 
-def _limited(plan: HistoryPlan, segments: tuple[Segment, ...], watermark_ms: int) -> tuple[Segment, ...]:
-    """Without the events of busy keys that no history uses any more; behind them what they are folded into."""
+def _limited(
+    plan: HistoryPlan, segments: tuple[Segment, ...], panes: tuple[Segment, ...], watermark_ms: int
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """Without the events of busy keys that no history uses any more; and panes with what they are folded into."""
     blocks = [segment.load() for segment in segments]
     whole = concat_blocks(blocks)
     busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
     if not busy.any():
-        return segments
+        return segments, panes
     found: list[Segment] = []
-    kept, panes = _used(plan, whole, busy, watermark_ms)
+    kept, panes = _used(plan, whole, busy, panes, watermark_ms)
     numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
     # The whole has the events key by key, those of a key in the order of the segments.
     keys = np.concatenate([np.asarray(pa.compute.index_in(b.keys, value_set=whole.keys))[b.rows.key] for b in blocks])
@@ -67,31 +64,35 @@ def _limited(plan: HistoryPlan, segments: tuple[Segment, ...], watermark_ms: int
         elif own.any():
             rows = block.rows.take(np.flatnonzero(own))
             found.append(segment_of(block_of(block.keys, rows), segment.span_ms, segment.page))
-    return (*found, *(replace(segment, page=segments[0].page) for segment in panes))
+    return tuple(found), tuple(replace(segment, page=segments[0].page) for segment in panes)
 
 
-def _used(plan: HistoryPlan, whole: Block, busy: np.ndarray, watermark_ms: int) -> tuple[np.ndarray, list[Segment]]:
-    """Which events of the block are used, bool[H], and panes of the others. All of keys that are not busy are used."""
+def _used(
+    plan: HistoryPlan, whole: Block, busy: np.ndarray, panes: tuple[Segment, ...], watermark_ms: int
+) -> tuple[np.ndarray, tuple[Segment, ...]]:
+    """Which events of the block are used, bool[H]: all of keys that are not busy. And panes with those that are not."""
     looked_at = np.flatnonzero(busy[whole.rows.key])
     table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
     marked = np.zeros(len(table.time), np.uint8)
-    asked, always = Asked(table), np.full(len(table.time), -(2**62), np.int64)
-    for history in plan.histories:
-        if history.is_foldable:
-            members = np.flatnonzero(asked.member(history))
-            _mark(members, table.key, table, always, history.events_max, marked)
-            if history.is_first_of_window:
-                marked[_firsts(history, table, asked.member(history))] = 1
+    asked, always = Asked(table, panes=panes_of_keys(panes, whole.keys, busy)), np.full(len(marked), -(2**62), np.int64)
+    foldable = [history for history in plan.histories if history.is_foldable]
+    still = {history.identity: asked.still_counting(history) for history in foldable}
+    for history in foldable:
+        members = np.flatnonzero(asked.member(history))
+        _mark(members, table.key, table, always, history.events_max, marked)
+        if history.is_first_of_window:
+            marked[_firsts(history, table, still[history.identity])] = 1
     for code in plan.retained_ms:
         _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
     used = np.ones(len(whole), bool)
     used[looked_at] = marked.astype(bool)
-    panes: list[Segment] = []
+    known = {h.known: k for h in foldable if (k := asked.known(h, always=True)) is not None}
+    fresh = [*panes_after(plan, known, panes, whole.keys, watermark_ms)]
     for history in plan.panes.values():
         if history.is_foldable:
-            rows = np.flatnonzero((asked.member(history) != 0) & (marked == 0))
-            panes += appended_panes(history, asked.fold(history, rows), whole.keys, watermark_ms)
-    return used, panes
+            rows = np.flatnonzero((still[history.identity] != 0) & (marked == 0))
+            fresh += appended_panes(history, asked.fold(history, rows), whole.keys, watermark_ms)
+    return used, tuple(fresh)
 
 
 def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:

@@ -1,8 +1,9 @@
 """Which values of histories are less than they say → what the events that have them tell of it (columns.TOLD).
 
 A value is *folded* where its window has more events than are kept one by one (folds.py). It may be *cut* where a key
-has more values of a sub-key than are known (history_kept.py), and the one that is asked for is not among them.
-Tested by: tests/engine/test_folds.py, tests/engine/test_histories.py
+has more values of a sub-key than are known (history_kept.py, known_values.py), and the one that is asked for is not
+among them, or was not at a time that its window reaches back to.
+Tested by: tests/engine/test_folds.py, tests/engine/test_histories.py, tests/engine/test_known_values.py
 """
 
 from __future__ import annotations

@@ -101,16 +101,16 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
     )
 
 
-def panes_of_keys(histories: Histories, keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
+def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
     """The kept panes of those of the keys that are touched, bool[K]; by what they are of."""
     parts: dict[int, list[PaneRows]] = {}
-    for segment in histories.segments:
+    for segment in segments:
         if segment.panes:
             block = segment.load()
             number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(-1)).astype(np.int64)
             wanted = (number >= 0) & touched[number]
             own = np.flatnonzero(wanted[block.rows.key])
-            parts.setdefault(segment.panes, []).append(_rows_of(block.rows, own, number))
+            parts.setdefault(segment.panes, []).append(rows_of(block.rows, own, number))
     return {of: concat_panes(own) for of, own in parts.items()}
 
 
@@ -200,7 +200,7 @@ def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
 
     What a rule leaves behind that is gone must not be taken for its own when it comes back.
     """
-    wanted = plan.panes.keys()
+    wanted = plan.kept_panes.keys()
     segments = histories.segments
     kept = [s for s in segments if not s.panes or s.panes in wanted & histories.facts_of(s.page).panes]
     return replace(histories, segments=tuple(kept)) if len(kept) < len(segments) else histories
@@ -208,7 +208,7 @@ def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
 
 def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
     """The same panes in fewer segments, where newer ones have come to the size of an older one. All are of one page."""
-    for of, history in plan.panes.items():
+    for of, history in plan.kept_panes.items():
         yield from _joined_of(history, [segment for segment in segments if segment.panes == of], watermark_ms)
 
 
@@ -323,12 +323,12 @@ def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: i
     blocks = [segment.load() for segment in segments]
     encoded = pa.concat_arrays([block.keys for block in blocks]).dictionary_encode()
     numbers = np.split(np.asarray(encoded.indices).astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
-    parts = [_rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
+    parts = [rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
     rows = merged(history, concat_panes(parts), watermark_ms)
     return [replace(_segment(history, rows, encoded.dictionary), page=segments[0].page)] if len(rows) else []
 
 
-def _rows_of(rows: HistoryRows, own: Int64, number: Int64) -> PaneRows:
+def rows_of(rows: HistoryRows, own: Int64, number: Int64) -> PaneRows:
     """Kept rows at these positions as panes; `number` is what the keys of the block are called."""
     code, weight = (np.asarray(rows.columns[name])[own].astype(np.int64) for name in (_CODE, _WEIGHT))
     sub = np.asarray(rows.columns[_SUB])[own] if _SUB in rows.columns else np.zeros(len(own), np.int64)

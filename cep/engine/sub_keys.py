@@ -31,12 +31,19 @@ def sub_numbers(fields: Sequence[pa.Array]) -> Int64:
 def in_segments(rows: PaneRows, key: Int64, sub: Int64, segment: Int64) -> PaneRows:
     """The rows of sub-keys that a table has, their key the table's segment. Shapes: key, sub, segment int64[N] of the
     table's rows."""
-    codes, count = dense_codes(np.concatenate([rows.sub, sub]))
-    codes, _ = dense_codes(np.concatenate([rows.key, key]) * max(count, 1) + codes)
-    found = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
-    found[codes[len(rows) :]] = segment
-    own = found[codes[: len(rows)]]
-    return replace(rows, key=own).take(own >= 0)
+    at = places(key, sub, rows.key, rows.sub)
+    own = at >= 0
+    return replace(rows, key=segment[at] if len(segment) else at).take(own)
+
+
+def places(key: Int64, sub: Int64, wanted_key: Int64, wanted_sub: Int64) -> Int64:
+    """int64[M]: where among N rows one is of each wanted key and sub-key, by their numbers; -1: nowhere."""
+    codes, count = dense_codes(np.concatenate([sub, wanted_sub]))
+    codes, count = dense_codes(np.concatenate([key, wanted_key]) * max(count, 1) + codes)
+    found = np.full(count, -1, np.int64)
+    found[codes[: len(key)]] = np.arange(len(key))
+    at: Int64 = found[codes[len(key) :]]
+    return at
 
 
 def _numbers(values: pa.Array) -> UInt64:

@@ -27,6 +27,7 @@ from cep.nfa.simplify import Known, conjuncts
 
 SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
 DIFFERENT, RANKS, BAND = "+different", "+ranks", "+band"
+CUT = "+cut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,8 @@ class HistoryColumn:
     `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
     same tally (engine/tallies.py), "" for those that are from none. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES`
     where a tally has more than counts and whole sums.
-    `panes` is the same for those of the same panes (engine/panes.py), 0 for those of none.
+    `panes` is the same for those of the same panes (engine/panes.py), 0 for those of none; `known` for those that count
+    the same events by the same sub-key (engine/known_values.py), 0 for those without one.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
@@ -53,6 +55,7 @@ class HistoryColumn:
     identity: str
     tally: str
     panes: int
+    known: int
 
     @property
     def is_approximate(self) -> bool:
@@ -217,6 +220,20 @@ class HistoryPlan:
         return {history.panes: history for history in self.histories if history.panes}
 
     @property
+    def known(self) -> Mapping[int, HistoryColumn]:
+        """Of each number of what is known of values a history, to which that is panes of no values."""
+        return {
+            h.known: replace(h, expr=replace(h.expr, fn="first"), panes=h.known, tally="")
+            for h in self.histories
+            if h.known
+        }
+
+    @property
+    def kept_panes(self) -> Mapping[int, HistoryColumn]:
+        """Of each number of segments of panes a history that they are kept like."""
+        return {**self.panes, **self.known}
+
+    @property
     def approximate(self) -> Mapping[int, HistoryColumn]:
         """Those of approximate histories, which have all events."""
         return {number: history for number, history in self.panes.items() if history.is_approximate}
@@ -325,6 +342,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 identity_of(expr),
                 _tally(expr),
                 _panes(expr),
+                _known(expr),
             )
             for number, expr, member, value in found
         ),
@@ -370,6 +388,16 @@ def _panes(expr: History) -> int:
     same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
     window = replace(expr.window, previous=False)
     kept = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
+    return int(identity_of(kept)[:15], 16) + 1
+
+
+def _known(expr: History) -> int:
+    """What is known of the values of its sub-key: the same for those that count the same events."""
+    if not (expr.by and is_foldable(expr)):
+        return 0
+    assert expr.window is not None, "they have a window"
+    argument, window = None if expr.fn == "first" else expr.argument, replace(expr.window, previous=False)
+    kept = replace(expr, fn="exists", argument=argument, percent=None, window=window, type=Type(Kind.INT))
     return int(identity_of(kept)[:15], 16) + 1
 
 

@@ -32,7 +32,7 @@ from cep.nfa.code import (
     register_positions,
 )
 from cep.nfa.columns import ColumnMap
-from cep.nfa.histories import identity_of, is_foldable, is_single
+from cep.nfa.histories import CUT, identity_of, is_foldable
 from cep.nfa.positions import build
 from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
 from cep.nfa.rule_tables import RuleCompiler
@@ -141,7 +141,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
         tuple((m.name, m.value.type) for m in pattern.measures),
         tuple((m.name, m.value.type) for m in pattern.timeout_measures or ()),
         rule.repeats(),
-        frozenset(identity_of(past) for past in histories(pattern) if is_single(past) and past.by),
+        frozenset(identity_of(past) + CUT for past in histories(pattern) if past.by),
         frozenset(identity_of(past) for past in histories(pattern) if is_foldable(past)),
         tuple(dict.fromkeys(past.window for past in histories(pattern) if past.window is not None)),
     )

@@ -32,7 +32,7 @@ class RuleProgram:
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
     types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
-    than one way. `cuts` are the identities of its histories that may lack values of a sub-key, `folds` of those that
+    than one way. `cuts` are what is told of its histories that may lack values of a sub-key, `folds` of those that
     may be folded; `windows` are what those that have one look back at.
     """
 

@@ -17,6 +17,10 @@ def test_a_time_and_a_window_do_not_wrap() -> None:
     assert -limits.TIME_MS_MIN * 2 <= 2**63
 
 
+def test_the_values_of_all_events_that_stay_one_by_one_are_known() -> None:
+    assert limits.HISTORY_VALUES_MAX >= limits.HISTORY_EVENTS_MAX
+
+
 def test_stored_numbers_fit() -> None:
     assert limits.NFA_STATES_MAX < 2**15
     assert limits.WAITS_PER_STATE_MAX < 63

@@ -1,9 +1,10 @@
 """One key with ever more events in its windows, live: what is kept of it, once older events are folded.
 
-    python -m tests.bench.busy_key [EVENTS]
+    python -m tests.bench.busy_key [EVENTS] [TERMINALS]
 
 Of each number of events: bytes of keyed state, beside those of a tenth of the limit, and µs an event. Windows hold all
-events, of fifty terminals; sums by terminal, spreads of floats, units of the calendar and first events are among them.
+events, of fifty terminals if nothing else is said; sums by terminal, spreads of floats, units of the calendar and first
+events are among them.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _WRITTEN = (
 _SPAN_MS = 60 * 86_400_000  # of all events: two months of one year
 
 
-def of_one_key(count: int) -> EventBatch:
+def of_one_key(count: int, terminals_count: int) -> EventBatch:
     """Payments of one customer."""
     random = np.random.default_rng(1)
     ids = pa.array([f"t{at:08}" for at in range(count)], TEXT)
     customers = pa.repeat(pa.scalar("c", TEXT), count)
-    terminals = pa.array([f"m{at}" for at in random.integers(0, 50, count).tolist()], TEXT)
+    terminals = pa.array([f"m{at}" for at in random.integers(0, terminals_count, count).tolist()], TEXT)
     amounts = np.rint(np.exp(random.normal(8, 1.5, count))).astype(np.int64)
     fields = {"tx_id": ids, "customer_id": customers, "terminal_id": terminals, "amount": pa.array(amounts)}
     times = 1_740_000_000_000 + np.sort(random.integers(0, _SPAN_MS, count))
@@ -46,18 +47,20 @@ def of_one_key(count: int) -> EventBatch:
 def main() -> None:
     """Measure and print."""
     most = int(sys.argv[1]) if len(sys.argv) > 1 else 10 * HISTORY_EVENTS_MAX
+    terminals_count = int(sys.argv[2]) if len(sys.argv) > 2 else 50
     counts = [HISTORY_EVENTS_MAX // 10, HISTORY_EVENTS_MAX, most]
     program = program_of([_WINDOW], _WRITTEN)
     rows: list[tuple[str, ...]] = []
     least = 0
     for count in counts:
-        batch = of_one_key(count)
+        batch = of_one_key(count, terminals_count)
         seconds, kept = live(program, batch)
         size = sum(map(len, kept.heads.values())) + sum(map(len, kept.segments.values()))
         least = least or size
         rows.append((f"{count:,}", f"{size:,}", f"{size / least:.1f}", f"{1e6 * seconds / count:.2f}"))
     head = ("events of the key", "bytes kept", "÷ those of the first", "µs an event")
-    show(f"one key, {_WINDOW} and a year, live; {HISTORY_EVENTS_MAX:,} events stay one by one", head, rows)
+    about = f"one key, {_WINDOW} and a year, {terminals_count:,} terminals, live"
+    show(f"{about}; {HISTORY_EVENTS_MAX:,} events stay one by one", head, rows)
 
 
 if __name__ == "__main__":

@@ -413,6 +413,6 @@ def test_why_says_what_a_window_lacks(place: Path, capsys: pytest.CaptureFixture
     for name in ("told.parquet", "told.jsonl"):
         assert ask(place, "why", "--alerts", str(place / name), "--alert", alert_id) == 0
         shown = capsys.readouterr().out
-        assert "a value of a sub-key that its key does not know" in shown
+        assert "a value of a sub-key of which events may be forgotten" in shown
         assert "looked back at a window of more events than are kept one by one" in shown
         assert "looked back further than events were known, which is from 2026-03-01T00:00:00" in shown

@@ -94,8 +94,8 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
 
 
-def defined(expr: History, past: Sequence[Event]) -> tuple[Value, bool]:
-    """The value at the last of the events, and whether older ones are folded."""
+def defined(expr: History, past: Sequence[Event], since: int = 0) -> tuple[Value, bool]:
+    """The value at the last of the events, and whether older ones are folded: of those from `since` on."""
     # Of a sub-key those of all its values count.
     has_sub_key = [e for e in past if all(e.fields.get(name) is not None for name in expr.by)]
     counting = replace(expr, fn="count", by=(), argument=None if expr.fn == "first" else expr.argument)
@@ -104,7 +104,7 @@ def defined(expr: History, past: Sequence[Event]) -> tuple[Value, bool]:
     if exact <= LIMIT:
         return value_at(expr, past), False
     assert expr.window is not None
-    wide = [e for e in past if e is past[-1] or in_panes(expr.window, e, past[-1])]
+    wide = [e for e in past[since:] if e is past[-1] or in_panes(expr.window, e, past[-1])]
     everything = replace(expr.window, ms=2**40, calendar=None)
     alike = replace(expr, fn=_LIKE.get(expr.fn, expr.fn), window=everything)
     if expr.fn == "median":

@@ -18,13 +18,24 @@ from tests.runners.spark.test_live_history import NAMES, history_lines, records
 
 @pytest.mark.slow
 @pytest.mark.always
-@pytest.mark.parametrize(("pages", "page_bytes", "limit"), [(1, None, None), (3, 20_000, None), (2, None, 12)])
+@pytest.mark.parametrize(
+    ("pages", "page_bytes", "limit", "values"),
+    [(1, None, None, None), (3, 20_000, None, None), (2, None, 12, None), (2, None, 12, 6)],
+)
 def test_the_alerts_of_the_replay(
-    pages: int, page_bytes: int | None, limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pages: int,
+    page_bytes: int | None,
+    limit: int | None,
+    values: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a limit of a few events, windows are folded: alerts say so, the same everywhere."""
+    """With a limit of a few events, windows are folded, and with one of few values some are forgotten: alerts say so,
+    the same everywhere."""
     if limit is not None:
         monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
+    if values is not None:
+        monkeypatch.setattr("cep.engine.known_values.HISTORY_VALUES_MAX", values)
     given = deployment(records())
     lines = history_lines()[:9_000]
     job = Job(given.schema, given.key_domains, 16, pages)
@@ -45,6 +56,6 @@ def test_the_alerts_of_the_replay(
     replayed = expected(lines, given, tmp_path)
     assert sorted(found) == sorted(replayed)
     said = [any(name in line for line in replayed) for name in (b'"history_folded":true', b'"history_cut":true')]
-    assert said == [limit is not None, False]
+    assert said == [limit is not None, values is not None]
     for name in NAMES:
         assert any(name.encode() in line for line in replayed), name

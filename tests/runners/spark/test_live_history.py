@@ -44,8 +44,13 @@ pattern beyond_most by customer_id {
                      and approx_distinct(payment.terminal_id over 25 d) > 8
   emit   amount = a.amount
 }
+pattern comes_back by customer_id {
+  seq    a
+  where  a: payment  count(payment over 20 d by terminal_id) == 4
+  emit   amount = a.amount
+}
 """
-NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most")
+NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most", "comes_back")
 
 
 def records() -> list[UpsertRecord]:
