@@ -23,7 +23,7 @@ from cep.engine.folds import counts_in, extreme_in, float_spreads_in, float_sums
 from cep.engine.history_carried import Carried
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import Segment
-from cep.engine.history_table import HistoryTable, dense_codes
+from cep.engine.history_table import HistoryTable
 from cep.engine.history_told import forgotten, told_texts
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, of_rank, sortable
 from cep.engine.known_values import Asking, Known, has_many, known_values, of_panes
@@ -245,8 +245,10 @@ class Asked(Carried):
         match expr.fn:
             case "distinct":
                 out = np.empty(len(counts), np.int64)
-                codes, codes_count = dense_codes(values)
-                kernels.count_distinct(codes, codes_count, lows, highs, out)
+                # In the window of one key the pairs of key and value differ where the values do.
+                pairs, _ = self.table.segments((*history.by, history.value))
+                codes = pairs[windows.rows]
+                kernels.count_distinct(codes, int(codes.max(initial=-1)) + 1, lows, highs, out)
                 if self.is_counted(history):
                     out += self._others(history)[self.table.key[self.table.new_rows][windows.at]]
                 return out, never

@@ -139,7 +139,7 @@ def decode_segment(data: bytes) -> Block:
 
 def kept_as(number: int, data: bytes) -> Kept:
     """How a segment is named that is kept as these bytes."""
-    return Kept(number, len(data), hashlib.blake2b(data, digest_size=16).hexdigest())
+    return Kept(number, len(data), hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32])
 
 
 def stored(histories: Histories, put: Callable[[int, bytes], None], load: Load, held: HeldBlocks) -> Histories:
