@@ -107,10 +107,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     numbered = -1
     concerned = rules_that_react(program, prepared)
     has_runs = np.diff(bounds[: len(program.rules) + 1]) > 0
-    starts = [
-        find_starts(shared, prepared, fitted, slice(int(bounds[shared.slot]), int(bounds[shared.slot + 1])))
-        for shared in program.shared
-    ]
+    starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
     for number in np.flatnonzero(concerned | has_runs).tolist():
         rule = program.rules[number]
         if rule.stream not in (-1, numbered):
@@ -127,7 +124,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
     matches = _read_matches(program, fitted, batch, prepared, outputs)
     counters = Counter({name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()})
-    live = _live_runs(program, prepared, outputs, run_rule, starts, watermark_ms, counters)
+    live = _live_runs(program, outputs, run_rule, starts, watermark_ms, counters)
     kept = _keep(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
@@ -166,8 +163,8 @@ def _advance_rule(
             full = advance_plain(
                 prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
                 queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work, outputs.nodes,
-                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, shared.bits,
-                machine, outputs.cursor, outputs.counters, held,
+                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, shared.counts,
+                shared.bits, shared.columns, machine, outputs.cursor, outputs.counters, held,
             )  # fmt: skip
         else:
             full = advance_rule(
@@ -290,16 +287,16 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
     return pa.chunked_array([fitted.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
 
 
-def _live_runs(program: Program, prepared: PreparedEvents, outputs: Outputs, run_rule: Int32, starts: Sequence[Starts],
-               watermark_ms: int, counters: Counter[str]) -> LiveRuns:  # fmt: skip
-    """What is alive after a call: runs of rules, then the starts that rules share."""
+def _live_runs(program: Program, outputs: Outputs, run_rule: Int32, starts: Sequence[Starts], watermark_ms: int,
+               counters: Counter[str]) -> LiveRuns:  # fmt: skip
+    """What is alive after a call: runs of rules, then what rules share of how they begin."""
     runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
     own = LiveRuns(
         outputs.runs[:runs_count].copy(), run_rule, outputs.run_key[:runs_count], outputs.nodes[:nodes_count]
     )
     if not any(len(found.rows) for found in starts):
         return own
-    kept = keep_starts(program, prepared, starts, watermark_ms, nodes_count, counters)
+    kept = keep_starts(program, starts, watermark_ms, nodes_count, counters)
     return LiveRuns(
         np.concatenate([own.runs, kept.runs]),
         np.concatenate([own.run_rule, kept.run_rule]),

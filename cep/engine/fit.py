@@ -1,7 +1,7 @@
 """KeyedState of one program → the same runs in the numbers of another.
 
-Rules are known by their identity. Starts that rules share (nfa/shared.py) go on as those of the rules that still share
-them; a rule that shares them no more makes up at once for those that it has put off.
+Rules are known by their identity. What rules share of how they begin (nfa/shared.py) goes on as that of the rules that
+still share as much; a rule that does not makes up at once for what it has put off.
 Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
 """
 
@@ -21,14 +21,14 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.plain import advance_plain
 from cep.nfa.program import Program
-from cep.nfa.shared import shares
+from cep.nfa.shared import prefix_length, shares
 
 
 @dataclass(frozen=True, slots=True)
 class _Moves:
     """What the numbers of rules and of NFA states become: -1 and 0 for those that are gone. `parted` are (number before
-    of a shared start, number of a rule that shares it no more), `joined` (number of a shared start that goes on, number
-    of a rule that has not shared it before, but had runs of its own)."""
+    of a shared prefix, number of a rule that shares it no more), `joined` (number of a shared prefix that goes on,
+    number of a rule that has not shared it before, but had runs of its own)."""
 
     slots: Int32
     nfa_states: Int64
@@ -47,7 +47,11 @@ def _moves(before: Layout, after: Layout) -> _Moves:
     if kept is not None and (kept[0].rules is before.rules or kept[0].rules == before.rules):
         return kept[1]
     places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
-    start_of = {rule: slot for slot, (identity, _, _) in enumerate(after.rules) for rule in shares(identity)}
+    start_of = {
+        (rule, prefix_length(identity)): slot
+        for slot, (identity, _, _) in enumerate(after.rules)
+        for rule in shares(identity)
+    }
     found: list[tuple[int, int]] = []
     parted: list[tuple[int, int]] = []
     shared: set[tuple[int, int]] = set()
@@ -56,13 +60,15 @@ def _moves(before: Layout, after: Layout) -> _Moves:
         if not sharing:
             found.append(places.get(identity, (-1, 0)))
             continue
-        staying = [found[rule][0] for rule in sharing if found[rule][0] >= 0]
-        goes_on = next((start_of[rule] for rule in staying if rule in start_of), -1)
+        length = prefix_length(identity)
+        numbers = [found[rule][0] for rule in sharing if found[rule][0] >= 0]
+        staying = {rule: start_of.get((rule, length), -1) for rule in numbers}
+        goes_on = max(staying.values(), default=-1)  # a rule has one prefix of a length, so there is no other
         found.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
-        parted += [(slot, rule) for rule in staying if start_of.get(rule) != goes_on]
-        shared |= {(goes_on, rule) for rule in staying if start_of.get(rule) == goes_on}
+        parted += [(slot, rule) for rule, start in staying.items() if start < 0]
+        shared |= {(goes_on, rule) for rule, start in staying.items() if start >= 0}
     old, going_on = {slot for slot, _ in found}, {start for start, _ in shared}
-    joined = [(start, rule) for rule, start in start_of.items() if start in going_on and rule in old]
+    joined = [(start, rule) for (rule, _), start in start_of.items() if start in going_on and rule in old]
     counts = np.array([count for _, _, count in before.rules], np.int64)
     firsts = np.array([first for _, first in found], np.int64)
     slots = np.array([*(slot for slot, _ in found), -1], np.int32)
@@ -112,9 +118,8 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
     )
     for start, rule in moves.parted:
         is_start = keyed_state.run_rule == start
-        fitted = _on_its_own(
-            fitted, program, rule, keyed_state.runs[is_start, y.RUN_START_ROW], keyed_state.run_key[is_start]
-        )
+        length = prefix_length(keyed_state.layout.rules[start][0])
+        fitted = _on_its_own(fitted, program, rule, length, keyed_state.runs[is_start], keyed_state.run_key[is_start])
     for start, rule in moves.joined:
         fitted = _noted(fitted, program, start, rule)
     order = np.lexsort((np.arange(len(fitted)), ~fitted.notes, fitted.run_key, fitted.run_rule))
@@ -124,32 +129,37 @@ def fit(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
 
 def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
     """How many runs belong to no rule any more."""
-    is_lost = (moves.slots[keyed_state.run_rule] < 0) & ~keyed_state.notes
+    is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
     return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
 
 
-def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int64, keys: Int32) -> KeyedState:
-    """The same runs, and what the shared starts that a rule has put off do to its own, by key and row."""
+def _on_its_own(
+    keyed_state: KeyedState, program: Program, rule: int, length: int, shared: Int64, keys: Int32
+) -> KeyedState:
+    """The same runs, and what the shared events of its prefix of this length, rows by key and row, do to a rule's own
+    if it has put them off: those after what any of its runs or notes has seen."""
     own = program.rules[rule]
     is_own = keyed_state.run_rule == rule
-    is_note = is_own & keyed_state.notes
     taken = np.full(len(keyed_state.keys), -1, np.int64)
-    taken[keyed_state.run_key[is_note]] = keyed_state.runs[is_note, y.RUN_START_ROW]
-    put_off = rows[rows > taken[keys]]
-    mine = np.flatnonzero(is_own & ~is_note)
+    last_rows = keyed_state.nodes[keyed_state.runs[is_own, y.RUN_NODE], y.NODE_ROW]
+    np.maximum.at(taken, keyed_state.run_key[is_own], last_rows)
+    shared = shared[shared[:, y.RUN_START_ROW] > taken[keys]]
+    put_off = shared[:, y.RUN_START_ROW]
+    mine = np.flatnonzero(is_own & ~keyed_state.notes)
     mine = mine[np.argsort(keyed_state.run_key[mine], kind="stable")]
     columns, nulls = _retained_columns(keyed_state, program)
     bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
-    own_bits = bitmaps[program.image[program.first_wait(rule) + y.W_PREDICATE]]
-    np.bitwise_or.at(own_bits, put_off >> 6, np.uint64(1) << (put_off & 63).astype(np.uint64))
+    for bit, predicate in enumerate(program.prefix_of(rule)[:length].tolist()):
+        rows = put_off if length == 1 else put_off[shared[:, y.RUN_ORDINAL] >> bit & 1 != 0]
+        np.bitwise_or.at(bitmaps[predicate], rows >> 6, np.uint64(1) << (rows & 63).astype(np.uint64))
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(put_off))
     held, machine = np.zeros(y.COUNTERS, np.int64), np.zeros(2 * program.machine_size, np.int64)
     while True:
         full = advance_plain(
             program.image, own.row, columns, nulls, bitmaps, 0, put_off.astype(np.int32), program.start_runs[rule],
             keyed_state.runs[mine], keyed_state.run_key[mine], -y.FOREVER, outputs.work, outputs.nodes, outputs.matches,
-            outputs.runs, outputs.run_key, outputs.picked, NO_STARTS.keys, NO_STARTS.rows, NO_STARTS.bits, machine,
-            outputs.cursor, outputs.counters, held,
+            outputs.runs, outputs.run_key, outputs.picked, NO_STARTS.keys, NO_STARTS.rows, NO_STARTS.counts,
+            NO_STARTS.bits, NO_STARTS.columns, machine, outputs.cursor, outputs.counters, held,
         )  # fmt: skip
         if full == y.FULL_NOT:
             break
@@ -165,7 +175,7 @@ def _on_its_own(keyed_state: KeyedState, program: Program, rule: int, rows: Int6
 
 
 def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64, UInt8]:
-    """The event table of kept events alone, with what a start is asked for."""
+    """The event table of kept events alone, with what is asked of those that are shared."""
     events = keyed_state.events
     columns = np.zeros((len(program.columns), len(events)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
@@ -177,7 +187,7 @@ def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64,
 
 
 def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
-    """The same runs, and the note that a rule has taken over all shared starts that there are: it had its own runs."""
+    """The same runs, and the note that a rule has taken over all shared events that there are: it had its own runs."""
     is_start = np.flatnonzero(keyed_state.run_rule == start)
     last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are by key and row
     rows, own = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]

@@ -20,7 +20,7 @@ from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.deployed import RuleIdentity
 from cep.nfa.program import Program
-from cep.nfa.shared import shares
+from cep.nfa.shared import prefix_length, shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,18 @@ class KeyedState:
 
     @property
     def notes(self) -> NDArray[np.bool_]:
-        """bool[n]: which rows are no runs, but say which shared starts their rule has taken over (kernels/plain.py)."""
+        """bool[n]: which rows are no runs, but say which shared events their rule has taken over (kernels/plain.py)."""
         rules = self.layout.rules
         first = np.array([-1 if shares(identity) else at for identity, at, _ in rules] + [-1], np.int64)
         found: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
+        return found
+
+    @property
+    def is_run(self) -> NDArray[np.bool_]:
+        """bool[n]: which rows are a run, or a start that several rules share: neither notes nor later shared events."""
+        lengths = np.array([prefix_length(identity) for identity, _, _ in self.layout.rules] + [0], np.int64)
+        follows = (lengths[self.run_rule] > 1) & (self.runs[:, y.RUN_ORDINAL] & 1 == 0)
+        found: NDArray[np.bool_] = ~self.notes & ~follows
         return found
 
     @property

@@ -1,9 +1,11 @@
-"""Starts that rules share (nfa/shared.py): found in the events of a call, kept between calls, given back to a rule.
+"""What rules share of how they begin (nfa/shared.py): found in the events of a call, kept between calls, given back to
+a rule.
 
-    stored rows of the start + new events that its condition holds for ──▶ Starts, by key and row ──▶ the rules' kernels
-                                                                                                 └──▶ rows to store
+    stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
+                                                                          └──▶ rows to store
 
-Of a key no more than RUNS_PER_KEY_MAX starts are kept, the newest; `runs_evicted` counts the others.
+Of a key no more than RUNS_PER_KEY_MAX starts are kept, the newest, and nothing from before one that has gone;
+`runs_evicted` counts those.
 Tested by: tests/engine/test_starts.py
 """
 
@@ -20,25 +22,37 @@ from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt64
+from cep.kernels.prefix import NOT_TAKEN, STEP_STATE, follow_prefix
+from cep.nfa.gather import segments
 from cep.nfa.program import Program
 from cep.nfa.shared import SharedStart
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Starts by key and row of the event table: keys int32[S], rows int64[S]; `new_count` of them are of this call.
+    """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
 
-    `bits` uint64[P, 1] is what kernels take for the bitmaps of a start: no other condition of its rules holds for it,
-    or it would not have been put off.
+    `masks` int64[S] have a bit for each condition of the prefix that holds, 1 for a start, and `counts` int64[S] how
+    many starts there are up to and with the event. `bits` uint64[P, words] is what kernels take for the bitmaps, with a
+    column for each different mask, and `columns` int64[S] the event's: no other condition of its rules holds for it, or
+    it would not have been put off. `expiry` int64[S] is when nobody needs it any more. `new_count` starts are of this
+    call.
     """
 
     keys: Int32
     rows: Int64
+    masks: Int64
+    counts: Int64
     bits: UInt64
+    columns: Int64
+    expiry: Int64
     new_count: int
 
 
-NO_STARTS = Starts(np.empty(0, np.int32), np.empty(0, np.int64), np.zeros((1, 1), np.uint64), 0)
+_NOTHING = np.empty(0, np.int64)
+NO_STARTS = Starts(
+    np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), _NOTHING, _NOTHING, 0
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +66,97 @@ class LiveRuns:
     nodes: Int64
 
 
-def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, own: slice) -> Starts:
-    """The starts of a call: those kept in fitted.runs[own], and the new events that are one."""
-    rows = queue_of(prepared, np.array([shared.predicate], np.int32)).astype(np.int64)
-    time_ms = prepared.columns[y.COLUMN_TIME, rows]
-    rows = rows[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
-    bits = np.zeros((len(prepared.bitmaps), 1), np.uint64)
-    bits[shared.predicate] = 1
-    if own.start == own.stop:
-        return Starts(prepared.columns[y.COLUMN_KEY, rows].astype(np.int32), rows, bits, len(rows))
-    every = np.concatenate([fitted.runs[own, y.RUN_START_ROW], rows])
-    keys = prepared.columns[y.COLUMN_KEY, every]
-    order = np.lexsort((every, keys))
-    return Starts(keys[order].astype(np.int32), every[order], bits, len(rows))
+def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:
+    """The events of a prefix: those kept, and what of the new ones a run may wait for.
+
+    Shapes: the runs of rule or shared prefix number n are fitted.runs[bounds[n] : bounds[n + 1]].
+    """
+    new = queue_of(prepared, shared.predicates).astype(np.int64)
+    time_ms = prepared.columns[y.COLUMN_TIME, new]
+    new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
+    kept = fitted.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
+    rows = np.concatenate([kept[:, y.RUN_START_ROW], new])
+    order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(kept) else np.arange(len(rows))
+    rows = rows[order]
+    keys = prepared.columns[y.COLUMN_KEY, rows].astype(np.int32)
+    if len(shared.predicates) == 1:  # each is a start, and kept
+        expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
+        masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
+        bits = np.zeros((len(prepared.bitmaps), 1), np.uint64)
+        bits[shared.predicates] = 1
+        return Starts(keys, rows, masks, counts, bits, np.zeros(len(rows), np.int64), expiry, len(new))
+    masks = np.concatenate([kept[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
+    expiry = np.concatenate([kept[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
+    _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
+    needed = np.flatnonzero(expiry != NOT_TAKEN)
+    keys, rows, masks, expiry = keys[needed], rows[needed], masks[needed], expiry[needed]
+    different, columns = np.unique(masks, return_inverse=True)
+    is_start = masks & 1
+    return Starts(
+        keys, rows, masks, np.cumsum(is_start), _bits(shared, different, prepared),
+        columns.reshape(-1).astype(np.int64), expiry, int(is_start[rows >= prepared.first_row].sum()),
+    )  # fmt: skip
+
+
+def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
+    """Which conditions of the prefix hold for new rows."""
+    at = rows - prepared.first_row
+    words = prepared.bitmaps[shared.predicates[:, None], at >> 6]
+    holds = (words >> (at & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
+    masks: Int64 = (holds << np.arange(len(holds))[:, None]).sum(axis=0)
+    return masks
+
+
+def _bits(shared: SharedStart, masks: Int64, prepared: PreparedEvents) -> UInt64:
+    """The bitmaps of events of which there is one for each mask."""
+    bits = np.zeros((len(prepared.bitmaps), len(masks) // 64 + 1), np.uint64)
+    at = np.arange(len(masks))
+    for bit, predicate in enumerate(shared.predicates.tolist()):
+        own = at[masks >> bit & 1 != 0]
+        np.bitwise_or.at(bits[predicate], own >> 6, np.uint64(1) << (own & 63).astype(np.uint64))
+    return bits
+
+
+def _follow(
+    shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, keys: Int32, rows: Int64,
+    masks: Int64, expiry: Int64,
+) -> None:  # fmt: skip
+    """Fill the expiry of events that are not kept yet, NOT_TAKEN where no run waits for one: neither one that the
+    events begin, nor one that a rule has of its own. Such a run has seen what was kept up to the last event it took."""
+    first, counts = bounds[shared.rules], bounds[shared.rules + 1] - bounds[shared.rules]
+    runs = fitted.runs[segments(first, counts)]
+    own_keys = fitted.run_key[segments(first, counts)]
+    states = runs[:, y.RUN_STATE] - np.repeat(shared.first_states, counts)
+    last_rows = fitted.nodes[runs[:, y.RUN_NODE], y.NODE_ROW]
+    waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))
+    waits = waits[np.lexsort((last_rows[waits], own_keys[waits]))]
+    steps = len(shared.steps)
+    follow_prefix(
+        shared.steps, shared.within_ms, prepared.columns, keys, rows, masks, own_keys[waits], last_rows[waits],
+        states[waits], runs[waits, y.RUN_EXPIRY], np.empty(steps, np.int64), np.empty(steps, np.int64), expiry,
+    )  # fmt: skip
 
 
 def keep_starts(
-    program: Program, prepared: PreparedEvents, found: Sequence[Starts], watermark_ms: int, nodes_before: int,
-    counters: Counter[str],
-) -> LiveRuns:  # fmt: skip
-    """What of the starts is kept after a call, behind `nodes_before` nodes; counts what began, is over, is evicted."""
+    program: Program, found: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str]
+) -> LiveRuns:
+    """What of the prefixes is kept after a call, behind `nodes_before` nodes; counts the starts that began, are over,
+    are evicted."""
     runs, keys, slots = [], [], []
     for shared, starts in zip(program.shared, found, strict=True):
-        expiry = np.minimum(prepared.columns[y.COLUMN_TIME, starts.rows] + shared.within_ms, TIME_MS_MAX)
-        is_open = np.flatnonzero(expiry > watermark_ms)
-        end_of_key = np.searchsorted(starts.keys[is_open], starts.keys[is_open], side="right")
-        kept = is_open[end_of_key - np.arange(len(is_open)) <= RUNS_PER_KEY_MAX]
+        is_start = starts.masks & 1
+        is_open = np.flatnonzero(starts.expiry > watermark_ms)
+        last_of_key = np.searchsorted(starts.keys, starts.keys[is_open], side="right") - 1
+        following = starts.counts[last_of_key] - starts.counts[is_open] + is_start[is_open]
+        kept = is_open[following <= RUNS_PER_KEY_MAX]
         counters["runs_started"] += starts.new_count
-        counters["runs_expired"] += len(expiry) - len(is_open)
-        counters["runs_evicted"] += len(is_open) - len(kept)
+        counters["runs_expired"] += int(is_start.sum() - is_start[is_open].sum())
+        counters["runs_evicted"] += int(is_start[is_open].sum() - is_start[kept].sum())
         own = np.zeros((len(kept), program.width), np.int64)
         own[:, y.RUN_STATE], own[:, y.RUN_WAITS] = shared.nfa_state, 1
-        own[:, y.RUN_EXPIRY], own[:, y.RUN_START_ROW] = expiry[kept], starts.rows[kept]
+        own[:, y.RUN_EXPIRY], own[:, y.RUN_START_ROW] = starts.expiry[kept], starts.rows[kept]
+        if len(shared.predicates) > 1:
+            own[:, y.RUN_ORDINAL] = starts.masks[kept]
         runs.append(own)
         keys.append(starts.keys[kept])
         slots.append(np.full(len(kept), shared.slot, np.int32))

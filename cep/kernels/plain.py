@@ -315,7 +315,7 @@ def _on_event(
 
 @inlined
 def _put_off(rule: Any, start_keys: Any, start_rows: Any, key: Any, work: Any, runs: Any) -> Any:
-    """Which of the shared starts are the key's, and which of them the rule has not made up for.
+    """Which of the shared events are the key's, and which of them the rule has not made up for.
 
     Returns (the first of the key, the first that is put off, their end, the first row of runs).
     """
@@ -332,12 +332,23 @@ def _put_off(rule: Any, start_keys: Any, start_rows: Any, key: Any, work: Any, r
 
 
 @bare
+def _within_limit(start_counts: Any, late: Any, due: Any, limit: Any, counters: Any) -> Any:
+    """The first of what is put off in [late, due) once all is dropped up to the last start beyond the limit."""
+    before = start_counts[late - 1] if late > 0 else np.int64(0)
+    over = start_counts[due - 1] - before - limit
+    if over > 0:
+        counters[y.COUNT_EVICTED] += over
+        late = first_at(start_counts, late, due, before + over) + 1
+    return late
+
+
+@bare
 def _note_taken(
     columns: Any, within: Any, last: Any, watermark: Any, key: Any, work: Any, nodes: Any, node_count: Any,
     out_runs: Any, out_keys: Any, out_count: Any,
 ) -> Any:  # fmt: skip
-    """Write a row in the start state that says which shared starts of the key the rule has taken over: those up to the
-    event in row `last`. It is needed as long as the last of them could be open.
+    """Write a row in the start state that says which shared events of the key the rule has taken over: those up to the
+    one in row `last`. It is needed as long as the last of them could be open.
 
     Returns (node count, out count, FULL_*).
     """
@@ -373,12 +384,14 @@ def _common_wait(image: Any, rule: Any) -> Any:
 def advance_plain(
     image: Any, rule: Any, columns: Any, nulls: Any, bitmaps: Any, first_row: Any, queue: Any, start_run: Any,
     in_runs: Any, in_keys: Any, watermark: Any, work: Any, nodes: Any, out: Any, out_runs: Any, out_keys: Any,
-    picked: Any, start_keys: Any, start_rows: Any, start_bits: Any, machine: Any, cursor: Any, counters: Any, held: Any,
+    picked: Any, start_keys: Any, start_rows: Any, start_counts: Any, start_bits: Any, start_columns: Any,
+    machine: Any, cursor: Any, counters: Any, held: Any,
 ) -> Any:  # fmt: skip
     """Carry one plain rule over the queued events; see `advance.advance_rule` for shapes and what it returns.
 
     Where events are shared (R_SHARES), start_keys int32[S] and start_rows int64[S] are those of this call and the ones
-    that are still kept, by key and row, and start_bits uint64[P, 1] the bitmaps of such an event; else they are empty.
+    that are still kept, by key and row, start_counts int64[S] the starts among them up to each, start_bits
+    uint64[P, words] bitmaps for them and start_columns int64[S] the place of each there; else they are empty.
     Cost: O(queued events x open runs of their key), a few nanoseconds each.
     """
     alike = _common_wait(image, rule)
@@ -404,13 +417,11 @@ def advance_plain(
                 # The event may move what was put off; of that, what is over by now or beyond the limit is not made up.
                 dead = _forget(work, head, runs, time, counters)
                 due, due_ms = first_at(start_rows, late, end_start, row), time
-                if due - late > rule[y.R_RUNS_MAX]:
-                    counters[y.COUNT_EVICTED] += due - late - rule[y.R_RUNS_MAX]
-                    late = due - rule[y.R_RUNS_MAX]
+                late = _within_limit(start_counts, late, due, rule[y.R_RUNS_MAX], counters)
             bits, new = bitmaps, row - first_row
             if late < due:
                 row = start_rows[late]
-                bits, new = start_bits, np.int64(0)
+                bits, new = start_bits, start_columns[late]
                 late += 1
                 time = columns[y.COLUMN_TIME, row]
                 if time + within <= due_ms:

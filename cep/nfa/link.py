@@ -36,7 +36,7 @@ from cep.nfa.link_code import (
     gather_vector,
     translated,
 )
-from cep.nfa.piece import RULE_MACHINE, RULE_START, RULE_STREAM, Piece, Section
+from cep.nfa.piece import RULE_MACHINE, RULE_STREAM, Piece, Section
 from cep.nfa.program import Program, RulePrograms
 from cep.nfa.shared import Place, SharedStart, shared_starts, without_starts
 from cep.nfa.symbols import Symbols
@@ -73,7 +73,7 @@ def link(
     streams, stream_of = _streams(own[:, RULE_STREAM], symbols)
     rows = _rows(own, parts, image, rules)
     handovers = _handovers(rules)
-    shared = _shared(own[:, RULE_START], handovers, rows, place, int(parts.counts(Section.STATES).sum()))
+    shared = _shared(parts, handovers, rows, place, symbols)
     relevance_first, relevance = without_starts(relevance_first, relevance, shared)
     described = _described(symbols, column_ids, place, asked)
     return Program(
@@ -92,6 +92,8 @@ def link(
         ),
         relevance_first=relevance_first,
         relevance=relevance,
+        prefix_first=np.concatenate([[0], np.cumsum(parts.counts(Section.PREFIXES))]),
+        prefixes=place.predicate[parts.rows(Section.PREFIXES)[:, 1]].astype(np.int32),
         streams=streams,
         text_constants=tuple((slot, str(value)) for slot, (is_text, value) in enumerate(values) if is_text),
         start_runs=start_runs,
@@ -140,13 +142,17 @@ def _places(rules: Sequence[DeployedRule], parts: Gathered, image: Image) -> lis
 
 
 def _shared(
-    start: Int64, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, states_count: int
+    parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols
 ) -> tuple[SharedStart, ...]:
-    """The starts that rules share, which is noted in the rules' rows. Where runs are handed over, whose a start is
-    depends on the time: such rules keep their own."""
-    start = start.copy()
-    start[[number for _, *both in handovers for number in both]] = -1
-    shared = shared_starts(start, rows, place.predicate, states_count)
+    """What rules share of how they begin, which is noted in the rules' rows. Where runs are handed over, whose a start
+    is depends on the time: such rules keep their own."""
+    counts = parts.counts(Section.PREFIXES)
+    prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
+    rule = np.repeat(np.arange(len(counts)), counts)
+    prefixes[rule, segments(np.zeros(len(counts), np.int64), counts)] = parts.rows(Section.PREFIXES)[:, 0]
+    prefixes[[number for _, *both in handovers for number in both]] = -1
+    states_count = int(parts.counts(Section.STATES).sum())
+    shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things)
     for number, found in enumerate(shared):
         rows[found.rules, y.R_SHARES] = number + 1
     return shared

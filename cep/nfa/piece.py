@@ -35,6 +35,7 @@ from cep.nfa.columns import ColumnMap
 from cep.nfa.histories import CUT, identity_of, is_foldable
 from cep.nfa.positions import build
 from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
+from cep.nfa.prefixes import Prefix
 from cep.nfa.rule_tables import RuleCompiler
 from cep.nfa.symbols import Symbols
 from cep.nfa.tables import DERIVED, StateRow, Tables, WaitRow
@@ -62,18 +63,18 @@ class Section(IntEnum):
     ATOMS = 16  # group, values, instructions of the rest, its result or -1
     VALUES = 17  # constants
     REST_CODE = 18
+    PREFIXES = 19  # prefix, the predicate that it has more than the one before
 
 
 WIDTHS = {
     Section.STATES: 6, Section.WAITS: 18, Section.GUARDS: y.GUARD_WIDTH, Section.BOUNDS: y.BOUND_WIDTH,
     Section.ACTIONS: y.ACTION_WIDTH, Section.MEASURES: y.MEASURE_WIDTH, Section.CODE: MACHINE_WIDTH,
     Section.COLUMNS: 2, Section.DERIVED: 2, Section.DERIVED_CODE: MACHINE_WIDTH, Section.PREDICATES: 4,
-    Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH,
+    Section.PREDICATE_CODE: MACHINE_WIDTH, Section.ATOMS: 4, Section.REST_CODE: MACHINE_WIDTH, Section.PREFIXES: 2,
 }  # fmt: skip
-# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1, and the
-# predicate of its starts if they can be shared or -1.
-RULE_EXTRA = 4
-RULE_REGISTERS, RULE_MACHINE, RULE_STREAM, RULE_START = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
+# Behind the words of a rule's row: registers, size of the machine for its code, number of its stream or -1.
+RULE_EXTRA = 3
+RULE_REGISTERS, RULE_MACHINE, RULE_STREAM = range(y.RULE_WIDTH, y.RULE_WIDTH + RULE_EXTRA)
 WIDTHS[Section.RULE] = y.RULE_WIDTH + RULE_EXTRA
 
 
@@ -97,7 +98,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     vector, scalar = VectorCode(constants, columns), ScalarCode(constants, columns)
     rule = RuleCompiler(pattern, schema, columns, predicates, vector, scalar, tables)
     rule.compile(build(pattern.structure))
-    shared_events = rule.shared_events()
+    prefix = rule.prefix()
     code_end = len(scalar.instructions)
     found = [_Predicate.of(*predicate, vector, scalar, columns) for predicate in predicates.all()]
     for atom in (atom for own in found for atom, _ in own.atoms):
@@ -112,7 +113,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
-        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream, _at(known, shared_events)]],
+        Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
         Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
         Section.WAITS: [shared.wait(wait, known) for wait in waits],
         Section.GUARDS: [[row[0], _at(known, row[1]), *row[2:]] for wait in waits for row in wait.guards],
@@ -134,6 +135,7 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
         Section.ATOMS: [shared.atom(*atom) for own in found for atom in own.atoms],
         Section.VALUES: [shared.values(atom) for own in found for atom, _ in own.atoms],
         Section.REST_CODE: shared.scalar(scalar.instructions[code_end:]),
+        Section.PREFIXES: shared.prefixes(prefix, known),
     }
     return Piece(
         _in_a_row([sections[section] for section in Section]),
@@ -222,6 +224,14 @@ class _Shared:
         owned = [len(wait.marks), len(wait.guards), len(wait.bounds)]
         head = [wait.target, wait.kind, _at(known, wait.predicate), *wait.code]
         return [*head, *simple, *wait.count, wait.reset, *owned, wait.reopens]
+
+    def prefixes(self, prefix: Prefix, known: Sequence[int]) -> list[list[int]]:
+        predicates = [known[predicate] for predicate in prefix.predicates]
+        found = []
+        for count, steps in enumerate(prefix.steps, start=1):
+            own = () if count == 1 else tuple((at, known[p], target, ends) for at, p, target, ends in steps)
+            found.append([self._symbols.prefixes.of((tuple(predicates[:count]), own)), predicates[count - 1]])
+        return found
 
     def scalar(self, code: Sequence[Instruction]) -> list[list[int]]:
         return [[op, target, *self._operands(op, operands)] for op, target, *operands in code]

@@ -94,11 +94,12 @@ class RulePrograms(Sequence[RuleProgram]):
 @dataclass(frozen=True, slots=True)
 class Program:
     """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
-    `places` are (identity, first NFA state, how many) of each rule, then of each of the starts that rules share
+    `places` are (identity, first NFA state, how many) of each rule, then of each of the prefixes that rules share
     (`shared`), which in keyed state come behind the rules; `row_registers` has a row for each of both. The first
     columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
-    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events; starts that it shares are none of
-    them. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
+    relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events; those of the prefix that it
+    shares are none of them. prefixes[prefix_first[n] : prefix_first[n + 1]] are those of its longest prefix, whether it
+    shares one or not. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
     `compared` are the rules of which a version is in shadow: what each version costs is counted. `lists` are what its
     rules may ask, as they are now: they are no part of what was compiled.
     """
@@ -114,6 +115,8 @@ class Program:
     predicates: PredicatePlan
     relevance_first: Int32
     relevance: Int32
+    prefix_first: Int64
+    prefixes: Int32
     streams: tuple[tuple[int, ...], ...]
     text_constants: tuple[tuple[int, str], ...]
     start_runs: Int64
@@ -141,6 +144,10 @@ class Program:
     def column(self, name: str) -> int:
         """The number of a column, -1 if the program does not have it."""
         return next((n for n, c in enumerate(self.columns) if c.name == name), -1)
+
+    def prefix_of(self, rule: int) -> Int32:
+        """The predicates of a rule's longest prefix (prefixes.py), in order."""
+        return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]
 
     def first_wait(self, rule: int) -> int:
         """Where the image has the wait of a rule's start state, of which there is one (shared.py)."""

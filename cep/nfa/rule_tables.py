@@ -21,6 +21,7 @@ from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, Pattern
 from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
 from cep.nfa.predicates import Predicates
+from cep.nfa.prefixes import NOT_SIMPLE, Prefix, prefix_of
 from cep.nfa.refusal import CompileError
 from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
 from cep.nfa.tables import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
@@ -50,10 +51,8 @@ _SKIP = {
 _SIMPLE = {
     "<": y.SIMPLE_LT, "<=": y.SIMPLE_LE, ">": y.SIMPLE_GT, ">=": y.SIMPLE_GE, "==": y.SIMPLE_EQ, "!=": y.SIMPLE_NE,
 }  # fmt: skip
-_NOT_SIMPLE: Row = (y.SIMPLE_NONE, 0, 0, 0)
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _ROW_KINDS = ("first", "last", "prev", "mark")
-_ROW_ACTIONS = (y.ACT_COUNT, y.ACT_LAST, y.ACT_FIRST, y.ACT_PREVIOUS)
 # The order in which a take updates registers: what reads an old value comes before what replaces it.
 _ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "last", "count", "loop")
 
@@ -195,7 +194,7 @@ class RuleCompiler:
             kind=_WAIT_KIND[wait.link],
             predicate=-1,
             code=NO_CODE,
-            simple=_NOT_SIMPLE,
+            simple=NOT_SIMPLE,
             count=(loop if low > 1 or high is not None else -1, low, TIME_MS_MAX if high is None else high),
             reset=-1,
             reopens=0,
@@ -263,7 +262,7 @@ class RuleCompiler:
         with_run = [p for p in parts if needs_run(p)]
         predicate = self._predicates.number(alone, event_type) if alone or event_type is not None else -1
         if not with_run:
-            return predicate, NO_CODE, _NOT_SIMPLE
+            return predicate, NO_CODE, NOT_SIMPLE
         if len(with_run) == 1 and allow_simple:
             simple = self._simple(with_run[0])
             if simple is not None:
@@ -271,7 +270,7 @@ class RuleCompiler:
         whole = with_run[0]
         for part in with_run[1:]:
             whole = Binary("and", whole, part, TRUE.type.as_nullable())
-        return predicate, self._scalar_code(whole), _NOT_SIMPLE
+        return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
         """A comparison of a field of the event with the same kind of field of a bound one."""
@@ -379,23 +378,11 @@ class RuleCompiler:
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
 
-    def shared_events(self) -> int:
-        """The predicate of the events that start a run, if what they do can be put off until an event of another
-        predicate comes: none of them completes a match, and no wait for them asks for more; else -1 (shared.py)."""
-        first = self._tables.states[0]
-        if not self._is_plain() or len(first.waits) != 1:
-            return -1
-        predicate = first.waits[0].predicate
-        waits = [w for s in self._tables.states for w in s.waits]
-        own = [w for w in waits if w.predicate == predicate]
-        if any(w.predicate < 0 for w in waits) or any((w.code, w.simple) != (NO_CODE, _NOT_SIMPLE) for w in own):
-            return -1
-        entered = [self._tables.states[w.target] for w in own]
-        read = {column for s in entered for kind, _, column, _ in s.actions if kind not in _ROW_ACTIONS}
-        if any(s.accept[0] for s in entered) or any(column >= DERIVED for column in read):
-            return -1
-        self._columns.retained.update(read)  # they are read when the event is kept, and no more a new one
-        return predicate
+    def prefix(self) -> Prefix:
+        """How the pattern begins, as far as what its events do can be put off (shared.py)."""
+        found = prefix_of(self._tables.states) if self._is_plain() else Prefix()
+        self._columns.retained.update(found.columns)
+        return found
 
     def _waits_alike(self) -> bool:
         """Whether every NFA state but the first has one wait at most, and all of them the same condition.

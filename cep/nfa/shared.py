@@ -1,93 +1,142 @@
-"""Rules that start on the same events → what is kept once for all of them.
+"""Rules that begin alike → what is kept once for all of them.
 
-A *start* is an event that a rule's first condition holds for. It can begin a run and, where the condition comes again
-(`small{3} -> large`), move one; but no start completes a match. So what starts do to a rule's runs can be put off until
-an event of another of its conditions comes. Until then they are kept once for all rules with the same first condition;
-then the rule makes up for those that it has not seen yet, in their order (kernels/plain.py, engine/starts.py). A start
-then costs what it costs one rule, however many begin with it.
+No event of a prefix (prefixes.py) completes a match. So what such events do to a rule's runs can be put off until an
+event of another of its conditions comes. Until then they are kept once for all rules with the same prefix; then the
+rule makes up for those that it has not seen yet, in their order (kernels/plain.py, engine/starts.py). They then cost
+what they cost one rule, however many begin with them.
+
+    small -> login -> x -> large   ┐ three rules begin with small -> login: of longer prefixes they have none
+    small -> login -> y -> large   ├ in common, so what they share is this one
+    small -> login -> z -> large   ┘
+    small -> large                   begins with small, which it may share with others that end there
+
+A rule shares the longest prefix that enough rules have which share no longer one. An event of the first condition is a
+*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/prefix.py).
 
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from cep.base.limits import TIME_MS_MAX
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.nfa.deployed import RuleIdentity
+from cep.nfa.prefixes import LENGTH_MAX
+from cep.nfa.symbols import PrefixSymbol
 
-# From so many rules with the same first condition on, its starts are kept once. For fewer it costs more than it saves.
+# From so many rules with the same prefix on, its events are kept once. For fewer it costs more than it saves.
 SHARED_MIN = 4
+
 _RULE_ID = ""  # no rule has it
+_LENGTH = "/"  # between the numbers of rules and the length of their prefix, which is told from two on
 Place = tuple[RuleIdentity, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class SharedStart:
-    """A first condition that several rules have.
+    """A prefix that several rules have.
 
-    In keyed state its starts are rows like runs: of rule number `slot`, in NFA state `nfa_state`. `rules` int64 are the
-    numbers of those that share it, ascending, `predicate` is that of the condition. Its starts are the events in
-    [from_ms, until_ms), kept for `within_ms`: what its rules need among them.
+    In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; where the prefix has
+    several conditions, the ordinal of a row has a bit for each that holds for the event. `rules` int64 are the numbers
+    of those that share it, ascending, `first_states` int64 where their NFA states begin, `predicates` int32 those of
+    the conditions in order. `steps` int64[n, 4] are as in kernels/prefix.py, none if there is one condition. Its events
+    are in [from_ms, until_ms), those of a run as long as one of `within_ms` is open: what its rules need among them.
     """
 
     slot: int
     nfa_state: int
     rules: Int64
-    predicate: int
+    first_states: Int64
+    predicates: Int32
+    steps: Int64
     from_ms: int
     until_ms: int
     within_ms: int
 
     @property
     def place(self) -> Place:
-        """As those of rules in `Program.places`: what is stored is tied to the rules that share it."""
-        return (_RULE_ID, 0, ",".join(map(str, self.rules.tolist()))), self.nfa_state, 1
+        """As those of rules in `Program.places`: what is stored is tied to the rules that share it, and how much."""
+        numbers = ",".join(map(str, self.rules.tolist()))
+        length = len(self.predicates)
+        return (_RULE_ID, 0, numbers if length == 1 else f"{numbers}{_LENGTH}{length}"), self.nfa_state, 1
 
 
 def shares(identity: RuleIdentity) -> list[int]:
-    """The numbers of the rules whose shared starts are stored under an identity; empty for the runs of a rule."""
-    return [int(number) for number in identity[2].split(",")] if identity[0] == _RULE_ID else []
+    """The numbers of the rules whose shared events are stored under an identity; empty for the runs of a rule."""
+    return [int(number) for number in identity[2].split(_LENGTH)[0].split(",")] if identity[0] == _RULE_ID else []
 
 
-def shared_starts(start: Int64, rows: Int64, predicate_place: Int64, states_count: int) -> tuple[SharedStart, ...]:
-    """The starts that several rules share.
+def prefix_length(identity: RuleIdentity) -> int:
+    """How many conditions the prefix has whose events are stored under an identity; 0 for the runs of a rule."""
+    if identity[0] != _RULE_ID:
+        return 0
+    _, _, length = identity[2].partition(_LENGTH)
+    return int(length or 1)
 
-    Shapes: start int64[rules] is the predicate of each rule's first condition, in numbers of the process, or -1 where
-    it cannot be shared; rows int64[rules, RULE_WIDTH]; predicate_place gives a predicate's number in the program, which
-    has `states_count` NFA states.
+
+def shared_starts(
+    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, known: Sequence[PrefixSymbol]
+) -> tuple[SharedStart, ...]:
+    """What several rules share.
+
+    Shapes: prefixes int64[rules, lengths] are those of each rule from the shortest on, in numbers of the process, or
+    -1; rows int64[rules, RULE_WIDTH]; predicate_place gives a predicate's number in the program, which has
+    `states_count` NFA states. A version that comes to its end shares its first condition alone: past the limit of
+    starts, those that begin none of its runs would push out what its older ones still need.
     """
-    wanted, first, counts = np.unique(start, return_index=True, return_counts=True)
-    often = np.flatnonzero((counts >= SHARED_MIN) & (wanted >= 0))
-    found = []
-    for number, at in enumerate(often[np.argsort(first[often])].tolist()):
-        own = np.flatnonzero(start == wanted[at])
-        found.append(
-            SharedStart(
-                slot=len(start) + number,
-                nfa_state=states_count + number,
-                rules=own,
-                predicate=int(predicate_place[wanted[at]]),
-                from_ms=int(rows[own, y.R_FROM_MS].min()),
-                until_ms=int(rows[own, y.R_UNTIL_MS].max()),
-                within_ms=int(rows[own, y.R_WITHIN_MS].max()),
-            )
-        )
-    return tuple(found)
+    prefixes = prefixes[:, :LENGTH_MAX].copy()
+    prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
+    found = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
+    return tuple(
+        _shared_start(number, known[symbol], own, rows, predicate_place, states_count)
+        for number, (symbol, own) in enumerate(found)
+    )
+
+
+def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
+    """Prefixes with the rules that share them, the longest first; each rule is in one of them at most."""
+    is_free = np.ones(len(prefixes), bool)
+    for length in range(prefixes.shape[1] - 1, -1, -1):
+        rules = np.flatnonzero(is_free & (prefixes[:, length] >= 0))
+        rules = rules[np.argsort(prefixes[rules, length], kind="stable")]
+        symbols, first = np.unique(prefixes[rules, length], return_index=True)
+        for symbol, own in zip(symbols.tolist(), np.split(rules, first[1:]), strict=False):
+            if len(own) >= SHARED_MIN:
+                is_free[own] = False
+                yield symbol, own
+
+
+def _shared_start(
+    number: int, prefix: PrefixSymbol, rules: Int64, rows: Int64, predicate_place: Int64, states_count: int
+) -> SharedStart:
+    predicates, steps = prefix
+    bits = {predicate: bit for bit, predicate in enumerate(predicates)}
+    return SharedStart(
+        slot=len(rows) + number,
+        nfa_state=states_count + number,
+        rules=rules,
+        first_states=rows[rules, y.R_START_STATE],
+        predicates=predicate_place[list(predicates)].astype(np.int32),
+        steps=np.array([(at, bits[predicate], *rest) for at, predicate, *rest in steps], np.int64).reshape(-1, 4),
+        from_ms=int(rows[rules, y.R_FROM_MS].min()),
+        until_ms=int(rows[rules, y.R_UNTIL_MS].max()),
+        within_ms=int(rows[rules, y.R_WITHIN_MS].max()),
+    )
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """What rules react to (`Program.relevance_first`, `relevance`) without the starts that they share."""
+    """What rules react to (`Program.relevance_first`, `relevance`) without the events that they share."""
     if not shared:
         return first, relevance
-    predicate = np.full(len(first) - 1, -2, np.int64)
-    for start in shared:
-        predicate[start.rules] = start.predicate
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    kept = relevance != predicate[owner]
+    width = int(relevance.max(initial=0)) + 2  # -1 is all events
+    theirs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
+    kept = ~np.isin(owner * width + relevance + 1, np.concatenate(theirs))
     counts = np.bincount(owner[kept], minlength=len(first) - 1)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[kept]

@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 from cep.base.schema import Type
 from cep.lang.ir import Call, Expr, History
 from cep.nfa.code import Instruction
+from cep.nfa.prefixes import Step
 
 T = TypeVar("T", bound=Hashable)
 
@@ -42,6 +43,9 @@ Constant = tuple[bool, int | str]
 # A column of the event table: its name as columns.ColumnMap gives it, and what it is a function of, if of anything.
 Symbol = tuple[str, int, Call | History | None]
 
+# A prefix: its predicates in order, and its steps, of which the shortest needs none (prefixes.py).
+PrefixSymbol = tuple[tuple[int, ...], tuple[Step, ...]]
+
 
 @dataclass(frozen=True, slots=True)
 class Symbols:
@@ -59,7 +63,9 @@ class Symbols:
     groups: Numbers[tuple[int, int]] = field(default_factory=Numbers)
     derived: Numbers[tuple[int, Type]] = field(default_factory=Numbers)
     streams: Numbers[tuple[int, ...]] = field(default_factory=Numbers)
+    prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)
 
     def __len__(self) -> int:
         """How much is known."""
-        return len(self.constants) + len(self.columns) + len(self.predicates) + len(self.instructions)
+        known = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
+        return sum(len(numbers) for numbers in known)

@@ -18,17 +18,19 @@ from cep.columnar.route import KeyDomain
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
 from cep.kernels import layout as y
+from cep.kernels.prefix import STEP_BIT, STEP_TARGET
 from cep.model.rule import utc_text
 from cep.nfa.program import Program, RuleProgram
 from cep.nfa.shared import shares
 from cep.state.pages import StoredPage, decode_page
 
-SHARED = "(starts that rules share)"
+SHARED = "(what rules share that begin alike)"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleShare:
-    """What one version of a rule keeps alive; with `SHARED` as its id, what several keep together."""
+    """What one version of a rule keeps alive; with `SHARED` as its id, what several keep together, where `runs` are the
+    events that begin one."""
 
     rule_id: str
     version: int
@@ -82,7 +84,7 @@ def held(pages: Iterable[StoredPage]) -> Held:
         keyed_state = decode_page(page.content)
         pages_count, size = pages_count + 1, size + len(page.content)
         largest = max(largest, len(page.content))
-        is_run = ~keyed_state.notes
+        is_run = keyed_state.is_run
         keys, runs = keys + len(keyed_state.keys), runs + int(is_run.sum())
         groups.add(page.key_group)
         for slot, (identity, _, _) in enumerate(keyed_state.layout.rules):
@@ -101,7 +103,7 @@ def held(pages: Iterable[StoredPage]) -> Held:
 def runs_of_key(
     pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[RunFacts]:
-    """The runs of one key, in whatever domain it is one.
+    """The runs of one key, in whatever domain it is one, and each event that rules share instead of runs.
 
     `programs` are those of the rules in force, by domain for each level; a rule is in one of them. What belongs to no
     rule any more is left out. Raises: StateError for a page that cannot be read.
@@ -133,17 +135,22 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
 def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
-    """A start that rules share, in the words of those rules."""
+    """An event of a prefix that rules share, in the words of those rules: what it may be to them."""
     shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]
     rules = [program.rules[number] for number in shared.rules]
     entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]
+    if len(shared.predicates) > 1:
+        holds = keyed_state.runs[run, y.RUN_ORDINAL] >> shared.steps[:, STEP_BIT] & 1 != 0
+        targets = shared.steps[holds, STEP_TARGET].tolist()
+        rules = [rule for rule in rules for _ in targets]
+        entered = [rule.first_state + target for rule, target in zip(rules, targets * len(shared.rules), strict=True)]
     row = int(keyed_state.runs[run, y.RUN_START_ROW])
     events = keyed_state.events
     event_type = program.schema.event_types[int(events.event_type[row])].name
     names = dict.fromkeys(_variable(program, rule, at) for rule, at in zip(rules, entered, strict=True))
     bound = BoundEvent(" or ".join(names), events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
     waits = [name for rule, at in zip(rules, entered, strict=True) for name in _waits(program, rule, at, -1)]
-    told = f"{rules[0].deployed.rule_id} and {len(rules) - 1} more"
+    told = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
     return RunFacts(told, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
 
 

@@ -1,9 +1,10 @@
-"""Starts that are kept once for several rules change no match, whatever the cuts and the changes of the rules."""
+"""What is kept once for rules that begin alike changes no match, whatever the cuts and the changes of the rules."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
@@ -12,10 +13,12 @@ from random import Random
 import numpy as np
 import pytest
 
+from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import Matches, advance
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
+from cep.kernels import layout as y
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.nfa.shared import shares
@@ -24,18 +27,30 @@ from tests.engine.bridge import END_MS, split
 from tests.engine.rules import batch, program, rule
 
 NEVER = 10**6  # so many rules share no start
+LONG_AGO_MS = -(10**9)
 STEPS = (
     "a -> b", "a ->> b", "a -> b{2}", "a -> b+ any -> c", "a ->> b -> c", "a -> (b | c)", "a -> c?, b", "a -> b -> a2",
     "a -> b* -> c", "a{2} -> b", "a{2,} -> b", "a+ ->> b", "a{3} any -> b -> c", "a+ any -> c? -> b", "a -> !b -> c",
+)  # fmt: skip
+# Those whose prefix has several conditions, if they are asked of the event alone.
+LONGER = (
+    "a -> b -> c -> z", "a -> b -> z", "a -> b ->> z", "a ->> b -> z", "a{2} -> b -> z", "a -> b+ -> z", "a+ -> b -> z",
+    "a -> b{2} -> c -> z", "a -> b? -> c -> z", "a -> b -> c? -> z", "a -> b* -> c -> z", "a -> (b | c) -> z",
+    "a -> (b | c) -> d -> z", "(a -> b){2} -> z", "a{2,3} any -> b -> z", "a -> b -> d -> z", "a -> b -> a2 -> z",
+    "a -> b -> x -> d -> z", "a -> b{1,3} ->> z", "a -> (b & c) -> z", "a -> b -> c+ any -> z", "a -> (b -> c)+ -> z",
 )  # fmt: skip
 CONDITIONS = {
     "a": "e kind == a",
     "b": ("e kind == b", "e kind == b and amount > a.amount", "e amount >= a.amount and kind == b"),
     "c": ("e kind == c", "e kind == c and note == a.note"),
     "a2": "e kind == a and amount > 3.00",
+    "d": ("e kind == b and amount < 3.00", "e kind != a and amount < 2.00"),
+    "x": "e kind == c and amount > a.amount",
+    "z": ('e note == "u"', 'e note == "u" and amount >= a.amount', 'e note == "v" and kind != a'),
 }
 # The first seeds belong to the fast loop.
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.always] if seed >= 3 else []) for seed in range(30)]
+LONG_SEEDS = [pytest.param(n, marks=[pytest.mark.slow, pytest.mark.always] if n >= 3 else []) for n in range(80)]
 SKIPS = ("none", "past last", "to next", "to first b", "to last b")
 
 
@@ -44,21 +59,45 @@ def _parsed(text: str) -> DeployedRule:
     return rule(text)
 
 
-def some_rule(random: Random, number: int, from_ms: int = -(10**9)) -> DeployedRule:
-    """A rule that begins with an `a`, of any kind that may share its starts and of some that may not."""
-    steps = random.choice(STEPS)
-    used = [name for name in ("a", "b", "c", "a2") if name in steps.replace("a2", "A").split("A")[0] or name in steps]
-    wanted = {name: CONDITIONS[name] for name in used}
-    lines = [f"{name}: {text if isinstance(text, str) else random.choice(text)}" for name, text in wanted.items()]
+def some_rule(
+    random: Random, number: int, from_ms: int = LONG_AGO_MS, steps: str | None = None,
+    chosen: Mapping[str, str] | None = None,
+) -> DeployedRule:  # fmt: skip
+    """A rule that begins with an `a`, of any kind that may share how it begins and of some that may not.
+
+    `chosen` are conditions that it has, so that it has a prefix in common with others.
+    """
+    steps = steps or random.choice(STEPS)
+    used = [name for name in CONDITIONS if name in re.findall(r"[a-z]\d?", steps.replace("any", ""))]
+    given = {name: text for name, text in CONDITIONS.items() if isinstance(text, str)} | dict(chosen or {})
+    lines = [f"{name}: {given[name] if name in given else random.choice(CONDITIONS[name])}" for name in used]
     skip = random.choice(SKIPS if "b" in used and "!b" not in steps and "|" not in steps else SKIPS[:3])
     text = f"seq {steps} within {random.choice((5, 20, 60))} ms\nwhere " + "\n ".join(lines) + f"\nskip {skip}"
-    text += random.choice(("", "\nemit several = count(a), total = sum(a.amount), least = min(a.amount)"))
-    until_ms = random.choice((END_MS, END_MS, max(0, from_ms) + 40))
+    which = "b" if chosen and random.random() < 0.5 else "a"
+    text += random.choice(("", f"\nemit several = count({which}), total = sum({which}.amount), least = min(a.amount)"))
+    until_ms = random.choice((TIME_MS_MAX, TIME_MS_MAX, max(0, from_ms) + 40))
     starts_until_ms = random.choice((until_ms, max(0, from_ms) + 20))
     return replace(
         _parsed(text), rule_id=f"r{number}", content_hash=text, from_ms=from_ms, until_ms=until_ms,
         starts_until_ms=min(until_ms, starts_until_ms),
     )  # fmt: skip
+
+
+def alike(
+    random: Random, numbers: Iterable[int], from_ms: int = LONG_AGO_MS, family: str | None = None
+) -> list[DeployedRule]:
+    """Rules of which most have a prefix in common and no end; the prefix of a `family` is always the same."""
+    own = Random(family) if family else random
+    c, d = own.choice(("e kind == c", "e amount > 3.00")), own.choice(CONDITIONS["d"])
+    steps, chosen = own.choice(LONGER), {"b": "e kind == b", "c": c, "d": d}
+    rules = [
+        some_rule(random, number, from_ms, *((steps, chosen) if random.random() < 0.8 else (None, None)))
+        for number in numbers
+    ]
+    return [
+        replace(one, until_ms=TIME_MS_MAX, starts_until_ms=TIME_MS_MAX) if random.random() < 0.8 else one
+        for one in rules
+    ]
 
 
 def some_events(random: Random, count: int) -> EventBatch:
@@ -123,6 +162,37 @@ def test_no_match_depends_on_whether_starts_are_shared(seed: int, monkeypatch: p
     assert at_once == in_parts == expected
 
 
+@pytest.mark.parametrize("seed", LONG_SEEDS)
+def test_nor_on_whether_longer_prefixes_are(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(3_000 + seed)
+    rules = alike(random, range(random.randint(2, 7)))
+    events = some_events(random, 120)
+    deliveries = split(events, random)
+    with shared_from(NEVER, monkeypatch):
+        expected, _, _ = carried([program(*rules)], [(events, END_MS)])
+    with shared_from(random.choice((1, 1, 2, 3)), monkeypatch):
+        together = program(*rules)
+        at_once, _, _ = carried([together], [(events, END_MS)])
+        in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts == expected
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_the_drawn_rules_share_longer_prefixes_and_match(monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths: Counter[int] = Counter()
+    matched = 0
+    for seed in range(80):
+        random = Random(3_000 + seed)
+        with shared_from(2, monkeypatch):
+            drawn = program(*alike(random, range(random.randint(2, 7))))
+        lengths.update(len(start.predicates) for start in drawn.shared)
+        matched += len(advance(drawn, None, some_events(random, 120), END_MS).matches)
+    assert lengths[2] > 20
+    assert lengths[3] > 10
+    assert matched > 600
+
+
 @pytest.mark.slow
 @pytest.mark.always
 def test_the_drawn_rules_share_starts_and_match(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +229,51 @@ def test_nor_when_rules_come_and_go(seed: int, monkeypatch: pytest.MonkeyPatch) 
     assert found == expected
 
 
+@pytest.mark.parametrize("seed", LONG_SEEDS)
+def test_nor_when_prefixes_become_longer_and_shorter(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules come and go, of which some have longer prefixes in common than others; how long one may be changes too, as
+    when state is read that was written before there were longer ones."""
+    random = Random(4_000 + seed)
+    deliveries = split(some_events(random, 120), random)
+    names = [f"{seed} {n}" for n in range(2)]
+    rules = alike(random, range(4), family=names[0])
+    in_force, after_ms = [], 0
+    for number, (events, _) in enumerate(deliveries):
+        if len(events):
+            after_ms = max(after_ms, int(events.time_ms.min()))
+        if number:
+            rules = [one for one in rules if random.random() < 0.8]
+            new = range(10 * number, 10 * number + random.randint(0, 3))
+            rules += alike(random, new, after_ms, family=random.choice(names))
+        in_force.append(list(rules))
+        after_ms = max(after_ms, int(events.time_ms.max()) + 1 if len(events) else 0)
+    with shared_from(NEVER, monkeypatch):
+        expected, _, _ = carried([program(*own) for own in in_force], deliveries)
+    programs = []
+    for own in in_force:
+        with shared_from(random.choice((1, 2, 3)), monkeypatch), monkeypatch.context() as patched:
+            patched.setattr("cep.nfa.shared.LENGTH_MAX", random.choice((1, 2, 32, 32, 32)))
+            programs.append(program(*own))
+    found, _, _ = carried(programs, deliveries)
+    assert found == expected
+
+
+@pytest.mark.parametrize("seed", LONG_SEEDS[:40])
+def test_past_the_limit_a_longer_prefix_is_the_same_in_any_split(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.engine.starts.RUNS_PER_KEY_MAX", 3)
+    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", 3)
+    random = Random(5_000 + seed)
+    rules = [replace(one, pattern=replace(one.pattern)) for one in alike(random, range(5))]
+    events = some_events(random, 120)
+    deliveries = split(events, random)
+    with shared_from(1, monkeypatch):
+        together = program(*rules)
+    at_once, counters, _ = carried([together], [(events, END_MS)])
+    in_parts, _, _ = carried([together] * len(deliveries), deliveries)
+    assert at_once == in_parts
+    assert not together.shared or counters["runs_evicted"] > 0
+
+
 @pytest.mark.parametrize("seed", SEEDS[:12])
 def test_past_the_limit_the_oldest_starts_are_dropped_in_any_split(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cep.engine.starts.RUNS_PER_KEY_MAX", 2)
@@ -176,7 +291,7 @@ def test_past_the_limit_the_oldest_starts_are_dropped_in_any_split(seed: int, mo
     assert not together.shared or counters["runs_evicted"] > 0
     # Where a start only begins a run, and may always do so, they are those that each rule alone would drop.
     simple = [one for one in rules if one.content_hash[:6] not in ("seq a{", "seq a+")]
-    simple = [replace(one, until_ms=END_MS, starts_until_ms=END_MS) for one in simple]
+    simple = [replace(one, until_ms=TIME_MS_MAX, starts_until_ms=TIME_MS_MAX) for one in simple]
     with shared_from(1, monkeypatch):
         shared, _, _ = carried([program(*simple)] * len(deliveries), deliveries)
     with shared_from(NEVER, monkeypatch):
@@ -240,3 +355,73 @@ def test_a_rule_that_kept_its_own_starts_finds_no_match_twice() -> None:
         ("y", (("a", "e1"), ("b", "e1"))),
     ]
     assert set(found.values()) == {1}
+
+
+def threes(count: int, within: str = "1 h") -> list[DeployedRule]:
+    text = f"seq a -> b -> c within {within}\nwhere a: e kind == a\n b: e kind == b\n c: e kind == c and amount == "
+    return [replace(_parsed(f"{text}{n}.00"), rule_id=f"r{n}", content_hash=f"{n}") for n in range(count)]
+
+
+def kept_ids(keyed_state: KeyedState, rules_count: int) -> list[str]:
+    """The ids of the events that are kept for several rules."""
+    own = keyed_state.run_rule >= rules_count
+    found: list[str] = keyed_state.events.event_id.take(keyed_state.runs[own, y.RUN_START_ROW]).to_pylist()
+    return found
+
+
+def test_of_what_follows_a_start_only_that_is_kept_for_which_a_run_may_wait() -> None:
+    together = program(*threes(50, "10 ms"))
+    first = advance(together, None, batch("x b@1", "x a@2", "x b@3", "x b@4", "y b@5", "y c@6 1.00", "x a@7"), 7)
+    assert kept_ids(first.keyed_state, 50) == ["e1", "e2", "e6"]
+    assert first.counters["runs_started"] == 2
+    second = advance(together, first.keyed_state, batch("x b@8", "x b@9", "z a@9"), 9)
+    assert kept_ids(second.keyed_state, 50) == ["e1", "e2", "e6", "e0", "e2"]
+    third = advance(together, second.keyed_state, batch("z b@12"), 12)  # the first start of x is over, and what it took
+    assert kept_ids(third.keyed_state, 50) == ["e6", "e0", "e2", "e0"]
+    assert third.counters == {"runs_expired": 1}
+    last = advance(together, third.keyed_state, batch("x c@13 7.00", "z c@14 9.00", "z c@15 60.00"), 13)
+    assert [(last.matches.rule[n], last.matches.event_id[3 * n : 3 * n + 3].to_pylist()) for n in range(2)] == [
+        (7, ["e6", "e0", "e0"]),
+        (9, ["e2", "e0", "e1"]),
+    ]
+    assert len(last.matches) == 2
+
+
+def test_what_fifty_rules_keep_of_a_prefix_is_what_one_keeps() -> None:
+    events = batch(*(f"k{n % 7} {'aab'[n % 3]}@{n}" for n in range(200)))
+    sizes = []
+    for count in (4, 50):
+        state = advance(program(*threes(count)), None, events, 200).keyed_state
+        assert (state.run_rule >= count).all()
+        sizes.append((len(state), len(state.nodes), len(state.events)))
+    assert sizes[0] == sizes[1]
+
+
+def test_a_run_that_a_rule_has_of_its_own_is_waited_for_too() -> None:
+    """Two rules have runs of their own when others come and all share the prefix: what those wait for is kept."""
+    rules = threes(6)
+    before = advance(program(*rules[:2]), None, batch("x a@1", "y a@2", "y b@3"), 3)
+    together = program(*rules)
+    assert [len(start.predicates) for start in together.shared] == [2]
+    after = advance(together, before.keyed_state, batch("x b@4", "y b@5", "x b@6"), 6)
+    assert kept_ids(after.keyed_state, 6) == ["e0"]
+    last = advance(together, after.keyed_state, batch("x c@7 1.00", "y c@8 1.00", "x c@9 4.00"), 9)
+    assert [last.matches.event_id[n : n + 3].to_pylist() for n in (0, 3)] == [["e0", "e0", "e0"], ["e1", "e2", "e1"]]
+    assert set(last.matches.rule.tolist()) == {1}
+
+
+def test_state_with_shared_first_conditions_goes_on_with_longer_prefixes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was written before prefixes of several conditions were shared, and the way back."""
+    rules = threes(5)
+    longer = program(*rules)
+    with monkeypatch.context() as patched:
+        patched.setattr("cep.nfa.shared.LENGTH_MAX", 1)
+        shorter = program(*rules)
+    assert [place[0][2] for place in (shorter.places[-1], longer.places[-1])] == ["0,1,2,3,4", "0,1,2,3,4/2"]
+    deliveries = [(batch("x a@1", "y a@2"), 2), (batch("x b@3", "x a@4"), 4), (batch("y b@5"), 5)]
+    deliveries.append((batch(*(f"{key} c@{6 + n} {n}.00" for n in range(5) for key in "xy")), 20))
+    for programs in ([shorter, longer, longer, longer], [longer, longer, shorter, longer], [longer, shorter] * 2):
+        found, _, _ = carried(programs, deliveries)
+        assert sorted((str(match[0])[2:4], match[1]) for match in found) == [
+            (f"r{n}", k) for n in range(5) for k in "xy"
+        ]

@@ -1,4 +1,4 @@
-"""Which rules share their starts, and what a program knows of it."""
+"""Which rules share how they begin, and what a program knows of it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def test_enough_rules_share_what_all_of_them_need() -> None:
     (start,) = enough.shared
     assert start.rules.tolist() == [0, 1, 2, 3]
     assert (start.slot, start.within_ms) == (4, 2 * 3_600_000)
-    assert all(start.predicate not in enough.relevant_to(number) for number in range(4))
-    assert all(start.predicate in program(rule(pair(number))).relevant_to(0) for number in range(4))
+    (predicate,) = start.predicates.tolist()
+    assert all(predicate not in enough.relevant_to(number) for number in range(4))
+    assert all(predicate in program(rule(pair(number))).relevant_to(0) for number in range(4))
 
 
 def test_starts_lie_where_one_of_the_rules_sees_them() -> None:
@@ -70,3 +71,82 @@ def test_rules_that_hand_runs_over_keep_their_own_starts() -> None:
     taker = replace(rules[0], version=2, content_hash="newer", from_ms=1_000, carries=1)
     (start,) = program(*rules[1:], giver, taker).shared
     assert start.rules.tolist() == [0, 1, 2, 3]
+
+
+PREFIXED = WHERE.replace("c: e kind == c", 'd: e kind == b\n c: e kind == c\n z: e note == "u"')
+
+
+def longest(steps: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many conditions a rule alone could share; 0 if it may not share any."""
+    monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
+    used = [line for line in PREFIXED.split("\n") if line.replace("where", "").strip()[0] in steps]
+    compiled = of(f"seq {steps} within 1 h\nwhere " + "\n ".join(line.replace("where ", "").strip() for line in used))
+    assert [len(start.predicates) for start in compiled.shared] == [len(compiled.prefix_of(0))] * len(compiled.shared)
+    return len(compiled.prefix_of(0))
+
+
+@pytest.mark.parametrize(
+    ("steps", "count"),
+    [
+        ("a -> d -> c -> z", 3),
+        ("a{3} -> d -> z", 2),
+        ("a -> d+ -> c -> z", 3),
+        ("a -> d? -> c -> z", 3),
+        ("a -> (c | d) -> z", 3),
+        ("(a -> d){2} -> z", 2),
+        ("a+ any -> d -> z", 2),  # of the first condition each event is kept anyway
+        ("a -> b -> c -> z", 1),  # b looks at the run
+        ("a -> d ->> c -> z", 2),  # every c is taken, however many come
+        ("a -> d -> c{2} -> z", 3),
+        ("a -> c{1,3} -> z", 2),
+        ("a -> d -> c?", 1),  # a d may be the end
+        ("a -> d -> c, z", 0),
+    ],
+)
+def test_how_far_a_prefix_goes(steps: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert longest(steps, monkeypatch) == count
+
+
+def test_a_condition_that_is_waited_for_elsewhere_too_ends_the_prefix(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.shared.SHARED_MIN", 1)
+    where = f"{PREFIXED}\n x: e kind == c and amount > a.amount\n e: e kind == b"
+    where = "\n".join(line for line in where.split("\n") if line.strip()[0] not in "bc")
+    (start,) = of(f"seq a -> d -> x -> e -> z within 1 h\n{where}").shared
+    assert len(start.predicates) == 1  # after x a run may wait for what only a d was kept for
+
+
+def three(number: int, second: str = "e kind == b", third: str = "e kind == c") -> str:
+    return (
+        f"seq a -> d -> c -> z within 1 h\nwhere a: e kind == a\n d: {second}\n c: {third}\n"
+        f' z: e note == "u" and amount > {number}.00'
+    )
+
+
+def test_the_longest_that_enough_rules_have_is_shared() -> None:
+    deep = [three(n) for n in range(5)]
+    shallow = [three(n, third=f"e kind == c and amount > {n}.00") for n in range(10, 14)]
+    rest = [three(n, third=f"e kind == c and amount > {n}.00", second="e kind == c") for n in range(20, 23)]
+    single = [pair(n) for n in range(30, 32)]
+    texts = [*deep, *shallow, *rest, *single]
+    found = {(tuple(start.rules.tolist()), len(start.predicates)) for start in of(*texts).shared}
+    assert found == {((0, 1, 2, 3, 4), 3), ((5, 6, 7, 8), 2), ((9, 10, 11, 12, 13), 1)}
+    order = [(5 * n) % len(texts) for n in range(len(texts))]
+    again = of(*(texts[n] for n in order)).shared
+    assert {(tuple(sorted(order[n] for n in start.rules)), len(start.predicates)) for start in again} == found
+    assert [start.rules.min() for start in again] == sorted(start.rules.min() for start in again)
+
+
+def test_nothing_of_a_shared_prefix_is_reacted_to() -> None:
+    compiled = of(*(three(n) for n in range(4)))
+    (start,) = compiled.shared
+    assert all(not set(start.predicates.tolist()) & set(compiled.relevant_to(n).tolist()) for n in range(4))
+    assert all(len(compiled.relevant_to(n)) == 1 for n in range(4))
+    assert start.place[0][2] == "0,1,2,3/3"
+
+
+def test_a_version_that_ends_shares_its_first_condition_alone() -> None:
+    rules = [rule(three(n), f"r{n}") for n in range(6)]
+    rules[4:] = [replace(one, starts_until_ms=1_000, until_ms=2_000) for one in rules[4:]]
+    more = [rule(pair(n), f"p{n}") for n in range(2)]
+    found = {(tuple(start.rules.tolist()), len(start.predicates)) for start in program(*rules, *more).shared}
+    assert found == {((0, 1, 2, 3), 3), ((4, 5, 6, 7), 1)}

@@ -9,6 +9,7 @@ import pytest
 
 from cep.columnar.route import key_groups
 from cep.engine.advance import advance
+from cep.engine.fit import fit
 from cep.engine.keyed_state import select_keys
 from cep.nfa.compile import problems
 from cep.report.keyed_state import SHARED, BoundEvent, held, runs_of_key
@@ -91,3 +92,21 @@ def test_starts_that_rules_share_are_told_once() -> None:
     shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
     assert (SHARED, 2, 1) in shares
     assert held([page]).runs == len(runs)
+
+
+def test_what_follows_a_start_is_told_as_what_it_may_be_to_the_rules() -> None:
+    where = "where x: e kind == a\n y: e kind == b\n"
+    texts = [f"seq x -> y -> z{n} within 1 min\n{where} z{n}: e kind == c and amount == {n}.00" for n in range(4)]
+    rules = program(*(rule(text, f"r{n}") for n, text in enumerate(texts)))
+    keyed_state = advance(rules, None, batch("k a@1000", "k b@2000", "k b@3000", "j b@4000"), 0).keyed_state
+    page = StoredPage(0, DOMAIN, encode_page(keyed_state))
+    found = [
+        (run.rule_id, run.bound[0].variable, run.bound[0].event_id, run.waits_for)
+        for run in runs_of_key([page], "k", [{DOMAIN: rules}])
+    ]
+    assert found == [
+        ("r0 and 3 more", "x", "e0", ("y",)),
+        ("r0 and 3 more", "y", "e1", ("z0", "z1", "z2", "z3")),
+    ]
+    assert {(r.rule_id, r.runs, r.keys) for r in held([page]).rules} == {(SHARED, 1, 1)}, "a run is what begins one"
+    assert fit(keyed_state, program())[1] == 1

@@ -30,14 +30,25 @@ from tests.rulebook.timeline import DOMAIN, Arrival, Payment, alerts_of, engine,
 
 NEVER = 10**6  # so many rules share no start
 IDS = ("a", "b")
-EVENTS = st.lists(st.tuples(st.integers(1, 6), st.sampled_from([50, 50, 650, 900])), min_size=4, max_size=24).map(
-    lambda steps: [Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), minor) for n, (_, minor) in enumerate(steps)]
-)
+
+
+def payments(*minors: int) -> st.SearchStrategy[list[Payment]]:
+    """Few payments of such amounts, one after the other."""
+    return st.lists(st.tuples(st.integers(1, 6), st.sampled_from(minors)), min_size=4, max_size=24).map(
+        lambda steps: [
+            Payment(1_000 + sum(gap for gap, _ in steps[: n + 1]), minor) for n, (_, minor) in enumerate(steps)
+        ]
+    )
+
+
+EVENTS = payments(50, 50, 650, 900)
 END_MS = 1_160  # after every event
 
 
 @st.composite
-def change(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None) -> ControlRecord:
+def change(
+    draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None, pattern: str = "pair"
+) -> ControlRecord:
     """One version of a rule: mostly one that matches."""
     effective = None if effective_ms is None else utc_text(effective_ms)
     kind = draw(st.sampled_from(["live", "live", "live", "shadow", "draft", "retire", "rollback"]))
@@ -46,11 +57,11 @@ def change(draw: st.DrawFn, rule_id: str, version: int, effective_ms: int | None
         return RetireRecord(id=rule_id, version=version, effective_at=effective)
     large = draw(st.sampled_from([5, 8]))
     if kind == "rollback" and version > 1:
-        earlier = upsert(rule_id, version - 1, None, large)
+        earlier = upsert(rule_id, version - 1, None, large, pattern=pattern)
         fields = {"id": rule_id, "version": version, "to_version": version - 1, "rule": earlier.model_dump()}
         return RollbackRecord.model_validate({**fields, "effective_at": effective, "on_update": on_update})
     status = "live" if kind == "rollback" else kind
-    return upsert(rule_id, version, effective, large, status=status, on_update=on_update)
+    return upsert(rule_id, version, effective, large, status=status, on_update=on_update, pattern=pattern)
 
 
 @st.composite
@@ -66,12 +77,12 @@ TIMES = st.one_of(st.none(), st.integers(1_000, END_MS))
 
 
 @st.composite
-def records(draw: st.DrawFn) -> list[ControlRecord]:
+def records(draw: st.DrawFn, pattern: str = "pair") -> list[ControlRecord]:
     """Records of two rules in any order, repetitions among them."""
     found: list[ControlRecord] = []
     for rule_id in IDS:
         versions = draw(st.lists(st.integers(1, 6), max_size=5))
-        found += [draw(change(rule_id, version, draw(TIMES))) for version in versions]
+        found += [draw(change(rule_id, version, draw(TIMES), pattern)) for version in versions]
         turns = draw(st.lists(st.integers(1, 4), max_size=3))
         found += [draw(turn(rule_id, version, draw(TIMES))) for version in turns]
     ordered = draw(st.permutations(found))
@@ -147,6 +158,20 @@ def test_records_in_any_order_and_at_any_time(
 
 @pytest.mark.slow
 @pytest.mark.always
+@given(payments(50, 50, 200, 650, 900), records("triple"), st.data())
+@settings(max_examples=150)
+def test_so_with_rules_that_share_two_conditions(
+    events: list[Payment], given_records: list[ControlRecord], data: st.DataObject
+) -> None:
+    arrivals = lined_up(events, given_records, data)
+    places = st.lists(st.integers(0, len(events)), max_size=6)
+    with patch("cep.nfa.shared.SHARED_MIN", data.draw(st.sampled_from((1, 2)))):
+        found = engine(events, arrivals, data.draw(places), data.draw(places))
+    assert found == reference(events, arrivals)
+
+
+@pytest.mark.slow
+@pytest.mark.always
 @given(EVENTS, st.data())
 @settings(max_examples=100)
 def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], data: st.DataObject) -> None:
@@ -169,19 +194,21 @@ def test_in_time_it_does_not_matter_when_a_record_comes(events: list[Payment], d
 
 @pytest.mark.slow
 @pytest.mark.always
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [*range(7), 9])
 def test_long_histories(seed: int) -> None:
     """Many versions over many events, which hypothesis keeps too small."""
     rng = random.Random(seed)
-    times = sorted(rng.sample(range(1_000, 60_000), 1_500))
-    events = [Payment(time_ms, rng.choice([50, 650, 900])) for time_ms in times]
+    times = sorted(rng.sample(range(1_000, 60_000), 1_500 if seed < 4 else 6_000))
+    pattern, minors = ("pair", [50, 650, 900]) if seed < 4 else ("triple", [50, 200, 650, 900])
+    events = [Payment(time_ms, rng.choice(minors)) for time_ms in times]
     arrivals = []
     for rule_id in IDS:
         for version in range(1, 40):
             effective = utc_text(rng.randrange(1_000, 60_000))
             status = rng.choice(["live", "live", "shadow", "draft"])
             on_update = rng.choice(["drain", "restart", "carry"])
-            record = upsert(rule_id, version, effective, rng.choice([5, 8]), status=status, on_update=on_update)
+            large = rng.choice([5, 8])
+            record = upsert(rule_id, version, effective, large, status=status, on_update=on_update, pattern=pattern)
             arrivals.append(Arrival(record, rng.randrange(len(events))))
     arrivals.sort(key=lambda a: a.after)
     cuts = [rng.randrange(len(events)) for _ in range(60)]

@@ -25,12 +25,21 @@ from tests.rulebook.records import SCHEMA
 
 DOMAIN = ("card_id",)
 WITHIN_MS = 20
-# One small payment, then one that is large enough, within 20 ms; every small one waits for itself.
+# One small payment, then one that is large enough, within 20 ms; every small one waits for itself. And the same with a
+# middling one between them, so that the rules have a prefix of two conditions in common.
 SOURCE = """
 event payment { tx_id id  event_time time  card_id string  amount decimal(2) }
 pattern pair(large: decimal = 5.00) by card_id {
   seq    small -> large_one  within 20 ms
   where  small:     payment  amount < 1.00
+         large_one: payment  amount > large
+  skip   none
+  emit   amount = large_one.amount
+}
+pattern triple(large: decimal = 5.00) by card_id {
+  seq    small -> middle -> large_one  within 20 ms
+  where  small:     payment  amount < 1.00
+         middle:    payment  amount == 2.00
          large_one: payment  amount > large
   skip   none
   emit   amount = large_one.amount
@@ -54,7 +63,7 @@ class Arrival:
     after: int
 
 
-Found = set[tuple[str, int, int, int]]  # rule, version, times of the two events
+Found = set[tuple[str, int, int, int]]  # rule, version, times of the first and the last event
 
 
 def upsert(rule_id: str, version: int, effective: str | None, large: int, **changes: object) -> UpsertRecord:
@@ -75,6 +84,7 @@ class _Change:
     status: str
     large: int
     on_update: str
+    is_triple: bool = False
 
 
 def reference(events: Sequence[Payment], arrivals: Sequence[Arrival]) -> Found:
@@ -111,7 +121,8 @@ def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: 
         elif isinstance(record, UpsertRecord):
             large = record.params["large"]
             assert isinstance(large, int)
-            change = _Change(start_ms, record.version, record.status, large * 100, record.on_update)
+            is_triple = record.pattern == "triple"
+            change = _Change(start_ms, record.version, record.status, large * 100, record.on_update, is_triple)
         else:
             continue
         of_shadow = change.status == "shadow"
@@ -147,11 +158,20 @@ def _is_paused(turns: Sequence[tuple[int, int, bool]], time_ms: int) -> bool:
     return last is not None and last[2]
 
 
+@dataclass(frozen=True)
+class _Waiting:
+    """Start of a match, the version that judges it, whether only a large payment is missing."""
+
+    start_ms: int
+    by: _Change
+    is_ready: bool
+
+
 def _walk(
     rule_id: str, events: Sequence[Payment], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]]
 ) -> Found:
     found: Found = set()
-    waiting: list[tuple[int, _Change]] = []  # start of the match, the version that judges it
+    waiting: list[_Waiting] = []
     now_ms = TIME_MS_MIN
     bounds = sorted({c.start_ms for c in changes} | {t[0] for t in turns})
     for event in events:
@@ -161,19 +181,21 @@ def _walk(
         now_ms = event.time_ms
         if _is_paused(turns, now_ms):
             continue
-        waiting = [(start, by) for start, by in waiting if now_ms - start < WITHIN_MS]
-        for start, by in [w for w in waiting if event.minor > w[1].large]:
-            found.add((rule_id, by.version, start, now_ms))
-            waiting.remove((start, by))
+        waiting = [one for one in waiting if now_ms - one.start_ms < WITHIN_MS]
+        for one in [one for one in waiting if one.is_ready and event.minor > one.by.large]:
+            found.add((rule_id, one.by.version, one.start_ms, now_ms))
+            waiting.remove(one)
+        if event.minor == 200:
+            waiting = [replace(one, is_ready=True) for one in waiting]
         current = _in_force(changes, now_ms)
         if event.minor < 100 and current is not None and current.status in ("live", "shadow"):
-            waiting.append((now_ms, current))
+            waiting.append(_Waiting(now_ms, current, not current.is_triple))
     return found
 
 
 def _turned(
-    waiting: list[tuple[int, _Change]], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]], at_ms: int
-) -> list[tuple[int, _Change]]:
+    waiting: list[_Waiting], changes: Sequence[_Change], turns: Sequence[tuple[int, int, bool]], at_ms: int
+) -> list[_Waiting]:
     """What a change that starts now makes of those who wait."""
     if _is_paused(turns, at_ms):
         return []
@@ -183,7 +205,7 @@ def _turned(
     if now.status in ("retired", "draft") or now.on_update == "restart":
         return []
     if now.on_update == "carry":
-        return [(start, now if by == before else by) for start, by in waiting]
+        return [replace(one, by=now) if one.by == before else one for one in waiting]
     return waiting
 
 
