@@ -1,6 +1,6 @@
 """What the cost of matching depends on: deployed rules, repetition, windows, hot keys; and what a key's state weighs.
 
-    python -m tests.bench.matching [rules] [kleene] [windows] [hot] [state] [--events N]
+    python -m tests.bench.matching [rules] [prefixes] [kleene] [windows] [hot] [state] [--events N]
 
 One core of engine.advance in seconds of the processor, the least of several repeats: what it takes when nobody disturbs
 it. The ratios of one table are of one run. Events are generated, except for `state`, which has the peer's.
@@ -12,6 +12,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,9 @@ from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.prefixes import LENGTH_MAX
 from cep.nfa.program import Program
+from cep.nfa.shared import SHARED_MIN
 from cep.state.pages import encode_page
 from tests.bench.peer_data import END_MS, NAMES, peer_batch, peer_columns, peer_program, show
 
@@ -64,6 +67,20 @@ pattern thrice(small: decimal = 1.00, large: decimal = 500.00) by account {
   seq    small_one{3} -> large_one  within 1 h
   where  small_one: tx  channel < 90 and amount < small
          large_one: tx  channel == 99 and amount > large
+}
+pattern deep(small: decimal = 1.00, large: decimal = 500.00) by account {
+  seq    small_one -> middle_one -> large_one  within 10 min
+  where  small_one:  tx  channel < 90 and amount < small
+         middle_one: tx  channel == 2
+         large_one:  tx  merchant > 0 and amount > large
+  skip   none
+}
+pattern deep_waits(small: decimal = 1.00, large: decimal = 500.00) by account {
+  seq    small_one -> middle_one -> large_one  within 10 min
+  where  small_one:  tx  channel < 90 and amount < small
+         middle_one: tx  channel == 2
+         large_one:  tx  channel == 99 and amount > large
+  skip   none
 }
 pattern window(limit: duration = 1 min) by account {
   seq    small_one -> next_one  within limit
@@ -175,6 +192,32 @@ def measure_rules(count: int) -> None:
         page = f"{len(encode_page(done.keyed_state)):,}"
         rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
     show(f"rules deployed, {count:,} events", ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes"), rows)
+
+
+def measure_prefixes(count: int) -> None:
+    """1 and 500 rules that begin with the same two conditions, of which five find anything; what that is without
+    sharing, with the first condition shared alone, and as it is."""
+    events = payments(count)
+    rows: list[tuple[str, ...]] = []
+    first = 0.0
+    cases = {
+        "": (1, SHARED_MIN, LENGTH_MAX),
+        ", nothing shared": (500, 10**6, LENGTH_MAX),
+        ", the first shared": (500, SHARED_MIN, 1),
+        ", both shared": (500, SHARED_MIN, LENGTH_MAX),
+    }
+    for how, (deployed, rules_min, length_max) in cases.items():
+        reacting = [checked_pattern("deep", large=500 + i) for i in range(min(deployed, 5))]
+        asleep = [checked_pattern("deep_waits", large=500 + i % 97) for i in range(deployed - len(reacting))]
+        with patch("cep.nfa.shared.SHARED_MIN", rules_min), patch("cep.nfa.shared.LENGTH_MAX", length_max):
+            program = program_of(*reacting, *asleep)
+        seconds = least_seconds(lambda p=program: all_at_once(p, events))  # type: ignore[misc]
+        first = first or seconds
+        done = all_at_once(program, events, int(events.time_ms[-1]))
+        title, page = f"{deployed} ({len(reacting)} react{how})", f"{len(encode_page(done.keyed_state)):,}"
+        rows.append((title, f"{seconds / count * 1e9:,.0f}", f"{seconds / first:.2f}", f"{len(done.matches)}", page))
+    head = ("rules", "ns/event", "time ÷ 1 rule", "matches", "page bytes")
+    show(f"rules that begin with the same two conditions, {count:,} events", head, rows)
 
 
 def repetition(length: int) -> EventBatch:
@@ -293,6 +336,7 @@ def measure_state(count: int) -> None:
 
 MEASURES: dict[str, Callable[[int], None]] = {
     "rules": measure_rules,
+    "prefixes": measure_prefixes,
     "kleene": measure_kleene,
     "windows": measure_windows,
     "hot": measure_hot_key,
