@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MIN
 from cep.engine.history_rows import block_of
 from cep.engine.history_state import Segment, segment_of
-from cep.engine.history_table import HistoryTable, dense_codes
+from cep.engine.history_table import HistoryTable, grouped
 from cep.engine.panes import PaneRows, appended_panes, concat_panes, rows_of
 from cep.engine.sub_keys import places
 from cep.kernels.known import follow_values
@@ -94,10 +94,8 @@ def known_values(table: HistoryTable, asking: Asking, before: PaneRows) -> Known
     order = np.lexsort((sub, time_ms, key))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    codes, count = dense_codes(sub)
-    value, count = dense_codes(key * count + codes)
-    row_of = np.empty(count, np.int64)
-    row_of[value] = np.arange(len(value))
+    value, row_of = grouped(key, sub)
+    count = len(row_of)
     starts, ends = (np.searchsorted(key[order], key[row_of], side) for side in ("left", "right"))
     old = value[:kept]
     last, since, lacks = (np.full(count, number, np.int64) for number in (-1, 0, NEVER))

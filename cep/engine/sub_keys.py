@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import slots
-from cep.engine.history_table import dense_codes
+from cep.engine.history_table import grouped
 from cep.engine.panes import PaneRows
 from cep.engine.sketches import UInt64, mixed, text_hashes
 from cep.kernels.layout import Int64
@@ -38,9 +38,8 @@ def in_segments(rows: PaneRows, key: Int64, sub: Int64, segment: Int64) -> PaneR
 
 def places(key: Int64, sub: Int64, wanted_key: Int64, wanted_sub: Int64) -> Int64:
     """int64[M]: where among N rows one is of each wanted key and sub-key, by their numbers; -1: nowhere."""
-    codes, count = dense_codes(np.concatenate([sub, wanted_sub]))
-    codes, count = dense_codes(np.concatenate([key, wanted_key]) * max(count, 1) + codes)
-    found = np.full(count, -1, np.int64)
+    codes, firsts = grouped(np.concatenate([key, wanted_key]), np.concatenate([sub, wanted_sub]))
+    found = np.full(len(firsts), -1, np.int64)
     found[codes[: len(key)]] = np.arange(len(key))
     at: Int64 = found[codes[len(key) :]]
     return at
