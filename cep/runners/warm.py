@@ -20,13 +20,17 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from cep.columnar.batch import EventBatch
+from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import split_by_group
 from cep.engine.fit import fit
+from cep.engine.history_table import HistoryTable
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
+from cep.engine.known_values import Asking, known_values
+from cep.engine.panes import NO_PANES
 from cep.engine.partition import arrange_keys
+from cep.kernels import layout as y
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.nfa.shared import SHARED_MIN
@@ -79,6 +83,8 @@ _PATTERNS = (
     """seq x where x: e count(e over day where kind == a) > 1 or sum(e.money over 1 h by text) > 1.00
                        or last(e).text == text or exists(e over previous 1 h where is_on) or first_seen(text) < 1 d
        emit n = x.whole""",
+    """seq x where x: e distinct(e.id_of over 1 min) > 9 or first(e over 1 min).whole > 3 or max(e.whole over 1 min) < 5
+       emit n = x.whole""",
 )  # fmt: skip
 # Two conditions that come before anything can match, which several rules share.
 _PREFIX = "seq x -> y -> z within 1 min where x: e kind == a  y: e kind == b  z: e kind == c"
@@ -120,6 +126,17 @@ def warm_up() -> None:
             output.alert_table()
             kept[number] = after if step % 2 else _stored(program, after)
     _part(job)
+    _forget()
+
+
+def _forget() -> None:
+    """Let a key know the values of a sub-key, as one does that has too many of them to know all."""
+    columns = np.zeros((y.COLUMNS_FIXED, _STEPS), np.int64)
+    flags, numbers = np.zeros(columns.shape, np.uint8), np.arange(_STEPS)
+    table = HistoryTable(
+        1, columns, flags, pa.array([], TEXT), flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows=0
+    )
+    known_values(table, Asking(numbers, flags[0] + 1, numbers), NO_PANES)
 
 
 def _part(job: Job) -> None:
