@@ -175,6 +175,30 @@ def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
     assert known_differences(before, Disagreement(missing=frozenset({(("a", (1,)), ("c", (3,)))}))) == ()
 
 
+def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
+    """13: we have less, without the loop, and one of its events between the group and what is behind the loop."""
+    loop, c = stage("b", "followedBy", times=[1, None], optional=True, greedy=True), stage("c", "followedBy")
+    round_ = {"group": [stage("a")], "times": [1, None]}
+    without, taken = (("a", (1,)), ("c", (4,))), (("a", (1,)), ("b", (2,)), ("c", (4,)))
+    apart = (("a", (1,)), ("c", (4,)), ("d", (3,)))
+
+    def numbers(stages: list[dict[str, Any]], events: str, *missing: Any) -> tuple[int, ...]:
+        return known_differences(scenario(stages, events), Disagreement(missing=frozenset(missing)))
+
+    came, early = "b@1 a@2 b@3 d@4 c@5 b@6", "b@1 a@2 d@3 d@4 c@5 b@6"
+    assert numbers([round_, loop, c], came, without) == (13,)
+    assert numbers([round_, loop, c], early, without) == ()
+    assert numbers([round_, loop, c], came, without, taken) == ()
+    assert known_differences(scenario([round_, loop, c], came), Disagreement(extra=frozenset({without}))) == ()
+    assert numbers([round_, stage("d", "followedBy", optional=True), loop, c], came, apart) == ()
+    assert numbers([round_, {**loop, "greedy": False}, c], came, without) == ()
+    opens_empty = [stage("d", optional=True), stage("a", "followedBy")]
+    for other in ({**round_, "times": [2, 2]}, {**round_, "inner": "consecutive"}, {**round_, "group": opens_empty}):
+        assert numbers([other, loop, c], came, without) == ()
+    last = {"group": [{**round_, "times": [2, 2]}, {"link": "next", **round_}]}
+    assert numbers([last, loop, c], came, without) == (13,)
+
+
 def test_a_tie_may_be_resolved_either_way_but_not_otherwise() -> None:
     stages = [stage("a", times=[1, None], inner="combinations"), stage("b", "followedBy")]
     rival, wrong = [{"a": [0, 2], "b": [3]}], [{"a": [1, 2], "b": [3]}]

@@ -24,6 +24,7 @@ from cep.testing.conformance.stages import (
     directly_after_round,
     ends_on_absence,
     flatten,
+    greed_behind_round,
     greed_is_lost,
     groups_behind_absence,
     groups_in,
@@ -96,6 +97,13 @@ class _Seen:
         first, key = min(self.place[i] for _, ids in bindings for i in ids), self.key[bindings[0][1][0]]
         later = (i for i, at in self.place.items() if at > first and self.key[i] == key)
         return any(may_fit(absence.given.get("where", True), self.values[i]) for i in later)
+
+    def comes_between(self, name: str, places: tuple[int, int], bindings: Bindings) -> bool:
+        """Whether an event of the match's key that may be one of the stage comes strictly between two places."""
+        where = next(s.given.get("where", True) for s in self.stages if s.name == name)
+        key = self.key[bindings[0][1][0]]
+        between = (i for i, at in self.place.items() if places[0] < at < places[1] and self.key[i] == key)
+        return any(may_fit(where, self.values[i]) for i in between)
 
 
 def known_differences(scenario: Scenario, found: Disagreement) -> tuple[int, ...]:
@@ -348,8 +356,23 @@ def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 def _greed(seen: _Seen, found: Disagreement) -> Disagreement:
-    """13: the library never leaves the loop, or forgets its greed."""
-    return Disagreement() if greed_is_lost(seen.scenario.stages) else found
+    """13: the library never leaves the loop, or forgets its greed. Behind a group that may have another round it
+    forgets what it has skipped: we have less, without a loop of which an event has come before what is behind it."""
+    behind_round = list(greed_behind_round(seen.scenario.stages))
+    if greed_is_lost(seen.scenario.stages) or (behind_round and seen.scenario.skips):
+        return Disagreement()
+    written = {stage.name: number for number, stage in enumerate(seen.stages)}
+
+    def passed_over(bindings: Bindings) -> bool:
+        bound = sorted((seen.place[i], name) for name, ids in bindings for i in ids)
+        return any(
+            before in rounds and written[behind] > written[loop] and seen.comes_between(loop, (first, last), bindings)
+            for (first, before), (last, behind) in pairwise(bound)
+            for loop, rounds in behind_round
+        )
+
+    missing, missing_timeouts = _keep(found.missing, passed_over), _keep_timed(found.missing_timeouts, passed_over)
+    return replace(found, missing=missing, missing_timeouts=missing_timeouts)
 
 
 _SHAPES: Sequence[tuple[int, _Shape]] = (

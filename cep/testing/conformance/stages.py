@@ -136,7 +136,7 @@ def greed_is_lost(stages: Sequence[Json], around: _Around = _Around()) -> bool:
         behind = next((s for s in stages[number + 1 :] if not is_negated(s)), None)
         opens = around.before_nothing
         if behind is not None:
-            opens = may_be_empty(behind) or ("group" in behind and may_be_empty(behind["group"][0]))
+            opens = may_be_empty(behind) or ("group" in behind and _opens_empty(behind))
         if stage.get("greedy") and stage.get("times", (1, 1)) != [1, 1]:
             optional = bool(stage.get("optional"))
             link = follower.get("link") if follower is not None else ""
@@ -217,6 +217,41 @@ def stop_behind_round(stages: Sequence[Json], *, behind_round: bool = False) -> 
         repeats = "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"]))
         behind_round = repeats or (behind_round and (is_negated(stage) or may_be_empty(stage)))
     return False
+
+
+def greed_behind_round(
+    stages: Sequence[Json], rounds: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """The greedy loops that may be left out right behind a group that may have another round, each with the names in
+    that group; `rounds` are those in one that stands right before these stages. A round that may begin with nothing, or
+    must come directly after the last, is none."""
+    for stage in stages:
+        if "group" in stage:
+            yield from greed_behind_round(stage["group"], rounds)
+        elif rounds and stage.get("greedy") and may_be_empty(stage):
+            yield str(stage["name"]), rounds
+        again = _names_of_round(stage)
+        rounds = again | (rounds if is_negated(stage) or may_be_empty(stage) else frozenset())
+
+
+def _names_of_round(stage: Json) -> frozenset[str]:
+    """The names in a stage that is, or ends in, a group that may have another round or go on; none if it does not."""
+    if "group" not in stage:
+        return frozenset()
+    low, high = stage.get("times", (1, 1))
+    if low != high and is_loop(stage) and stage.get("inner") != "consecutive" and not _opens_empty(stage):
+        return frozenset(_names_in(stage["group"]))
+    found: frozenset[str] = frozenset()
+    for inner in reversed(stage["group"]):
+        found |= _names_of_round(inner)
+        if not (is_negated(inner) or may_be_empty(inner)):
+            break
+    return found
+
+
+def _names_in(stages: Sequence[Json]) -> Iterator[str]:
+    for stage in stages:
+        yield from _names_in(stage["group"]) if "group" in stage else [str(stage["name"])]
 
 
 def _ends_on_round(stages: Sequence[Json]) -> bool:
