@@ -34,6 +34,7 @@ from tests.bench.peer_data import show
 _TOPIC = "alerts"
 _SLOWEST = 0.001  # of the micro-batches
 _SLOWEST_MIN = 5
+_SETTLING_S = 1.0  # the first micro-batches behind a pause are not measured
 _FLOOR_S, _PACE_S, _COMMIT_BYTES = 10.0, 0.005, 32 << 10
 
 
@@ -113,7 +114,8 @@ class Clock:
             delivery.done.add_done_callback(lambda _: self.take(waited))
 
     def take(self, due_s: list[np.ndarray]) -> None:
-        self.seconds += [time.monotonic() - due for due in due_s]
+        measured_s = self.source.started_s + _SETTLING_S
+        self.seconds += [time.monotonic() - due[due >= measured_s] for due in due_s]
 
 
 @dataclass
@@ -163,7 +165,7 @@ class Phases:
 
     def tell(self, title: str) -> None:
         """For the slowest micro-batches, how much longer than its median each phase took."""
-        names = list(dict.fromkeys(name for batch in self.of_batch for name in batch))
+        names = [*dict.fromkeys(name for batch in self.of_batch for name in batch if name != "all"), "all"]
         found = np.array([[batch.get(name, 0.0) for name in names] for batch in self.of_batch])
         slowest = np.argsort(found[:, names.index("all")])[-max(_SLOWEST_MIN, int(len(found) * _SLOWEST)) :]
         medians, tail = np.median(found, axis=0), found[slowest].mean(axis=0)
