@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only
 from cep.engine.text_numbers import HashedTexts
-from cep.kernels.histories import group_rows
+from cep.kernels.arrange import group_rows
 from cep.kernels.layout import Int32, Int64
 
 Int8 = NDArray[np.int8]

@@ -16,9 +16,9 @@ from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, read_on
 from cep.engine.functions import fill_computed
 from cep.engine.history_rows import HistoryRows, Int8
 from cep.kernels import layout as y
+from cep.kernels.arrange import group_rows
 from cep.kernels.evaluate import BLOCK, evaluate_blocks
 from cep.kernels.groups import group_pairs
-from cep.kernels.histories import group_rows
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lists.timeline import Lists
 from cep.nfa.columns import Column

@@ -8,7 +8,7 @@ Tested by: tests/engine/test_keyed_state.py
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from cep.columnar.batch import TEXT, arrow_type
 from cep.engine.history_state import Histories, concat_histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
+from cep.kernels.parts import point_among_all, point_anew
 from cep.nfa.deployed import RuleIdentity
 from cep.nfa.program import Program
 from cep.nfa.shared import prefix_length, shares
@@ -112,33 +113,25 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     """Join states of disjoint keys that belong to the same program; at least one. Their pages are forgotten."""
     if len(states) == 1:
         return states[0]
-    runs, nodes, events = [], [], []
-    keys_before = nodes_before = rows_before = 0
-    for keyed_state in states:
-        runs.append(_shifted_runs(keyed_state, nodes_before, rows_before, row_registers))
-        moved = keyed_state.nodes.copy()
-        union = moved[:, y.NODE_ROW] < 0
-        moved[:, y.NODE_ROW] += np.where(union, 0, rows_before)
-        moved[:, y.NODE_STATE] += np.where(union, nodes_before, 0)
-        moved[:, y.NODE_PREVIOUS] += np.where(moved[:, y.NODE_PREVIOUS] >= 0, nodes_before, 0)
-        nodes.append(moved)
-        events.append(replace(keyed_state.events, key=keyed_state.events.key + np.int32(keys_before)))
-        keys_before, nodes_before, rows_before = (
-            keys_before + len(keyed_state.keys), nodes_before + len(moved), rows_before + len(keyed_state.events),
-        )  # fmt: skip
-    offsets = np.cumsum([0, *(len(s.keys) for s in states)])
-    run_key = np.concatenate([s.run_key + np.int32(at) for s, at in zip(states, offsets[:-1], strict=True)])
+    runs, nodes = np.concatenate([s.runs for s in states]), np.concatenate([s.nodes for s in states])
     run_rule = np.concatenate([s.run_rule for s in states])
+    lengths = np.array([(len(s.runs), len(s.nodes), len(s.events), len(s.keys)) for s in states], np.int64)
+    bounds = np.concatenate([np.zeros((1, 4), np.int64), np.cumsum(lengths, axis=0)])
+    run_bounds, node_bounds, row_bounds, key_bounds = (np.ascontiguousarray(own) for own in bounds.T)
+    point_among_all(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)
+    keys_before = key_bounds[:-1].astype(np.int32)
+    run_key = np.concatenate([s.run_key + before for s, before in zip(states, keys_before, strict=True)])
+    events = [s.events for s in states]
     order = np.lexsort((np.arange(len(run_key)), run_key, run_rule))
     return KeyedState(
         states[0].layout,
         pa.concat_arrays([s.keys for s in states]),
-        np.concatenate(runs)[order],
+        runs[order],
         run_rule[order],
         run_key[order],
-        np.concatenate(nodes),
+        nodes,
         RetainedEvents(
-            np.concatenate([e.key for e in events]),
+            np.concatenate([e.key + before for e, before in zip(events, keys_before, strict=True)]),
             pa.concat_arrays([e.event_id for e in events]),
             np.concatenate([e.event_type for e in events]),
             np.concatenate([e.time_ms for e in events]),
@@ -146,17 +139,6 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
         ),
         concat_histories([(-1, s.histories) for s in states]),
     )
-
-
-def _shifted_runs(keyed_state: KeyedState, nodes_before: int, rows_before: int, row_registers: np.ndarray) -> Int64:
-    runs = keyed_state.runs.copy()
-    runs[:, y.RUN_NODE] += nodes_before
-    runs[:, y.RUN_START_ROW] += rows_before
-    if row_registers.shape[1]:
-        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
-        holds_row = row_registers[keyed_state.run_rule].astype(bool) & (registers >= 0)
-        registers += np.where(holds_row, rows_before, 0)
-    return runs
 
 
 def some_row(nodes: Int64) -> Int64:
@@ -180,19 +162,8 @@ def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.n
     new_row = np.cumsum(in_events, dtype=np.int64) - 1
     new_node = np.cumsum(in_nodes, dtype=np.int64) - 1
     runs = keyed_state.runs[in_runs]
-    runs[:, y.RUN_NODE] = new_node[runs[:, y.RUN_NODE]]
-    runs[:, y.RUN_START_ROW] = new_row[runs[:, y.RUN_START_ROW]]
-    run_rule = keyed_state.run_rule[in_runs]
-    if row_registers.shape[1]:
-        registers = runs[:, y.RUN_HEADER : y.RUN_HEADER + row_registers.shape[1]]
-        holds_row = row_registers[run_rule].astype(bool) & (registers >= 0)
-        registers[holds_row] = new_row[registers[holds_row]]
-    nodes = keyed_state.nodes[in_nodes]
-    single = nodes[:, y.NODE_ROW] >= 0
-    nodes[single, y.NODE_ROW] = new_row[nodes[single, y.NODE_ROW]]
-    nodes[~single, y.NODE_STATE] = new_node[nodes[~single, y.NODE_STATE]]
-    has_previous = nodes[:, y.NODE_PREVIOUS] >= 0
-    nodes[has_previous, y.NODE_PREVIOUS] = new_node[nodes[has_previous, y.NODE_PREVIOUS]]
+    run_rule, nodes = keyed_state.run_rule[in_runs], keyed_state.nodes[in_nodes]
+    point_anew(runs, run_rule, nodes, row_registers, new_row, new_node)
     rows, events = pa.array(np.flatnonzero(in_events)), keyed_state.events
     return KeyedState(
         keyed_state.layout,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from cep.engine.history_state import keys_of, partition_histories, unplaced
 from cep.engine.keyed_state import KeyedState, RetainedEvents, some_row
 from cep.kernels.layout import Int64
-from cep.kernels.parts import order_by_part, point_to_places
+from cep.kernels.parts import order_by_part, point_anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def arrange_keys(keyed_state: KeyedState, part: Int64, parts_count: int, row_reg
     runs_ = _Order(part[keyed_state.run_key], parts_count)
     runs, run_rule = keyed_state.runs[runs_.order], keyed_state.run_rule[runs_.order]
     nodes = keyed_state.nodes[nodes_.order]
-    point_to_places(runs, run_rule, nodes, row_registers, rows.place, nodes_.place)
+    point_anew(runs, run_rule, nodes, row_registers, rows.place, nodes_.place)
     whole = KeyedState(
         keyed_state.layout,
         keyed_state.keys.take(pa.array(keys.order)),
@@ -96,7 +96,7 @@ class _Order:
     def __init__(self, part: Int64, parts_count: int) -> None:
         self.order, self.place = np.empty(len(part), np.int64), np.empty(len(part), np.int64)
         self.bounds = np.zeros(parts_count + 1, np.int64)
-        order_by_part(part, self.bounds, np.zeros(parts_count, np.int64), self.order, self.place)
+        order_by_part(part, self.bounds, np.zeros(parts_count + 1, np.int64), self.order, self.place)
 
 
 def _cut(arranged: Arranged, at: int) -> KeyedState:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels import layout as y
-from cep.kernels.jit import inlined, kernel
+from cep.kernels.jit import bare, inlined, kernel
 
 # FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
 # It never changes: key groups of stored state and sets on disk depend on it.
@@ -43,6 +43,22 @@ def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
     """Fill out uint64[N] with the hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes)."""
     for i in range(out.shape[0]):
         out[i] = hash_bytes(data, offsets[i], offsets[i + 1], seed)
+
+
+@bare
+def group_rows(codes: Any, starts: Any, out: Any) -> None:
+    """A stable sort: fill out int64[N] with rows in the order of their codes.
+
+    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, which become where each code's rows end.
+    """
+    for i in range(codes.shape[0]):
+        starts[codes[i] + 1] += 1
+    for g in range(1, starts.shape[0]):
+        starts[g] += starts[g - 1]
+    for i in range(codes.shape[0]):
+        code = codes[i]
+        out[starts[code]] = i
+        starts[code] += 1
 
 
 @kernel

@@ -9,6 +9,7 @@ from typing import Any
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare
+from cep.kernels.parts import point_runs
 
 
 @bare
@@ -44,10 +45,5 @@ def compact(runs: Any, nodes: Any, row_registers: Any, run_rule: Any, node_map: 
             nodes[nodes_kept, y.NODE_STATE] = other if row >= 0 else node_map[other]
             nodes[nodes_kept, y.NODE_PREVIOUS] = node_map[previous] if previous >= 0 else -1
             nodes_kept += 1
-    for i in range(runs.shape[0]):
-        runs[i, y.RUN_NODE] = node_map[runs[i, y.RUN_NODE]]
-        runs[i, y.RUN_START_ROW] = row_map[runs[i, y.RUN_START_ROW]]
-        for r in range(row_registers.shape[1]):
-            if row_registers[run_rule[i], r] != 0 and runs[i, y.RUN_HEADER + r] >= 0:
-                runs[i, y.RUN_HEADER + r] = row_map[runs[i, y.RUN_HEADER + r]]
+    point_runs(runs, run_rule, row_registers, row_map, node_map)
     return nodes_kept, rows_kept

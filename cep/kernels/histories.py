@@ -19,22 +19,6 @@ from cep.kernels.tree import add, find, new_tree
 
 
 @bare
-def group_rows(codes: Any, starts: Any, out: Any) -> None:
-    """A stable sort: fill out int64[N] with rows in the order of their codes.
-
-    Shapes: codes int64[N] below G; starts int64[G + 1] zeros, scratch.
-    """
-    for i in range(codes.shape[0]):
-        starts[codes[i] + 1] += 1
-    for g in range(1, starts.shape[0]):
-        starts[g] += starts[g - 1]
-    for i in range(codes.shape[0]):
-        code = codes[i]
-        out[starts[code]] = i
-        starts[code] += 1
-
-
-@bare
 def find_windows(
     order: Any, segment: Any, member: Any, new_at: Any, time: Any, opens: Any, previous: Any, events_max: Any,
     members: Any, lows: Any, highs: Any, at: Any, folded: Any,

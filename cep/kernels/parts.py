@@ -1,9 +1,9 @@
-"""Rows of a keyed state ↔ rows part by part, and what points from one to another.
+"""Rows of a keyed state in another order or number, and what points from one to another.
 
 A run points to a node and to the row of its first event, registers of some rules to rows; a node points to a row, or
 as a union to another node, and to the node before. Shapes, throughout: runs int64[n, W], run_rule int32[n], nodes
 int64[m, NODE_WIDTH], row_registers uint8[rules, R], where not 0 says that a rule's register holds a row.
-Tested by: tests/kernels/test_parts.py
+Tested by: tests/kernels/test_parts.py, tests/engine/test_partition.py, tests/engine/test_keyed_state.py
 """
 
 from __future__ import annotations
@@ -11,44 +11,47 @@ from __future__ import annotations
 from typing import Any
 
 from cep.kernels import layout as y
+from cep.kernels.arrange import group_rows
 from cep.kernels.jit import bare
 
 
 @bare
-def order_by_part(part: Any, bounds: Any, cursor: Any, order: Any, place: Any) -> None:
+def order_by_part(part: Any, bounds: Any, ends: Any, order: Any, place: Any) -> None:
     """The rows of each part one after the other, in their order.
 
-    Shapes: part int64[N] in [0, P); out bounds int64[P + 1] and cursor int64[P], both zero before, of which bounds say
-    where each part begins; out order int64[N] is the row that comes where, place int64[N] where a row is within its
+    Shapes: part int64[N] in [0, P); ends int64[P + 1] zeros, scratch; out bounds int64[P + 1] say where each part
+    begins, the first one zero before, order int64[N] the row that comes where, place int64[N] where a row is within its
     part.
     """
-    for row in range(part.shape[0]):
-        bounds[part[row] + 1] += 1
-    for p in range(cursor.shape[0]):
-        bounds[p + 1] += bounds[p]
-    for row in range(part.shape[0]):
-        p = part[row]
-        place[row] = cursor[p]
-        order[bounds[p] + cursor[p]] = row
-        cursor[p] += 1
+    group_rows(part, ends, order)
+    for p in range(bounds.shape[0] - 1):
+        bounds[p + 1] = ends[p]
+    for at in range(order.shape[0]):
+        place[order[at]] = at - bounds[part[order[at]]]
 
 
 @bare
-def point_to_places(runs: Any, run_rule: Any, nodes: Any, row_registers: Any, row_place: Any, node_place: Any) -> None:
-    """Let runs and nodes point to where rows and nodes are within their parts; in place."""
+def point_runs(runs: Any, run_rule: Any, row_registers: Any, new_row: Any, new_node: Any) -> None:
+    """Let runs point to rows and nodes by their new numbers; in place."""
     for i in range(runs.shape[0]):
-        runs[i, y.RUN_NODE] = node_place[runs[i, y.RUN_NODE]]
-        runs[i, y.RUN_START_ROW] = row_place[runs[i, y.RUN_START_ROW]]
+        runs[i, y.RUN_NODE] = new_node[runs[i, y.RUN_NODE]]
+        runs[i, y.RUN_START_ROW] = new_row[runs[i, y.RUN_START_ROW]]
         for k in range(row_registers.shape[1]):
             if row_registers[run_rule[i], k] != 0 and runs[i, y.RUN_HEADER + k] >= 0:
-                runs[i, y.RUN_HEADER + k] = row_place[runs[i, y.RUN_HEADER + k]]
+                runs[i, y.RUN_HEADER + k] = new_row[runs[i, y.RUN_HEADER + k]]
+
+
+@bare
+def point_anew(runs: Any, run_rule: Any, nodes: Any, row_registers: Any, new_row: Any, new_node: Any) -> None:
+    """Let runs and nodes point to rows and nodes by their new numbers; in place."""
+    point_runs(runs, run_rule, row_registers, new_row, new_node)
     for i in range(nodes.shape[0]):
         if nodes[i, y.NODE_ROW] >= 0:
-            nodes[i, y.NODE_ROW] = row_place[nodes[i, y.NODE_ROW]]
+            nodes[i, y.NODE_ROW] = new_row[nodes[i, y.NODE_ROW]]
         else:
-            nodes[i, y.NODE_STATE] = node_place[nodes[i, y.NODE_STATE]]
+            nodes[i, y.NODE_STATE] = new_node[nodes[i, y.NODE_STATE]]
         if nodes[i, y.NODE_PREVIOUS] >= 0:
-            nodes[i, y.NODE_PREVIOUS] = node_place[nodes[i, y.NODE_PREVIOUS]]
+            nodes[i, y.NODE_PREVIOUS] = new_node[nodes[i, y.NODE_PREVIOUS]]
 
 
 @bare

@@ -182,7 +182,7 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | Non
     retained = _retained(reader, events, bounds[_EVENTS], shape)
     reader.end()
     run_rule, run_key = runs[:, shape.width].astype(np.int32), runs[:, shape.width + 1].astype(np.int32)
-    runs = runs[:, : shape.width]
+    runs = np.ascontiguousarray(runs[:, : shape.width])
     if len(pages) > 1:  # what points to a node or a row of its page
         assert row_registers is not None, "several pages"
         own = (bounds[which] for which in (_RUNS, _NODES, _EVENTS))
@@ -193,7 +193,7 @@ def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | Non
         retained.key[:] += np.repeat(keys_before, counts[:, _EVENTS])
         order = np.lexsort((run_key, run_rule))
         runs, run_rule, run_key = runs.take(order, axis=0), run_rule[order], run_key[order]
-    return KeyedState(shape.layout, keys, np.ascontiguousarray(runs), run_rule, run_key, nodes, retained)
+    return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
 
 
 def runs_count(pages: Sequence[bytes]) -> int:

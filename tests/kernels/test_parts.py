@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.parts import order_by_part, point_among_all, point_to_places
+from cep.kernels.parts import order_by_part, point_among_all, point_anew
 
 PARTS = 4
 REGISTERS = np.array([[0, 1], [1, 0], [0, 0]], np.uint8)  # of three rules: which of their registers hold rows
@@ -18,7 +18,7 @@ REGISTERS = np.array([[0, 1], [1, 0], [0, 0]], np.uint8)  # of three rules: whic
 def ordered(part: Int64) -> tuple[Int64, Int64, Int64]:
     """Bounds, order and places."""
     bounds, order, place = np.zeros(PARTS + 1, np.int64), np.empty(len(part), np.int64), np.empty(len(part), np.int64)
-    order_by_part(part, bounds, np.zeros(PARTS, np.int64), order, place)
+    order_by_part(part, bounds, np.zeros(PARTS + 1, np.int64), order, place)
     return bounds, order, place
 
 
@@ -63,7 +63,7 @@ def test_what_is_pointed_to_stays_the_same(seed: int) -> None:
     node_bounds, node_order, node_place = ordered(node_part)
     run_bounds, run_order, _ = ordered(run_part)
     moved, moved_nodes, moved_rule = runs[run_order], nodes[node_order], rule[run_order]
-    point_to_places(moved, moved_rule, moved_nodes, REGISTERS, row_place, node_place)
+    point_anew(moved, moved_rule, moved_nodes, REGISTERS, row_place, node_place)
     bounds_of_run = (row_bounds[run_part[run_order]], node_bounds[run_part[run_order]])
     assert (row_order[moved[:, y.RUN_START_ROW] + bounds_of_run[0]] == runs[run_order, y.RUN_START_ROW]).all()
     assert point_among_all(moved, moved_rule, moved_nodes, REGISTERS, run_bounds, node_bounds, row_bounds)
