@@ -1,7 +1,7 @@
 """Every small pattern on every short stream: the engine answers what the oracle answers.
 
-Patterns of two or three variables over the letters a and b, also in groups, with every link, a choice of quantifiers
-and skip strategies; streams of up to five letters, all of them, each as a key of its own.
+Patterns of two or three variables over the letters a and b, also in groups and in groups of groups, with every link, a
+choice of quantifiers and skip strategies; streams of up to five letters, all of them, each as a key of its own.
 """
 
 from __future__ import annotations
@@ -118,7 +118,28 @@ def _groups() -> Iterator[PatternIR]:
         yield replace(flat, structure=SequenceNode((Step(Link.FOLLOWED_BY, rounds), end)))
 
 
-KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": _groups}
+def _nested() -> Iterator[PatternIR]:
+    """Behind a group that repeats in a group that repeats, an event of any letter: at its end, at its begin, alone."""
+    words = ("+", "{2}", "+ any", "+ strict")
+    for inside, behind, inner, outer, place in product(Link, Link, words, words, ("end", "begin", "alone")):
+        flat = _pattern("aba", (Link.FOLLOWED_BY, inside, behind), ("", "", ""), SkipKind.NONE, None)
+        first, second, last = flat.structure.steps
+        steps = {
+            "end": (first, _grouped(second.link, QUANTIFIERS[inner], second)),
+            "begin": (_grouped(Link.FOLLOWED_BY, QUANTIFIERS[inner], first), second),
+            "alone": (_grouped(Link.FOLLOWED_BY, QUANTIFIERS[inner], first, second),),
+        }[place]
+        structure = SequenceNode((_grouped(Link.FOLLOWED_BY, QUANTIFIERS[outer], *steps), last))
+        any_letter = replace(flat.variables[-1], where=None)
+        yield replace(flat, structure=structure, variables=(*flat.variables[:-1], any_letter))
+
+
+def _grouped(link: Link, quantifier: Quantifier, first: Step, *others: Step) -> Step:
+    """The steps as a group, of which the first is entered as the group is."""
+    return Step(link, SequenceNode((replace(first, link=Link.FOLLOWED_BY), *others), quantifier))
+
+
+KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": _groups, "nested": _nested}
 
 
 def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:

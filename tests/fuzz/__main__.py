@@ -31,7 +31,7 @@ def main() -> int:
         return 2
     if options.only:
         seed, number = map(int, options.only.split("/"))
-        return _show("small" if options.kind == "small" else "random", seed, number)
+        return _show("random" if options.kind == "richest" else options.kind, seed, number)
     return _campaign(options.kind, options.scenarios, options.seed, options.jobs, options.log)
 
 
@@ -39,6 +39,9 @@ def _show(kind: str, seed: int, number: int) -> int:
     _, found = examined(drafted(kind, seed, number + 1)[number:])
     for one in found:
         print("\n".join(lines_of(one)))
+    if not found:
+        print("the library has no answer, or would take too long for one", file=sys.stderr)
+        return 2
     return int(any(one.is_open for one in found))
 
 

@@ -25,12 +25,12 @@ from cep.testing.conformance.judge import difference_lines, event_line, headline
 from tests.fuzz.examine import Finding, examine
 from tests.fuzz.features import features, richest
 from tests.fuzz.peer import PEER, answered, draft, would_hang
-from tests.fuzz.small import small
+from tests.fuzz.small import nested, small
 from tests.fuzz.strategy import MATCHES_MAX, beginnings, chunks, prove
 
 ROOT = Path(__file__).resolve().parents[2]
 ROUND = 2_000
-KINDS = ("random", "richest", "small")
+KINDS = ("random", "richest", "small", "nested")
 _NO_LIMIT = 1_000_000  # more than a scenario can need
 # What the library answers when a scenario is too much for it; there is nothing to compare with.
 _NO_ANSWERS = ("TooMany", "Hang", "NullPointerException")
@@ -138,9 +138,10 @@ def _ask_for_proof(questions: Sequence[Json]) -> list[Json]:
 
 def drafted(kind: str, seed: int, count: int) -> list[Json]:
     """Scenarios of a seed: `random`, the first ones of the peer's generator; `richest`, of eight times as many those
-    that are richest in features; `small`, short patterns in which much comes together."""
-    if kind == "small":
-        return small(seed, count)
+    that are richest in features; `small`, short patterns in which much comes together; `nested`, groups that repeat
+    inside groups that repeat."""
+    if kind in ("small", "nested"):
+        return (small if kind == "small" else nested)(seed, count)
     return draft(seed, count) if kind == "random" else richest(draft(seed, 8 * count), count)
 
 

@@ -1,7 +1,9 @@
 """Seeds → random scenarios that are small and crowded: the words that the peer's own generator seldom puts together.
 
 Short patterns in which groups, absences, options, stop events, step times and ways to skip meet often, on a few events;
-an `x` fits nothing. A difference shows on few events, and thousands of scenarios take a minute.
+an `x` fits nothing. A difference shows on few events, and thousands of scenarios take a minute. And `nested` ones:
+groups that repeat inside groups that repeat, before a stage that takes almost anything, so that what stays open behind
+both shows.
 """
 
 from __future__ import annotations
@@ -9,41 +11,57 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 Json = Any
 
 _LETTERS = "abcd"
 _TIMES = ([1, None], [1, None], [2, None], [2, 2], [1, 2], [1, 2], [0, 2], [2, 3])
+_ROUNDS = ([1, None], [1, None], [1, None], [1, 2], [1, 3], [2, None], [2, 3])
 _SKIPS = ("to_next", "past_last", "past_last", "to_first", "to_last")
 
 
 def small(seed: int, count: int) -> list[Json]:
     """Scenarios without answers; the same for the same seed."""
-    return [_scenario(Random(f"{seed}/{number}"), f"small {seed}/{number}") for number in range(count)]
+    return [_scenario(Random(f"{seed}/{number}"), f"small {seed}/{number}", _Maker) for number in range(count)]
 
 
-def _scenario(random: Random, name: str) -> Json:
-    maker = _Maker(random, windowed=random.random() < 0.6)
+def nested(seed: int, count: int) -> list[Json]:
+    """The same for groups that repeat inside groups that repeat."""
+    names = [f"nested {seed}/{number}" for number in range(count)]
+    return [_scenario(Random(name), name, _NestedMaker) for name in names]
+
+
+def _scenario(random: Random, name: str, makes: type[_Maker]) -> Json:
+    maker = makes(random, windowed=random.random() < 0.6)
     pattern = maker.chain(random.choice((2, 3, 3, 4)), 0)
     skip: Json = {"type": "no_skip"}
-    if random.random() < 0.5:
+    if random.random() < maker.skips:
         tops = [s["name"] for s in pattern if "name" in s and not s.get("link", "").startswith("not")]
         skip = {"type": random.choice(_SKIPS)}
         if skip["type"].startswith(("to_f", "to_l")):
             skip = {**skip, "stage": random.choice(tops)} if tops else {"type": "past_last"}
     within = None
     if maker.windowed:
-        within = {"ms": random.randint(3, 12), "type": "prev_curr" if random.random() < 0.3 else "first_last"}
-    found = {"name": name, "pattern": pattern, "skip": skip, "within": within, "events": _events(random, pattern)}
+        within = {
+            "ms": random.randint(*maker.window_ms),
+            "type": "prev_curr" if random.random() < 0.3 else "first_last",
+        }
+    found = {
+        "name": name,
+        "pattern": pattern,
+        "skip": skip,
+        "within": within,
+        "events": _events(random, maker, pattern),
+    }
     return {**found, "watermarks": "per_event"} if random.random() < 0.15 else found
 
 
-def _events(random: Random, pattern: Sequence[Json]) -> list[Json]:
+def _events(random: Random, maker: _Maker, pattern: Sequence[Json]) -> list[Json]:
     letters: list[str] = []
     size = random.randint(4, 9)
     while len(letters) < size:
-        letters += _walk(random, pattern) if random.random() < 0.7 else [random.choice(_LETTERS + "x")]
+        letters += _walk(random, pattern) if random.random() < maker.walks else [random.choice(maker.others)]
     now_ms, found = 1, []
     for number, letter in enumerate(letters[:size]):
         now_ms += random.choice((0, 1, 1, 1, 1, 2, 2, 3, 7))
@@ -58,14 +76,24 @@ def _walk(random: Random, stages: Sequence[Json]) -> Iterator[str]:
             continue
         low, high = stage.get("times", (1, 1))
         for _ in range(random.randint(max(low, 1), high or low + 1)):
-            yield from _walk(random, stage["group"]) if "group" in stage else [stage["where"]["r"]]
+            yield from _walk(random, stage["group"]) if "group" in stage else [_letter(random, stage["where"])]
             if random.random() < 0.25:
                 yield random.choice(_LETTERS + "xx")
+
+
+def _letter(random: Random, where: Json) -> str:
+    """One that fits the condition."""
+    return str(where["r"] if where["op"] == "==" else random.choice([one for one in _LETTERS if one != where["r"]]))
 
 
 @dataclass
 class _Maker:
     """Builds one pattern; `named` counts its stages."""
+
+    skips: ClassVar = 0.5  # how often a pattern has a skip strategy, and how often events follow it
+    walks: ClassVar = 0.7
+    window_ms: ClassVar = (3, 12)
+    others: ClassVar = _LETTERS + "x"
 
     random: Random
     windowed: bool
@@ -118,3 +146,57 @@ class _Maker:
         if random.random() < 0.25:
             stage["optional"] = True
         return stage
+
+
+class _NestedMaker(_Maker):
+    """Builds a group with groups in it, and what comes behind. Most stages are plain, of few letters and with `->`
+    between them: what a run still waits for when others have begun a round depends on each event."""
+
+    skips: ClassVar = 0.2
+    walks: ClassVar = 0.5
+    window_ms: ClassVar = (6, 30)
+    others: ClassVar = "aaabbbcx"
+
+    def chain(self, size: int, depth: int) -> list[Json]:
+        """At the top perhaps a stage, the group and the broad stage; inside, stages and groups."""
+        random = self.random
+        if depth:
+            size = random.choice((1, 2, 2))
+            return [self._inside(first=not number, is_last=number == size - 1, depth=depth) for number in range(size)]
+        begun = [self._plain(first=True)] if random.random() < 0.2 else []
+        ends = [self._plain(first=False)]
+        ends[0]["where"] = {"op": "!=", "l": {"f": "name"}, "r": random.choice(_LETTERS + "x")}
+        if random.random() < 0.15:
+            ends.append(self.stage(first=False, absence=self.windowed, depth=2))
+        return [*begun, self._rounds(first=not begun, depth=1), *ends]
+
+    def _inside(self, *, first: bool, is_last: bool, depth: int) -> Json:
+        if depth < 3 and self.random.random() < (0.9 if is_last else 0.3) / depth**2:
+            return self._rounds(first=first, depth=depth + 1)
+        return self._plain(first=first)
+
+    def _plain(self, *, first: bool) -> Json:
+        """A stage of one of two letters, mostly; or any."""
+        if self.random.random() < 0.2:
+            return self.stage(first=first, absence=False, depth=2)
+        made = {**self._linked(first=first), **self._named()}
+        made["where"]["r"] = self.random.choice("aabbc")
+        if not first and self.random.random() < 0.15:
+            made["within"] = {"ms": self.random.randint(2, 6), "type": "prev_curr"}
+        return made
+
+    def _rounds(self, *, first: bool, depth: int) -> Json:
+        """A group that repeats."""
+        random = self.random
+        made = {**self._linked(first=first), "group": self.chain(0, depth), "times": random.choice(_ROUNDS)}
+        if random.random() < 0.1:
+            made["inner"] = random.choice(("consecutive", "combinations"))
+        if made["times"][1] is None and random.random() < 0.1:
+            made["until"] = {"op": "==", "l": {"f": "name"}, "r": random.choice(_LETTERS + "x")}
+        if random.random() < 0.1:
+            made["optional"] = True
+        return made
+
+    def _linked(self, *, first: bool) -> Json:
+        links = ("followedBy", "followedBy", "followedBy", "followedBy", "followedByAny", "next")
+        return {} if first else {"link": self.random.choice(links)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +13,10 @@ from cep.testing.conformance.structure import pattern_text
 from tests.fuzz.campaign import without_limits
 from tests.fuzz.examine import oracle_answer
 from tests.fuzz.features import features, richest
-from tests.fuzz.small import Json, small
+from tests.fuzz.small import Json, nested, small
 from tests.seeds import seeds
+
+Drawn = Callable[[int, int], list[Json]]
 
 COUNT = 300
 
@@ -30,21 +33,24 @@ def accepted(drafted: list[Json]) -> list[tuple[Scenario, Subject]]:
     return found
 
 
-def test_a_seed_draws_the_same_again() -> None:
-    assert small(7, COUNT)[:20] == small(7, 20)
-    assert small(7, 20) != small(8, 20)
+@pytest.mark.parametrize("drawn", [small, nested])
+def test_a_seed_draws_the_same_again(drawn: Drawn) -> None:
+    assert drawn(7, COUNT)[:20] == drawn(7, 20)
+    assert drawn(7, 20) != drawn(8, 20)
 
 
-def test_small_scenarios_say_what_the_language_knows() -> None:
-    assert COUNT * 3 / 4 < len(accepted(small(3, COUNT))) < COUNT
+@pytest.mark.parametrize("drawn", [small, nested])
+def test_drawn_scenarios_say_what_the_language_knows(drawn: Drawn) -> None:
+    assert COUNT * 3 / 4 < len(accepted(drawn(3, COUNT))) < COUNT
 
 
+@pytest.mark.parametrize("drawn", [small, nested])
 @pytest.mark.parametrize("seed", seeds(10))
 @without_limits()
-def test_the_engine_finds_in_them_what_the_oracle_finds(seed: int) -> None:
+def test_the_engine_finds_in_them_what_the_oracle_finds(seed: int, drawn: Drawn) -> None:
     found = [
         scenario.name
-        for scenario, subject in accepted(small(seed, 150))
+        for scenario, subject in accepted(drawn(seed, 150))
         if answer(subject, scenario) != oracle_answer(subject, scenario)
     ]
     assert found == []
@@ -54,6 +60,14 @@ def test_small_scenarios_have_what_they_are_drawn_for() -> None:
     often = Counter(feature for given in small(3, COUNT) for feature in features(given))
     crowded = ("notNext", "notFollowedBy", "group", "optional", "until", "greedy", "skip-past_last", "skip-to_first")
     assert all(often[feature] >= COUNT / 20 for feature in (*crowded, "within-first_last", "within-prev_curr")), often
+
+
+@without_limits()
+def test_nested_scenarios_have_groups_in_groups_that_match() -> None:
+    drawn = nested(3, COUNT)
+    assert sum("nested-group" in features(given) for given in drawn) > COUNT / 2
+    found = [answer(subject, scenario) for scenario, subject in accepted(drawn)]
+    assert sum(bool(one.matches) for one in found) > len(found) / 3
 
 
 def test_the_richest_have_the_features_that_are_seldom() -> None:

@@ -195,15 +195,17 @@ class _Oracle:
 
     def _open_rounds(self, run: Run, event: Bound) -> tuple[Wait, ...]:
         """Of the waits for another round beside this one, those that skip the event."""
-        beside = [Run(run.bound, wait) for wait in run.wait.rounds]
-        return tuple(
-            self._skipped(other, event)
-            for other in beside
-            if self._deadline_ms(other) > event.event.time_ms
-            and not any(self._breaks(absence, other, event) for absence in other.wait.arrival.not_next)
-            and not self._loses_to_greed(other, event)
-            and self._may_skip(other, event)
-        )
+        open_ = []
+        for wait in run.wait.rounds:
+            beside = Run(run.bound, replace(wait, rounds=self._open_rounds(Run(run.bound, wait), event)))
+            if (
+                self._deadline_ms(beside) > event.event.time_ms
+                and not any(self._breaks(absence, beside, event) for absence in wait.arrival.not_next)
+                and not self._loses_to_greed(beside, event)
+                and self._may_skip(beside, event)
+            ):
+                open_.append(self._skipped(beside, event))
+        return tuple(open_)
 
     def _loses_to_greed(self, run: Run, event: Bound) -> bool:
         """Whether the event fits a greedy loop that the run has left."""

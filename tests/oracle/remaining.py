@@ -96,7 +96,8 @@ class Arrival:
 class Wait:
     """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
 
-    `rounds`: behind a group that may have another round, the waits for that round which are still open.
+    `rounds`: behind a group that may have another round, the waits for that round which are still open. Those for a
+    round of an outer group are themselves behind the inner one that ends it.
     """
 
     variable: str | None
@@ -173,8 +174,14 @@ def _rounds(node: SequenceNode, done: int, arrival: Arrival, rest: Rest) -> list
         more = proceed(Steps(node, 0, done + 1, None, rest, how.gap_min_ms), how)
     left = _leave(node.quantifier, done, more, arrival, rest)
     if done > 0 and not _opens_empty(node):
-        left = [replace(wait, rounds=(*wait.rounds, *more)) for wait in left]
+        left = [_behind(wait, more) for wait in left]
     return more + left
+
+
+def _behind(wait: Wait, more: list[Wait]) -> Wait:
+    """The wait behind a group, of which `more` are the waits for another round: they are open beside whatever else
+    keeps it open, too."""
+    return replace(wait, rounds=(*(_behind(other, more) for other in wait.rounds), *more))
 
 
 def _opens_empty(node: SequenceNode) -> bool:

@@ -240,6 +240,16 @@ def test_groups_repeat() -> None:
     assert found(pattern(step(group), step("c")), "a b a x b c") == ["a0 b1 a2 b4 c5 @5"]
 
 
+def test_what_follows_nested_groups_stays_open_until_each_of_them_has_begun_a_round() -> None:
+    inner = step(SequenceNode((step("b"),), Quantifier(1, None)))
+    outer = SequenceNode((step("a"), inner), Quantifier(1, None))
+    p = pattern(step(outer), step("c"))
+    anything = replace(p, variables=tuple(replace(v, where=None) if v.name == "c" else v for v in p.variables))
+    # `a0 b1` may still begin a round of the outer group with the second a behind which the inner one is not begun.
+    of_first = [match for match in found(anything, "a b a b x a x") if match.startswith("a0 b1 c")]
+    assert of_first == ["a0 b1 c2 @2", "a0 b1 c3 @3", "a0 b1 c4 @4", "a0 b1 c5 @5"]
+
+
 def test_until_ends_a_loop_but_not_before_it_has_begun() -> None:
     stop = Binary("==", V, Const(9, INT), BOOL)
     p = pattern(step("a"), step(loop("b", 1, None, until=stop)), step("c"))
