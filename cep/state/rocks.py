@@ -3,6 +3,7 @@
 All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks
 and the write buffers are charged to. Without the log (`wal=False`) a crash loses what came after the last `sync` or
 checkpoint. A checkpoint may be taken by another thread than the one that writes: it has all batches up to some one.
+A store that has lost writes which were synced is damaged, and is not opened (synced.py).
 Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
 """
 
@@ -35,6 +36,7 @@ from cep.base.errors import CepError, StateCorruptError, StoreError
 from cep.base.limits import STORE_OPEN_FILES_MAX
 from cep.state.keys import KeyRange
 from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
+from cep.state.synced import Synced
 
 _BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
 # Of a file that compaction writes: brought to the disk bit by bit, so that no commit waits behind all of it.
@@ -105,7 +107,8 @@ class RocksStore(DurableStore):
     def __init__(self, path: Path, settings: RocksSettings | None = None) -> None:
         """Open the directory, a checkpoint too, or make a new one.
 
-        Raises: StoreError if another process has it open, StateCorruptError if its files are damaged.
+        Raises: StoreError if another process has it open, StateCorruptError if its files are damaged, or its log ends
+        before the last sync.
         """
         self._path = path
         self._settings = settings or RocksSettings()
@@ -115,6 +118,14 @@ class RocksStore(DurableStore):
             self._rocks = Rdict(str(path), self._options)
         except Exception as error:
             raise _translated(error, path, "open") from error
+        self._synced = Synced(path)
+        last = self._rocks.latest_sequence_number()
+        if last < self._synced.number:
+            self._rocks.close()
+            raise StateCorruptError(
+                f"the store in {path} ends with write {last}, though {self._synced.number} were synced: its log is "
+                "damaged; restore the last good checkpoint"
+            )
         self._write_options = WriteOptions()
         # A property, whatever rocksdict's stubs say.
         self._write_options.disable_wal = not self._settings.wal  # type: ignore[method-assign, assignment]
@@ -173,6 +184,7 @@ class RocksStore(DurableStore):
         return _RocksSnapshot(self._rocks.iter(), self._path)
 
     def sync(self) -> None:
+        last = self._rocks.latest_sequence_number()
         try:
             if self._settings.wal:
                 self._rocks.flush_wal(sync=True)
@@ -180,6 +192,7 @@ class RocksStore(DurableStore):
                 self._rocks.flush(wait=True)
         except Exception as error:
             raise _translated(error, self._path, "sync") from error
+        self._synced.write(last)
 
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,6 +263,7 @@ class RocksStore(DurableStore):
         )
 
     def close(self) -> None:
+        self._synced.close()
         try:
             self._rocks.close()
         except Exception as error:

@@ -1,8 +1,9 @@
-"""RocksDB itself: bytes in memory, kill -9, a second process, a damaged file, a full disk."""
+"""RocksDB itself: bytes in memory, kill -9, a second process, a damaged file or log, a full disk."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from random import Random
 import pytest
 
 from cep.base.errors import StateCorruptError
+from cep.state import synced
 from cep.state.keys import ALL_KEYS, group_range, store_key
 from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 
@@ -94,6 +96,56 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     file.write_bytes(broken[:1_000])
     with pytest.raises(StateCorruptError, match="copy"), RocksStore(tmp_path / "copy") as store:
         list(store.scan(ALL_KEYS))
+
+
+SYNCED = 50
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> tuple[Path, int]:
+    """The log of a store that was cut off, synced after each write but the last, and its bytes at the last sync."""
+    with RocksStore(tmp_path / "open") as store:
+        for number in range(SYNCED):
+            store.put(key(number), Random(number).randbytes(1_000))
+            store.sync()
+        (path,) = (tmp_path / "open").glob("*.log")
+        synced_bytes = path.stat().st_size
+        store.put(key(SYNCED), bytes(1_000))
+        shutil.copytree(tmp_path / "open", tmp_path / "s")  # closing it would empty the log
+    return tmp_path / "s" / path.name, synced_bytes
+
+
+@pytest.mark.parametrize("share", [0.0, 0.4, 0.999])
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_a_log_that_lost_what_was_synced_is_refused_by_name(log: tuple[Path, int], how: str, share: float) -> None:
+    path, synced_bytes = log
+    data, at = bytearray(path.read_bytes()), int(share * synced_bytes)
+    data[at] ^= 16
+    path.write_bytes(data[:at] if how == "cut" else data)
+    for _ in range(2):  # a start in vain makes it no better
+        with pytest.raises(StateCorruptError, match=rf"though {SYNCED} were synced: its log is damaged; restore"):
+            RocksStore(path.parent)
+
+
+@pytest.mark.parametrize("how", ["changed", "cut"])
+def test_a_log_that_is_torn_behind_its_last_sync_is_as_it_was_then(log: tuple[Path, int], how: str) -> None:
+    path, synced_bytes = log
+    data = bytearray(path.read_bytes())
+    data[synced_bytes + 100] ^= 16
+    path.write_bytes(data[: synced_bytes + 100] if how == "cut" else data)
+    with RocksStore(path.parent) as store:
+        assert [k for k, _ in store.scan(ALL_KEYS)] == [key(number) for number in range(SYNCED)]
+
+
+def test_a_mark_of_the_last_sync_that_is_damaged_itself_says_nothing(log: tuple[Path, int]) -> None:
+    mark = log[0].with_name(synced.FILE)
+    good = mark.read_bytes()
+    for bad in (b"", good[:-1], bytes([good[0] ^ 128]) + good[1:]):
+        mark.write_bytes(bad)
+        with RocksStore(mark.parent) as store:
+            assert len(list(store.scan(ALL_KEYS))) == SYNCED + 1
+            store.sync()
+        assert mark.read_bytes() != bad, "from the next sync on it is right"
 
 
 def test_a_full_disk_has_a_name_and_loses_nothing_synced(tmp_path: Path) -> None:

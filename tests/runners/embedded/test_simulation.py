@@ -1,16 +1,19 @@
 """A job over many short lives, in each of which something goes wrong: its alerts are those of one life without faults.
 
-What goes wrong is drawn from a seed: an end before any step of a commit, a checkpoint or a start; a log torn behind its
-last sync, as by a power cut; a store that is lost or damaged; a checkpoint with a torn, changed or missing file; a full
-disk; a source that gives records again; a wall clock that jumps; a sink that is slow or refuses.
+What goes wrong is drawn from a seed: an end before any step of a commit, a checkpoint or a start, of which the disk
+has what it had at that moment; a log torn behind its last sync, as by a power cut, or changed before it; a store that
+is lost or damaged; a checkpoint with a torn, changed or missing file; a full disk; a source that gives records again; a
+wall clock that jumps; a sink that is slow or refuses.
 """
 
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -53,7 +56,8 @@ SOURCE_COUNTERS = {"records", "events"}
 CUT_COUNTERS = {"runs_expired", "control_heartbeat"}
 # What one life may meet, besides its end at some step.
 MEMORY_FAULTS = ("none", "torn checkpoint", "full disk", "again", "clock", "slow", "refuses")
-FAULTS = (*MEMORY_FAULTS, "torn log", "lost", "damaged")
+FAULTS = (*MEMORY_FAULTS, "torn log", "changed log", "lost", "damaged")
+COPIES_MAX = 100  # of a store in which a thread may still be at work
 
 
 @dataclass
@@ -137,31 +141,74 @@ class World:
         """Checkpoints that nobody has harmed."""
         return [number for number in checkpoint_numbers(self.target) if number not in self.torn]
 
-    def logs(self) -> dict[Path, int]:
+    @property
+    def image(self) -> Path:
+        """The store as the end of a life has left it."""
+        return self.alerts.with_name("image")
+
+    def logs(self) -> dict[str, int]:
         """Bytes of the store's logs."""
-        return {path: path.stat().st_size for path in self.store.glob("*.log")}
+        return {path.name: path.stat().st_size for path in self.store.glob("*.log")}
+
+    def take_image(self) -> None:
+        """Keep what a process that is gone by now has on its disk; to close the store would write more."""
+        for _ in range(COPIES_MAX if self.store.exists() else 0):
+            shutil.rmtree(self.image, ignore_errors=True)
+            before = _files(self.store)
+            with suppress(shutil.Error, FileNotFoundError):  # RocksDB has removed a file meanwhile
+                shutil.copytree(self.store, self.image)
+                if _files(self.store) == before:
+                    return
+        assert not self.store.exists(), "the store does not hold still"
+
+    def put_image(self) -> None:
+        """Have the disk as it was."""
+        if self.image.exists():
+            shutil.rmtree(self.store)
+            shutil.move(self.image, self.store)
+            self.met["cut off"] += 1
 
 
 @dataclass
 class Life:
-    """One process: what it meets, and before which step it ends. `step` is the last that was begun."""
+    """One process: what it meets, and before which step it ends: then no thread of it begins another one.
+
+    `step` is what the thread that commits has ended before, if it was a step of its own; `synced` are the bytes of logs
+    that were on the disk before the last commit.
+    """
 
     world: World
     fault: str
     steps_left: int
     step: str = ""
-    synced: dict[Path, int] = field(default_factory=dict)
+    synced: dict[str, int] = field(default_factory=dict)
+    is_gone: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    thread: int = field(default_factory=threading.get_ident)
 
     def on_step(self, step: object) -> None:
-        self.step = str(step)
-        if step == "2":  # the last commit is on the disk, and nothing was written since
-            self.synced = self.world.logs()
+        with self.lock:
+            self._on_step(str(step))
+
+    def _on_step(self, step: str) -> None:
+        world, is_own = self.world, threading.get_ident() == self.thread
+        if is_own and step == "2":  # the last commit is on the disk, and nothing was written since
+            self.synced = world.logs()
         self.steps_left -= 1
-        if self.steps_left == 0 and self.fault == "full disk":
-            self.world.disk.fill(self.world.chance.randrange(16_000))
+        if self.steps_left == 0 and self.fault == "full disk" and not self.is_gone:
+            world.disk.fill(world.chance.randrange(16_000))
         elif self.steps_left == 0:
-            self.world.met[f"end at {self.step}"] += 1
+            world.met[f"end at {step}"] += 1
+            self.is_gone = True
+        if self.is_gone:
+            self.step = step if is_own else self.step
             raise Crash(step)
+
+    def _end(self) -> None:
+        """Whatever it was that ended it."""
+        with self.lock:
+            self.is_gone = True
+            self.world.disk.free()
 
     def is_over(self) -> bool:
         """Live; whether it came to the end of the stream."""
@@ -170,7 +217,8 @@ class Life:
             world.job, world.backend, kept_count=3, cache_bytes=8 << 20, checkpoint_ms=chance.choice((0, 0, 10_000))
         )
         source = Replayable(world.lines, chance, chance.randrange(300) if self.fault == "again" else 0)
-        outlets = Outlets((Hampered(FileSink(world.alerts), chance, self.fault),), None)
+        sink = Hampered(FileSink(world.alerts), Random(chance.getrandbits(32)), self.fault)  # in a thread of its own
+        outlets = Outlets((sink,), None)
         engine, commits = None, None
         try:
             commits = Commits(settings, self.on_step, lambda step: self.on_step(f"checkpoint {step}"))
@@ -185,6 +233,8 @@ class Life:
             source.before_poll = before_poll
             self._work(runner, source, commits, engine)
         except Crash:
+            if world.backend == "rocksdb":
+                world.take_image()
             return False
         except CepError as error:
             is_told = {"full disk": "make room", "refuses": "no way"}.get(self.fault, "?") in str(error)
@@ -193,11 +243,12 @@ class Life:
             self.world.met[self.fault] += 1
             return False
         finally:
-            world.disk.free()
+            self._end()
             if engine is not None:
                 engine.close()
             if commits is not None:
                 commits.close()  # only so that the next life can open the store
+            world.put_image()
         world.totals, world.again = commits.totals, source.again
         return True
 
@@ -219,7 +270,9 @@ class Life:
         """What happens to the disk behind a life that has ended."""
         world, chance = self.world, self.world.chance
         if self.fault == "torn log" and self.step == "3":
-            world.met["torn log"] += _torn(self.synced, world.logs(), chance)
+            world.met["torn log"] += _torn(world.store, self.synced, chance)
+        if self.fault == "changed log" and world.whole():
+            world.met["changed log"] += _changed(world.store, self.synced, chance)
         if self.fault == "torn checkpoint":
             self._tear_checkpoint()
         if self.fault in ("lost", "damaged", "torn checkpoint") and world.store.exists() and world.whole():
@@ -250,16 +303,32 @@ class Life:
         world.torn.add(numbers[-1])
 
 
-def _torn(synced: Mapping[Path, int], logs: Mapping[Path, int], chance: Random) -> bool:
+def _torn(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
     """Of what came into the log since its last sync, some is lost, or was never written."""
-    for path, size in logs.items():
-        kept = synced.get(path, size)
-        if kept < size:
-            data = path.read_bytes()
-            at = chance.randrange(kept, size)
-            path.write_bytes(data[:at] if chance.random() < 0.5 else data[:at] + bytes(size - at))
+    for path in sorted(store.glob("*.log")):
+        data = path.read_bytes()
+        kept = synced.get(path.name, len(data))
+        if kept < len(data):
+            at = chance.randrange(kept, len(data))
+            path.write_bytes(data[:at] if chance.random() < 0.5 else data[:at] + bytes(len(data) - at))
             return True
     return False
+
+
+def _changed(store: Path, synced: Mapping[str, int], chance: Random) -> bool:
+    """Of what was synced, a byte is another one."""
+    for path in sorted(store.glob("*.log")):
+        data = bytearray(path.read_bytes())
+        if synced.get(path.name):
+            data[chance.randrange(synced[path.name])] ^= 1 << chance.randrange(8)
+            path.write_bytes(data)
+            return True
+    return False
+
+
+def _files(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Bytes and time of change of each file."""
+    return {path: (about.st_size, about.st_mtime_ns) for path in folder.iterdir() for about in (path.stat(),)}
 
 
 def lived(world: World, monkeypatch: pytest.MonkeyPatch) -> int:
