@@ -81,8 +81,10 @@ RULE_PRIORITY_MAX = 10_000
 KAFKA_WAIT_MS_MAX = 30_000
 # Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.
 WEBHOOK_WAIT_MS_MAX = 300_000
-# One entry of a store in its changelog: a page, the alerts of a commit. A larger one ends the job, with the reason.
+# One record of a changelog; and one part of a store's entry there (a page, the alerts of a commit), into which larger
+# ones are divided: with its key it stays well below the limit.
 CHANGELOG_RECORD_BYTES_MAX = 16_777_216
+CHANGELOG_PART_BYTES = 8_388_608
 # Idle Kafka consumers kept by a process between micro-batches, one per use at a time; past this the oldest is closed.
 KAFKA_IDLE_CONSUMERS_MAX = 4
 
@@ -147,10 +149,10 @@ LIST_VERSIONS_MAX = 64
 LIST_PARAM_ENTRIES_MAX = 1_000
 # Values of a sub-key that one history knows of one key. A sub-keyed `last` or `first_seen` keeps an event for each
 # value; past this a `last` forgets the values that came longest ago, and a `first_seen` does not remember new ones, and
-# `history_values_dropped` counts them. They are written with each micro-batch that reaches their page. Of aggregates by
-# a sub-key the values that came longest ago are forgotten where a window has more events than HISTORY_EVENTS_MAX; no
-# less than those, so that what is kept one by one is always known. `histories_cut` counts the values of histories that
-# may lack what is forgotten.
+# `history_values_dropped` counts the events for which it is so. They are written with each micro-batch that reaches
+# their page. Of aggregates by a sub-key the values that came longest ago are forgotten where a window has more events
+# than HISTORY_EVENTS_MAX; no less than those, so that what is kept one by one is always known. `histories_cut` counts
+# the values of histories that may lack what is forgotten.
 HISTORY_VALUES_MAX = 100_000
 # Decoded segments of histories that a worker process of Spark holds between micro-batches; past this those that were
 # used longest ago are read again when a window reaches into them.

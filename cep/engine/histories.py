@@ -38,7 +38,7 @@ class Past:
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` are what is
     kept now, of all keys. `told` says which of their values lack older events or have them folded (columns.TOLD).
     `overflows` counts sums that became null, `folded` values with older events folded, `cut` those that may lack
-    events of a sub-key, `dropped` single events beyond their limit.
+    events of a sub-key, `dropped` the events for which a value of one is forgotten, or that are not remembered.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
@@ -82,12 +82,12 @@ def look_back(
             texts[history.number] = table.texts.take(pa.array(values, mask=nulls.astype(bool)))
         else:
             slots[history.number] = values, nulls
-    after, dropped = Histories(), 0
+    after = Histories()
     if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
         rest = unexpired(plan, pinned.take(np.flatnonzero(~own)), watermark_ms)
         per_key = len(histories) / max(len(histories.keys), 1)
         pinned_now = pinned_after(plan, table, asked, watermark_ms, per_key)
-        rows, dropped = concat_rows([rest, pinned_now.rows]), pinned_now.dropped
+        rows = concat_rows([rest, pinned_now.rows])
         if reached.is_strange.any():  # some of what is pinned now is older than what was
             rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
         tallied = tallies_after(plan, asked, clock_ms, per_key)
@@ -102,7 +102,8 @@ def look_back(
             facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
         found = Histories(pa.nulls(0), rows, segments, histories.loose, facts, tallied.by_key, tallied.by_sub_key)
         after = _with_keys(reached.keys, found)
-    return Past(slots, texts, after, asked.told(), table.overflows + asked.overflows, asked.folded, dropped, asked.cut)
+    overflows = table.overflows + asked.overflows
+    return Past(slots, texts, after, asked.told(), overflows, asked.folded, asked.dropped, asked.cut)
 
 
 def _with_keys(keys: pa.Array, found: Histories) -> Histories:

@@ -24,10 +24,11 @@ from cep.engine.history_carried import Carried
 from cep.engine.history_reach import Reached
 from cep.engine.history_state import Segment
 from cep.engine.history_table import HistoryTable
-from cep.engine.history_told import forgotten, told_texts
+from cep.engine.history_told import told_texts
 from cep.engine.history_values import Members, as_floats, extreme, float_spreads, float_sums, of_rank, sortable
 from cep.engine.known_values import Asking, Known, has_many, known_values, of_panes
 from cep.engine.panes import NO_PANES, PaneRows, PaneWindows, Woven, appended_panes, opens_pane, values_of, woven
+from cep.engine.remembered import remembered
 from cep.engine.sub_keys import in_segments, sub_numbers
 from cep.engine.tallies import of_windows, spreads, tally_width, whole_sums
 from cep.kernels import histories as kernels
@@ -49,12 +50,18 @@ class Asked(Carried):
         self._weaves: dict[str, Woven] = {}
         self._known: dict[int, Known | None] = {}
         self._numbers: dict[tuple[str, ...], Int64] = {}
-        self.overflows = self.folded = self.cut = 0
+        self.overflows = self.folded = self.cut = self.dropped = 0
         self._told: dict[str, UInt8] = {}
 
     def values(self, history: HistoryColumn) -> tuple[Int64, UInt8, bool]:
         """(slots, null flags, whether they are numbers of texts) at the new events, in their order."""
         windows = self.windows(history)
+        if history.is_single and history.by:
+            known = remembered(history, self.table, windows, self.member(history))
+            windows, cut = known.windows, known.cut
+            self.dropped += int(known.dropped.sum())
+        else:
+            cut = self._cut(history, windows)
         found, nulls = self._ordered(history, windows)
         if windows.folded.any():
             found, nulls = self._with_folded(history, windows, found, nulls)
@@ -62,10 +69,8 @@ class Asked(Carried):
         values, flags = np.empty(len(found), np.int64), np.empty(len(found), np.uint8)
         values[windows.at], flags[windows.at] = found, nulls
         self._tell(history.identity, windows, windows.folded)
-        if history.by:
-            cut = self._cut(history, windows)
-            self.cut += int(cut.sum())
-            self._tell(history.identity + CUT, windows, cut)
+        self.cut += int(cut.sum())
+        self._tell(history.identity + CUT, windows, cut)
         return values, flags, history.expr.type.is_text
 
     def _tell(self, name: str, windows: Members, flags: UInt8) -> None:
@@ -75,8 +80,6 @@ class Asked(Carried):
 
     def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
         """In the order of the windows 1 where events of the sub-key may be forgotten."""
-        if history.is_single:
-            return forgotten(history, self.table, windows, self.member(history))
         known = self.known(history) if windows.folded.any() else None
         if known is None:
             return np.zeros(len(windows.at), np.uint8)

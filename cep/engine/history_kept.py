@@ -31,11 +31,10 @@ _CARRIED_SHARE = 0.25  # of the events that are kept of a key
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The events that are pinned after a call; how many are dropped by a limit; and the sparse histories of which none
-    are, because they would be too many (`crowded`)."""
+    """The events that are pinned after a call; and the sparse histories of which none are, because they would be too
+    many (`crowded`)."""
 
     rows: HistoryRows
-    dropped: int
     crowded: frozenset[str]
 
 
@@ -45,7 +44,7 @@ def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark
     latest_ms = np.maximum(table.last_times(), watermark_ms)
     keys_count = int((np.bincount(table.key) > 0).sum())
     most = _most(keys_count, per_key)
-    dropped, crowded = 0, set()
+    crowded = set()
     for history in plan.histories:
         if not (history.is_single or (history.is_sparse and asked.is_carried(history))):
             continue
@@ -53,10 +52,11 @@ def pinned_after(plan: HistoryPlan, table: HistoryTable, asked: Asked, watermark
         if history.is_sparse and own.sum() > most:
             crowded.add(history.identity)
             continue
-        dropped += _limit(own, table.key, is_first=history.is_first) if history.is_single and history.by else 0
+        if history.is_single and history.by:
+            _limit(own, table.key, is_first=history.is_first)
         kept |= own
     rows = np.flatnonzero(kept)
-    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), dropped, frozenset(crowded))
+    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded))
 
 
 def tallies_after(plan: HistoryPlan, asked: Asked, clock_ms: int, per_key: float) -> Tallied:
@@ -106,17 +106,17 @@ def _deciding(history: HistoryColumn, table: HistoryTable, asked: Asked, opens: 
     return own
 
 
-def _limit(own: UInt8, key: Int64, *, is_first: bool) -> int:
-    """Clear the flags of a key's values beyond the limit: the newest ones, or else the oldest; returns how many."""
+def _limit(own: UInt8, key: Int64, *, is_first: bool) -> None:
+    """Clear the flags of a key's values beyond the limit, those that it does not know (remembered.py): the newest ones,
+    or else the oldest."""
     rows = np.flatnonzero(own)
     counts = np.bincount(key[rows])
     if counts.max(initial=0) <= HISTORY_VALUES_MAX:
-        return 0
+        return
     starts = np.cumsum(counts) - counts
     rank = np.arange(len(rows)) - starts[key[rows]]
     beyond = rank >= HISTORY_VALUES_MAX if is_first else rank < (counts - HISTORY_VALUES_MAX)[key[rows]]
     own[rows[beyond]] = 0
-    return int(beyond.sum())
 
 
 def spans_after(plan: HistoryPlan, table: HistoryTable, asked: Asked) -> Int64:

@@ -275,7 +275,7 @@ def test_single_events_have_a_limit_and_are_counted_and_told(
 ) -> None:
     """As soon as a key has as many values as are known, a new one may have been forgotten."""
     monkeypatch.setattr("cep.engine.history_kept.HISTORY_VALUES_MAX", 3)
-    monkeypatch.setattr("cep.engine.history_told.HISTORY_VALUES_MAX", 3)
+    monkeypatch.setattr("cep.engine.remembered.HISTORY_VALUES_MAX", 3)
     schema, every = patterns()
     pattern = every[WRITTEN.index(text)]
     told_by = load_text(f"{EVENTS}\npattern p by key {{ seq a where a: pay {text} or size > 0 }}").patterns["p"]

@@ -14,7 +14,7 @@ from cep.engine.alerts import alert_table
 from cep.engine.reach import known_from, reaches_ms
 from cep.lang.ir import HistoryWindow
 from tests.engine.rules import batch, program, rule
-from tests.oracle.histories import _in_window  # the definition of a window, event by event
+from tests.oracle.histories import in_window  # the definition of a window, event by event
 from tests.oracle.matcher import Event
 
 DAY_MS = 86_400_000
@@ -31,7 +31,7 @@ def test_the_earliest_time_of_a_window_is_the_last_that_it_holds(unit: str | Non
         (first_ms,) = reaches_ms([window], np.array([now_ms])).tolist()
         now = Event("now", "e", now_ms, 2, {})
         before = [Event("then", "e", at, 1, {}) for at in (first_ms - 1, first_ms)]
-        assert [_in_window(window, event, now) for event in before] == [False, first_ms < now_ms or not window.previous]
+        assert [in_window(window, event, now) for event in before] == [False, first_ms < now_ms or not window.previous]
 
 
 def test_the_longest_window_decides_and_a_job_that_does_not_know_says_nothing() -> None:

@@ -47,7 +47,7 @@ def value_at(history: History, past: Sequence[Event]) -> Value:
         chosen = [e for e in past if all(e.fields.get(n) == now.fields[n] for n in history.by)]
     if history.fn == "first_seen":
         return now.time_ms - chosen[0].time_ms if chosen else None
-    is_inside = in_panes if history.fn.startswith("approx_") else _in_window
+    is_inside = in_panes if history.fn.startswith("approx_") else in_window
     chosen = [e for e in chosen if e.type == history.event_type and is_inside(history.window, e, now)]
     if history.where is not None:
         chosen = [e for e in chosen if evaluate(history.where, e.fields, {}) is True]
@@ -63,7 +63,8 @@ def value_at(history: History, past: Sequence[Event]) -> Value:
     return _aggregate(history, [v for v in values if v is not None])
 
 
-def _in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
+def in_window(window: HistoryWindow | None, event: Event, now: Event) -> bool:
+    """Is the event, which is not later, in the window of the one under test?"""
     if window is None:
         return event is not now
     if window.previous and event is now:
@@ -78,7 +79,7 @@ def in_panes(window: HistoryWindow | None, event: Event, now: Event) -> bool:
     """Is the event in the window when its far edge is rounded outwards to a pane? A unit of the calendar is one."""
     assert window is not None
     if window.calendar is not None:
-        return _in_window(window, event, now)
+        return in_window(window, event, now)
     assert isinstance(window.ms, int)
     pane_ms = math.ceil(Fraction(window.ms, PANES))
     oldest_ms = now.time_ms - window.ms + 1

@@ -35,7 +35,8 @@ def test_the_alerts_of_the_replay(
     if limit is not None:
         monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
     if values is not None:
-        monkeypatch.setattr("cep.engine.known_values.HISTORY_VALUES_MAX", values)
+        for module in ("known_values", "remembered", "history_kept"):
+            monkeypatch.setattr(f"cep.engine.{module}.HISTORY_VALUES_MAX", values)
     given = deployment(records())
     lines = history_lines()[:9_000]
     job = Job(given.schema, given.key_domains, 16, pages)

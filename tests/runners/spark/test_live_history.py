@@ -49,8 +49,13 @@ pattern comes_back by customer_id {
   where  a: payment  count(payment over 20 d by terminal_id) == 4
   emit   amount = a.amount
 }
+pattern rises by customer_id {
+  seq    a
+  where  a: payment  amount > 4 * last(payment by terminal_id).amount and exists(payment over 40 d by terminal_id)
+  emit   amount = a.amount
+}
 """
-NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most", "comes_back")
+NAMES = ("unusual", "many_terminals", "wakes_up", "beyond_most", "comes_back", "rises")
 
 
 def records() -> list[UpsertRecord]:
