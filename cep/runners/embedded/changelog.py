@@ -1,7 +1,9 @@
 """Commits → a compacted Kafka topic that has the store of the last delivered one; such a topic → a store.
 
-    store key → value                                   an entry; null for one that is gone
-    | FFFF | "" | "list" | name | part u32 | → bytes    a part of a set of a list (lists/store.py), which is a file here
+    store key → value                                      an entry; null for one that is gone
+    store key → mark, format u16, number of parts u32      an entry of more bytes than a record should have
+    | FFFF | "" | "part" | store key | part u32 | → bytes  a part of it
+    | FFFF | "" | "list" | name | part u32 | → bytes       a part of a set of a list (lists/store.py), a file here
 
 What commits change is gathered until the next delivery, and comes into the topic in the transaction of its alerts: who
 reads committed records sees the alerts of a commit and its store, or neither. What has been gathered is known to the
@@ -9,10 +11,11 @@ local store too, and a process that was killed brings it after its next start:
 
     | FFFF | "" | "changelog" | "changed" | commit u64 | → store keys, each behind its length u32
     | FFFF | "" | "changelog" | "topic" |                → the topic that has all of the store
+    | FFFF | "" | "changelog" | "parts" | store key |    → in how many parts the topic has it u32
 
 A job whose folder is lost makes its store by reading the topic to its end, as opening.py says. A job that has a store
 and no changelog yet brings all of it in one transaction. One job, or one process of a job, to a topic.
-Tested by: tests/runners/embedded/test_changelog.py
+Tested by: tests/runners/embedded/test_changelog.py, tests/runners/embedded/test_changelog_parts.py
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
-from cep.base.errors import UsageError
+from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.limits import CHANGELOG_PART_BYTES
 from cep.lists.store import ListStore
 from cep.runners.embedded.commit_entries import HEAD
 from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
@@ -32,12 +36,15 @@ from cep.state.keys import ALL_KEYS, STORE_GROUP, KeyRange, prefix_range, split_
 from cep.state.store import Change, DurableStore, WriteBatch
 
 Entry = tuple[bytes, bytes | None]
-_OWN, _LIST = b"changelog", b"list"
+_OWN, _LIST, _PART = b"changelog", b"list", b"part"
 _TOPIC = store_key(STORE_GROUP, b"", _OWN, b"topic")
 _CHANGED = prefix_range(STORE_GROUP, b"", _OWN, b"changed")
-_LISTS = prefix_range(STORE_GROUP, b"", _LIST)
+_PARTS_COUNTS = prefix_range(STORE_GROUP, b"", _OWN, b"parts")
+_LISTS, _PARTS = prefix_range(STORE_GROUP, b"", _LIST), prefix_range(STORE_GROUP, b"", _PART)
 _NUMBER, _LENGTH = struct.Struct(">Q"), struct.Struct(">I")
 _PART_BYTES = 1 << 20
+_MARK, _PARTS_FORMAT = b"cep in parts", 1
+_MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
 
 class Carrier(Protocol):
@@ -72,6 +79,7 @@ class Changelog:
         self._forgettable: list[int] = []
         self._is_whole = False  # whether the store says that the topic has all of it
         self._sent_lists: dict[str, int] = {}  # name → parts
+        self._parts: dict[bytes, int] = {}  # store key → parts, of entries that the topic has in parts
 
     # ------------------------------------------------------------------------------------------------------- start
 
@@ -83,6 +91,7 @@ class Changelog:
         self._carrier.open()  # an open transaction would hide its end
         wanted = self._range()
         is_empty, committed_ms = True, None
+        counts: dict[bytes, int] = {}
         for records in read_range(self._settings, wanted):
             is_empty, batch = False, WriteBatch()
             columns = (records.column(name).to_pylist() for name in ("key", "value", "timestamp"))
@@ -95,10 +104,15 @@ class Changelog:
                     batch.delete(key)
                 else:
                     batch.put(key, value)
+                if value is not None and value.startswith(_MARK):
+                    counts[key] = self._count_of(value)
+                else:
+                    counts.pop(key, None)
                 if key == HEAD:
                     committed_ms = int(time_ms)
             store.write(batch)
             self._tell(records.column("offset")[-1].as_py() + 1 - wanted.start, wanted.end - wanted.start)
+        self._join(store, counts)
         store.sync()
         if committed_ms is None and not is_empty:
             raise self._foreign()
@@ -106,26 +120,58 @@ class Changelog:
             self._tell(wanted.end - wanted.start, wanted.end - wanted.start)
         return committed_ms
 
+    def _count_of(self, marked: bytes) -> int:
+        if len(marked) != _MARKED.size:
+            raise StateCorruptError(f"topic {self.topic} has an entry in parts that does not say how many")
+        _, format_, count = _MARKED.unpack(marked)
+        if format_ != _PARTS_FORMAT:
+            raise StateFormatError(
+                f"topic {self.topic} has entries in parts of format {format_}, this build reads {_PARTS_FORMAT}: start "
+                "the job with the build that wrote them"
+            )
+        return int(count)
+
+    def _join(self, store: DurableStore, counts: dict[bytes, int]) -> None:
+        """Put entries in the place of their parts; `counts`: how many each has."""
+        for key, count in counts.items():
+            parts = store.multi_get([_part_key(key, part) for part in range(count)])
+            whole = [part for part in parts if part is not None]
+            if len(whole) < count:
+                raise StateCorruptError(f"topic {self.topic} has {len(whole)} of the {count} parts of an entry")
+            batch = WriteBatch()
+            batch.put(key, b"".join(whole))
+            batch.put(_count_key(key), _LENGTH.pack(count))
+            store.write(batch)
+        store.delete_range(_PARTS)
+
     def resume(self, store: DurableStore, lists: ListStore) -> None:
         """Go on from a store that has commits: bring all of it if the topic has nothing; know what is to be brought.
 
         Raises: UsageError for a topic with something else in it; SinkError, SourceError, StoreError.
         """
         self._carrier.open()
+        for key, value in store.scan(_PARTS_COUNTS):
+            (self._parts[split_key(key).item],) = _LENGTH.unpack(value)
         if next(read_range(self._settings, self._range(), rows_max=1), None) is None:
             # First here: if the job ends in between, the next start finds the topic empty again.
             store.put(_TOPIC, self.topic.encode())
             store.sync()
             of_lists = chain.from_iterable(self._list_entries(lists, name) for name in lists.names())
-            of_store = ((key, value) for key, value in store.scan(ALL_KEYS) if not _is_own(key))
+            counts = WriteBatch()
+            of_store = chain.from_iterable(
+                self._in_parts({key: value}, counts).items() for key, value in store.scan(ALL_KEYS) if not _is_own(key)
+            )
             self._carrier.bring(self.topic, chain(of_lists, of_store, [(_TOPIC, self.topic.encode())]))
+            store.write(counts)
         elif store.get(_TOPIC) != self.topic.encode():
             raise self._foreign()
         keys: dict[bytes, None] = {}
         for key, value in store.scan(_CHANGED):
             self._commits.append(_NUMBER.unpack(split_key(key).item)[0])
             keys.update(dict.fromkeys(_unpacked(value)))
-        self._add(dict(zip(keys, store.multi_get(list(keys)), strict=True)))
+        # Of parts those that are not of an entry as it is now are gone.
+        changes = dict(zip(keys, store.multi_get(list(keys)), strict=True))
+        self._add(self._in_parts(changes, WriteBatch()))
 
     def _foreign(self) -> UsageError:
         return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
@@ -140,7 +186,7 @@ class Changelog:
 
     def take(self, batch: WriteBatch, store: DurableStore, lists: ListStore, number: int) -> None:
         """Gather what a commit changes, before it is written, and add to it what the local store is to know of that."""
-        changes = _changes(batch, store)
+        changes = self._in_parts(_changes(batch, store), batch)
         if not self._is_whole:
             self._is_whole = True
             changes[_TOPIC] = self.topic.encode()
@@ -170,6 +216,23 @@ class Changelog:
     def settle(self, commits: Sequence[int]) -> None:
         """The topic has what these commits have changed."""
         self._forgettable += commits
+
+    def _in_parts(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
+        """The changes, large entries as parts of them, and without the parts that entries had before; how many there
+        are now is added to `counts`. The dictionary given is changed."""
+        large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
+        for key in [*large, *(self._parts.keys() & changes.keys() - large.keys())]:
+            data, before = large.get(key, b""), self._parts.pop(key, 0)
+            count = -(-len(data) // CHANGELOG_PART_BYTES)
+            if count:
+                changes[key], self._parts[key] = _MARKED.pack(_MARK, _PARTS_FORMAT, count), count
+                counts.put(_count_key(key), _LENGTH.pack(count))
+            else:
+                counts.delete(_count_key(key))
+            for part in range(max(count, before)):
+                start = part * CHANGELOG_PART_BYTES
+                changes[_part_key(key, part)] = data[start : start + CHANGELOG_PART_BYTES] if part < count else None
+        return changes
 
     def _add(self, changes: dict[bytes, bytes | None]) -> None:
         for key, value in changes.items():
@@ -201,11 +264,19 @@ def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None
 
 
 def _is_own(key: bytes) -> bool:
-    return _CHANGED.begin <= key < _CHANGED.end or key == _TOPIC
+    return key == _TOPIC or any(own.begin <= key < own.end for own in (_CHANGED, _PARTS_COUNTS))
 
 
 def _changed_key(commit: int) -> bytes:
     return store_key(STORE_GROUP, b"", _OWN, b"changed", _NUMBER.pack(commit))
+
+
+def _part_key(key: bytes, part: int) -> bytes:
+    return store_key(STORE_GROUP, b"", _PART, key, _LENGTH.pack(part))
+
+
+def _count_key(key: bytes) -> bytes:
+    return store_key(STORE_GROUP, b"", _OWN, b"parts", key)
 
 
 def _list_key(name: str, part: int) -> bytes:
