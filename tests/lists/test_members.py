@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cep.base.errors import StateCorruptError, StoreError
+from cep.base.errors import StateCorruptError, StateFormatError, StoreError
 from cep.lists.entries import Keys, keys_of
 from cep.lists.members import EMPTY, build, chosen, joined, mapped, write
 
@@ -63,6 +63,28 @@ def test_a_damaged_file_is_told(tmp_path: Path, start: bytes, end: int) -> None:
     (tmp_path / "a").write_bytes(start + (tmp_path / "a").read_bytes()[:end])
     with pytest.raises(StateCorruptError, match="restore it"):
         mapped(tmp_path / "a")
+
+
+def test_a_changed_bit_is_told_and_a_later_format_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    write(path, build(keys([f"C-{number}" for number in range(20)]), "string"))
+    good = path.read_bytes()
+    for at in range(len(good)):
+        bad = bytearray(good)
+        bad[at] ^= 1 << at % 8
+        path.write_bytes(bad)
+        with pytest.raises((StateCorruptError, StateFormatError)):
+            mapped(path)
+    path.write_bytes(good[:7] + b"3" + good[8:])
+    with pytest.raises(StateFormatError, match=r"list .* has format 3, this build reads 2; start with the build that"):
+        mapped(path)
+
+
+def test_a_file_of_an_earlier_build_has_no_checksum(tmp_path: Path) -> None:
+    write(tmp_path / "a", build(keys(["x", "yy"]), "string"))
+    written = (tmp_path / "a").read_bytes()
+    (tmp_path / "a").write_bytes(b"CEPLIST1" + written[8:56] + written[64:])
+    assert mapped(tmp_path / "a").has(keys(["x", "yy", "z"])).tolist() == [True, True, False]
 
 
 def test_a_missing_file_and_a_folder_that_refuses(tmp_path: Path) -> None:
