@@ -9,7 +9,8 @@ The local store if it is here, can be read, and nobody has gone on from a checkp
 (changelog.py), if there is one; else the newest whole checkpoint in its place. One that was brought back and has had no
 commit since is brought back again: it does not know what sinks were sent meanwhile. What cannot be judged (a full disk,
 a target out of reach, another format) stays as it is, and the job does not start: it may be the only store there is.
-Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py
+Tested by: tests/runners/embedded/test_commit.py, tests/runners/embedded/test_opening.py,
+tests/runners/embedded/test_damage.py
 """
 
 from __future__ import annotations
@@ -104,10 +105,14 @@ def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | Non
     shutil.rmtree(working, ignore_errors=True)
     # A savepoint was restored into the folder, whatever the target of the job will be.
     restored = restore(target, working) or restore(own_target(folder), working)
-    store = settings.open(working / PART)
     if restored is not None:
-        store_of_payload(restored.payload)  # refuses those of another format
+        try:
+            store_of_payload(restored.payload)
+        except StateError:  # of another format: it is not to stand in the way when another build has made that good
+            shutil.rmtree(working)
+            raise
         refused += restored.refused
+    store = settings.open(working / PART)
     return Opened(target, store, read_head(store), restored, refused)
 
 
