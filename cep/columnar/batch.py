@@ -21,6 +21,7 @@ from cep.base.schema import Kind, Schema, Type
 N = TypeVar("N", bound=np.generic)
 
 TEXT = pa.large_string()
+NO_TEXTS = pa.array([], TEXT)
 
 
 def arrow_type(type_: Type) -> pa.DataType:
@@ -65,8 +66,8 @@ class EventBatch:
 def empty_batch(schema: Schema) -> EventBatch:
     """A batch without events."""
     return EventBatch(
-        pa.array([], TEXT),
-        pa.array([], TEXT),
+        NO_TEXTS,
+        NO_TEXTS,
         np.empty(0, np.int16),
         np.empty(0, np.int64),
         {name: pa.array([], arrow_type(type_)) for name, type_ in data_columns(schema).items()},

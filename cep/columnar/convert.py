@@ -39,28 +39,29 @@ WIDE_DECIMAL = pa.decimal128(37, 19)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Values in the field's Arrow type, null where the source is null or the value is bad."""
+    """Values in the field's Arrow type, null where the source is null or the value is bad; the masks bool[N], None if
+    there are none of them."""
 
     values: pa.Array
-    nulls: NDArray[np.bool_]
-    bad: NDArray[np.bool_]
-    reason: str
+    nulls: NDArray[np.bool_] | None
+    bad: NDArray[np.bool_] | None = None
+    reason: str = ""
 
 
 def convert(source: pa.Array, type_: Type) -> Converted:
     """Convert a column. Cost: a pass or two; values that do not fit are found one by one only if there are any."""
-    nulls = np.asarray(pc.is_null(source)) if source.null_count else np.zeros(len(source), bool)
-    if pa.types.is_null(source.type):
-        return Converted(pa.nulls(len(source), arrow_type(type_)), nulls, np.zeros(len(source), bool), "")
     if pa.types.is_dictionary(source.type):
         source = source.dictionary_decode()
+    nulls = np.asarray(pc.is_null(source)) if source.null_count else None
+    if pa.types.is_null(source.type):
+        return Converted(pa.nulls(len(source), arrow_type(type_)), nulls)
     values = _CONVERSIONS[type_.kind](source, type_)
-    bad = np.asarray(pc.is_null(values)) & ~nulls if values.null_count else np.zeros(len(source), bool)
-    reason = ""
-    if bad.any():
-        sample = str(source[int(np.flatnonzero(bad)[0])].as_py())[:40]
-        reason = f"{sample!r} is not a value of type {type_.as_nullable(False)}"
-    return Converted(values, nulls, bad, reason)
+    if values.null_count == source.null_count:
+        return Converted(values, nulls)
+    bad = np.asarray(pc.is_null(values))
+    bad = bad if nulls is None else bad & ~nulls
+    sample = str(source[int(np.flatnonzero(bad)[0])].as_py())[:40]
+    return Converted(values, nulls, bad, f"{sample!r} is not a value of type {type_.as_nullable(False)}")
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
@@ -100,7 +101,7 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 def _time(source: pa.Array, _type: Type) -> pa.Array:
     found = _time_ms(source)
-    values = np.asarray(found.fill_null(0))
+    values = np.asarray(found.fill_null(0) if found.null_count else found)
     outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
     return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), found) if outside.any() else found
 

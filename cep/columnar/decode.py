@@ -11,8 +11,9 @@ Tested by: tests/columnar/test_decode.py
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 import orjson
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from cep.base.schema import Kind, Schema
+from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
 
@@ -29,6 +30,7 @@ TYPE_FIELD = "event_type"
 _PARSE_BLOCK_BYTES = 1 << 26
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
+_SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,32 +146,40 @@ def _joined(records: pa.Array) -> bytes:
     return bytes(pc.binary_join(whole, pa.scalar(b"\n", pa.large_binary()))[0].as_py())
 
 
-def _read(lines: bytes, shape: pa.Schema) -> pa.Table:
-    # As a stream of one block: without threads, this reader hands nothing over to another one.
+def _read(lines: bytes, parse_options: pj.ParseOptions) -> pa.Table:
+    # As a stream of one block: without threads but the one that reads it.
     reader = pj.open_json(
         pa.BufferReader(lines),
         read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES)),
-        parse_options=pj.ParseOptions(
-            explicit_schema=shape, unexpected_field_behavior="ignore", newlines_in_values=False
-        ),
+        parse_options=parse_options,
     )
     table = reader.read_all()
     table.validate(full=True)  # text that is not UTF-8
     return table
 
 
-def _json_shape(schema: Schema, sample: Mapping[str, object], *, exact: bool) -> pa.Schema:
+def _json_shape(schema: Schema, sample: Mapping[str, object], *, exact: bool) -> pj.ParseOptions:
     """How to read each field: as its type wants it, or, for texts and times, as the sample writes it."""
+    columns = tuple(schema.columns().items())
+    written = {name for name, value in sample.items() if isinstance(value, int) and not isinstance(value, bool)}
+    numbers = frozenset(name for name, type_ in columns if name in written and type_.kind in _MAY_BE_NUMBERS)
+    return _parse_options(columns, numbers, exact)
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _parse_options(columns: Sequence[tuple[str, Type]], numbers: AbstractSet[str], exact: bool) -> pj.ParseOptions:
+    """`numbers`: the fields that are read as whole numbers, whatever they are to become."""
     shape: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
-    for name, type_ in schema.columns().items():
-        written = sample.get(name)
-        if isinstance(written, int) and not isinstance(written, bool) and type_.kind in _MAY_BE_NUMBERS:
+    for name, type_ in columns:
+        if name in numbers:
             shape[name] = pa.int64()
         elif type_.kind is Kind.DECIMAL:
             shape[name] = pa.decimal128(18 + type_.scale, type_.scale) if exact else WIDE_DECIMAL
         else:
             shape[name] = _JSON_TYPES.get(type_.kind, TEXT)
-    return pa.schema(list(shape.items()))
+    return pj.ParseOptions(
+        explicit_schema=pa.schema(list(shape.items())), unexpected_field_behavior="ignore", newlines_in_values=False
+    )
 
 
 _MAY_BE_NUMBERS = (Kind.ID, Kind.STRING, Kind.TIME)
@@ -187,26 +197,27 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
     A column that is missing is null in every record. Conversions are those of convert.py.
     """
     rows = table.num_rows
-    event_type, verdict = _event_types(schema, table, rows)
+    given = _arrays(table)
+    event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
     ids = pa.nulls(rows, TEXT)
     for use in schema.column_uses:
         name = use.name
-        converted = convert(_column(table, name), use.type)
+        converted = convert(given[name] if name in given else pa.nulls(rows), use.type)
         values = converted.values
-        if converted.reason:
+        if converted.bad is not None:
             bad = converted.bad & np.array(use.has_field)[event_type]
             verdict.refuse(bad, "wrong_value", f"field `{name}`: {converted.reason}")
-        if converted.nulls.any():
-            missing = converted.nulls & np.array(use.is_required)[event_type] & ~converted.bad
+        if converted.nulls is not None:
+            missing = converted.nulls & np.array(use.is_required)[event_type]
             verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
         if not all(use.has_field):
             has_field = np.array(use.has_field)[event_type]
             if not has_field.all():
                 values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
         if use.is_time:
-            times = np.asarray(values.fill_null(0))
+            times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
         columns[name] = values
         if any(use.is_id):
@@ -249,21 +260,21 @@ class _Verdict:
         return tuple(Poison(code, reason, show(row)) for (code, reason), row in found)
 
 
-def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
+def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
     verdict = _Verdict(rows)
     # A record that names no type is of the only one that comes from sources.
     given = [code for code, e in enumerate(schema.event_types) if not e.derived]
     single = len(given) == 1
-    named = TYPE_FIELD in table.schema.names and TYPE_FIELD not in schema.columns()
-    if not named:
+    if column is None or TYPE_FIELD in schema.columns():
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing")
         return np.full(rows, given[0] if single else 0, np.int16), verdict
-    column = _column(table, TYPE_FIELD)
     if single and column.null_count == rows:
         return np.full(rows, given[0], np.int16), verdict
     names = column.cast(pa.string())
     codes = pc.index_in(names, value_set=pa.array([e.name for e in schema.event_types], pa.string()))
+    if codes.null_count == 0:
+        return np.asarray(codes).astype(np.int16), verdict
     unnamed = np.asarray(pc.is_null(names))
     unknown = np.asarray(pc.is_null(codes)) & ~unnamed
     if not single:
@@ -277,11 +288,16 @@ def _event_types(schema: Schema, table: pa.Table | pa.RecordBatch, rows: int) ->
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
-def _column(table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-    if name not in table.schema.names:
-        return pa.nulls(table.num_rows)
-    column = table.column(name)
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _arrays(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
+    found = dict(zip(table.schema.names, map(_whole, table.columns), strict=True))
+    # Of two columns of one name neither is meant: Arrow says so where one is asked for.
+    return found if len(found) == table.num_columns else {name: _whole(table.column(name)) for name in found}
+
+
+def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _record_text(records: pa.Array, row: int) -> str:

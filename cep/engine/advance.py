@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
-from cep.columnar.batch import EventBatch, from_slots
+from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.outputs import Outputs
@@ -75,6 +75,11 @@ class Matches:
 
     def __len__(self) -> int:
         return len(self.rule)
+
+    @property
+    def rules(self) -> list[int]:
+        """The numbers of the rules that have any, ascending."""
+        return list(np.flatnonzero(np.bincount(self.rule)).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +354,6 @@ def _no_matches(program: Program, fitted: KeyedState) -> Matches:
         nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
-        np.zeros(1, np.int64), nothing.astype(np.int32), pa.array([], pa.large_string()), nothing, fitted.keys,
-        pa.array([], pa.large_string()), nothing, nothing,
+        np.zeros(1, np.int64), nothing.astype(np.int32), NO_TEXTS, nothing, fitted.keys,
+        NO_TEXTS, nothing, nothing,
     )  # fmt: skip

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -25,10 +26,11 @@ from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
-from cep.columnar.batch import from_slots
+from cep.columnar.batch import TEXT, from_slots, text_buffers
 from cep.engine.advance import Matches
 from cep.engine.reach import KeptWindow, kept_known_ms, known_from, made_known_ms
-from cep.kernels.layout import Int64
+from cep.kernels.alert_texts import digest_texts
+from cep.kernels.layout import Int64, UInt8
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
@@ -66,6 +68,7 @@ ALERT_ID_CHARS = 32
 _OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
+_RULES_KEPT = 64  # sets of rules that reacted together, of which what their alerts have in common is kept
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
@@ -75,17 +78,26 @@ def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN)
 
     Cost: columns, plus one digest for each alert.
     """
-    parts: list[_Part] = []
-    for number in np.unique(matches.rule).tolist():
+    return alerts_of(alerting(program, matches), matches, since_ms)
+
+
+def alerting(program: Program, matches: Matches) -> list[Alerting]:
+    """What of these matches becomes alerts, by rule and kind."""
+    parts: list[Alerting] = []
+    for number in matches.rules:
         rule = program.rules[number]
         if rule.deployed.pattern.produces is None:
-            parts.append(_Part(rule, np.flatnonzero(of_rule(matches, number))))
+            parts.append(Alerting(rule, np.flatnonzero(of_rule(matches, number))))
         if rule.timeout_measures:
-            parts.append(_Part(rule, np.flatnonzero((matches.rule == number) & matches.timed_out), _TIMEOUT))
-    filled = [part for part in parts if len(part.rows)]
-    if sum(len(part.rows) for part in filled) > _AT_ONCE:  # a column of texts holds two gigabytes
-        return sort_alerts(pa.concat_tables([_alerts_of([part], matches, since_ms) for part in filled]))
-    return sort_alerts(_alerts_of(filled, matches, since_ms))
+            parts.append(Alerting(rule, np.flatnonzero((matches.rule == number) & matches.timed_out), _TIMEOUT))
+    return [part for part in parts if len(part.rows)]
+
+
+def alerts_of(parts: Sequence[Alerting], matches: Matches, since_ms: int) -> pa.Table:
+    """The alerts of all parts, as alert_table."""
+    if sum(len(part.rows) for part in parts) > _AT_ONCE:  # a column of texts holds two gigabytes
+        return sorted_together([_table([part], matches, since_ms) for part in parts])
+    return _table(parts, matches, since_ms)
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
@@ -113,7 +125,7 @@ def _kept(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
 
 
-def _lacked_ms(part: _Part, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
+def _lacked_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
     """int64[M]: since when is known what the matches of a part were made of, and what they were found without; times
     are those of their first events, and when they were detected."""
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
@@ -127,16 +139,22 @@ def _lacked_ms(part: _Part, matches: Matches, times: tuple[Int64, Int64], since_
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
     """The alerts of these matches of one rule, in their order."""
-    return _alerts_of([_Part(rule, rows)] if len(rows) else [], matches, since_ms)
+    return _table([Alerting(rule, rows)] if len(rows) else [], matches, since_ms, is_sorted=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Matches, or time-outs, of one rule: which, one or more."""
+class Alerting:
+    """Matches, or time-outs, of one rule that become alerts: which, one or more."""
 
     rule: RuleProgram
     rows: Int64
     kind: str = _MATCH
+
+    @property
+    def head(self) -> str:
+        """What the text begins with whose digest is the alert's id."""
+        rule = self.rule.deployed
+        return f"{'' if self.kind == _MATCH else f'{self.kind} '}{rule.rule_id} {rule.version} "
 
     def measures(self, matches: Matches) -> dict[str, tuple[pa.Array, Type]]:
         """Their measures as columns, with the types."""
@@ -153,30 +171,18 @@ class _Part:
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
 
 
-def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Table:
-    """The alerts of all parts, one after the other. What they have in common is done for all of them at once."""
+def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sorted: bool = True) -> pa.Table:
+    """The alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
     if not parts:
         return ALERT_SCHEMA.empty_table()
     rows = np.concatenate([part.rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
-    lengths = matches.offsets[rows + 1] - matches.offsets[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    flat = np.arange(int(offsets[-1])) + np.repeat(matches.offsets[rows] - offsets[:-1], lengths)
-    event_id = matches.event_id.take(pa.array(flat)).cast(pa.string())
-    times = matches.event_time_ms[flat]
-    names = [name for part in parts for name in part.rule.variables]
-    before = np.cumsum([0, *(len(part.rule.variables) for part in parts)])[part_of]
-    variables = pa.array(names, pa.string()).take(pa.array(matches.variable[flat] + np.repeat(before, lengths)))
-    stamped = pa.array(times).view(_TIMESTAMP)
-    events = pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)),
-        pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
-    )
-    key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    first_ms, last_ms = times[offsets[:-1]], times[offsets[1:] - 1]
+    bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
+    first_ms = matches.event_time_ms[matches.offsets[rows]]
+    last_ms = matches.event_time_ms[matches.offsets[rows + 1] - 1]
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
     detected = np.where(matches.detected_ms[rows] >= TIME_MS_MAX, last_ms, matches.detected_ms[rows])
-    bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
+    key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
     texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
     known = []
     for part, (a, b) in zip(parts, pairwise(bounds), strict=True):
@@ -184,51 +190,80 @@ def _alerts_of(parts: Sequence[_Part], matches: Matches, since_ms: int) -> pa.Ta
         kept = _kept(deployed, deployed.known_ms[1:])
         known.append(known_from(part.rule.windows, own[0], since_ms, kept, _lacked_ms(part, matches, own, since_ms)))
 
-    of_rule = _of_rules(parts).take(pa.array(part_of))
-    columns = {name: of_rule.column(name) for name in of_rule.schema.names[1:]} | {
-        "alert_id": _alert_ids(of_rule.column("head"), key, event_id, offsets),
-        "key": key,
-        "message": pa.concat_arrays([message for message, _ in texts]),
-        "measures": pa.concat_arrays([measures for _, measures in texts]),
-        "events": events,
+    digests = _digests(tuple(part.head for part in parts), part_of, matches, rows)
+    order = _order(detected, digests) if is_sorted else np.arange(len(rows))
+    rows, part_of, at = rows[order], part_of[order], pa.array(order)
+    of_rule = _of_rules(tuple((part.rule, part.kind) for part in parts)).take(pa.array(part_of))
+    columns = {name: of_rule.column(name) for name in of_rule.schema.names} | {
+        "alert_id": _hex(digests[order]),
+        "key": key.take(at),
+        "message": pa.concat_arrays([message for message, _ in texts]).take(at),
+        "measures": pa.concat_arrays([measures for _, measures in texts]).take(at),
+        "events": _bound_events(parts, part_of, matches, rows),
         "history_cut": pa.array(matches.told[rows] & TOLD_CUT != 0),
         "history_folded": pa.array(matches.told[rows] & TOLD_FOLDED != 0),
-        "history_from": pa.concat_arrays(known).view(_TIMESTAMP),
-        "match_start": pa.array(first_ms).view(_TIMESTAMP),
-        "match_end": pa.array(last_ms).view(_TIMESTAMP),
-        "detected_at": pa.array(detected).view(_TIMESTAMP),
+        "history_from": pa.concat_arrays(known).take(at).view(_TIMESTAMP),
+        "match_start": pa.array(first_ms[order]).view(_TIMESTAMP),
+        "match_end": pa.array(last_ms[order]).view(_TIMESTAMP),
+        "detected_at": pa.array(detected[order]).view(_TIMESTAMP),
     }
     return pa.Table.from_arrays([columns[name] for name in ALERT_SCHEMA.names], schema=ALERT_SCHEMA)
 
 
-def _of_rules(parts: Sequence[_Part]) -> pa.RecordBatch:
-    """What all alerts of a part have in common, a row for each part; `head` is what their ids begin with."""
-    rules = [part.rule.deployed for part in parts]
+def _bound_events(parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
+    """The events that each match has bound, in binding order; part_of int64[M] says whose variables name them."""
+    lengths = matches.offsets[rows + 1] - matches.offsets[rows]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    flat = np.arange(int(offsets[-1])) + np.repeat(matches.offsets[rows] - offsets[:-1], lengths)
+    names = [name for part in parts for name in part.rule.variables]
+    before = np.cumsum([0, *(len(part.rule.variables) for part in parts)])[part_of]
+    variables = pa.array(names, pa.string()).take(pa.array(matches.variable[flat] + np.repeat(before, lengths)))
+    event_id = matches.event_id.take(pa.array(flat)).cast(pa.string())
+    stamped = pa.array(matches.event_time_ms[flat]).view(_TIMESTAMP)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32)),
+        pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
+    )
+
+
+@lru_cache(maxsize=_RULES_KEPT)
+def _of_rules(parts: Sequence[tuple[RuleProgram, str]]) -> pa.RecordBatch:
+    """What all alerts of a part have in common, a row for each part (its rule and kind)."""
+    rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
-    columns["kind"] = [part.kind for part in parts]
+    columns["kind"] = [kind for _, kind in parts]
     columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
-    heads = [
-        f"{'' if part.kind == _MATCH else f'{part.kind} '}{rule.rule_id} {rule.version} "
-        for part, rule in zip(parts, rules, strict=True)
-    ]
     arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
-    return pa.RecordBatch.from_arrays([pa.array(heads, pa.string()), *arrays], ["head", *columns])
+    return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def _alert_ids(heads: pa.Array, key: pa.Array, event_id: pa.Array, offsets: Int64) -> pa.Array:
-    """Key and ids stand behind their lengths: whatever they hold, no two lists of parts look alike."""
-    measured = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), _with_length(event_id))
-    texts = pc.binary_join_element_wise(heads, _with_length(key), pc.binary_join(measured, ""), "")
-    digest = hashlib.sha256
-    whole = b"".join([digest(text).digest() for text in texts.cast(pa.binary()).to_pylist()])
-    digests = np.frombuffer(whole, np.uint8).reshape(len(texts), -1)[:, : ALERT_ID_CHARS // 2]
-    ends = np.arange(0, (len(texts) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(_HEX[digests]))
+def _digests(heads: Sequence[str], head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
+    """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events. Key and ids
+    stand behind their lengths: whatever they hold, no two lists of parts look alike."""
+    texts, ends = digest_texts(
+        text_buffers(pa.array(heads, TEXT)), head_of, text_buffers(matches.keys),
+        matches.key[rows], text_buffers(matches.event_id), matches.offsets, rows,
+    )  # fmt: skip
+    digest, whole, start = hashlib.sha256, memoryview(texts), 0
+    found = []
+    for end in ends.tolist():
+        found.append(digest(whole[start:end]).digest())
+        start = end
+    return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), -1)
 
 
-def _with_length(texts: pa.Array) -> pa.Array:
-    """`5:abcde` for `abcde`, bytes counted."""
-    return pc.binary_join_element_wise(pc.binary_length(texts).cast(pa.string()), texts, ":")
+def _order(detected_ms: Int64, digests: UInt8) -> Int64:
+    """The rows by (detected_at, alert_id), as `sort_alerts`."""
+    words = np.ascontiguousarray(digests[:, : ALERT_ID_CHARS // 2]).view(">u8").astype(np.uint64)
+    order: Int64 = np.lexsort((words[:, 1], words[:, 0], detected_ms))
+    return order
+
+
+def _hex(digests: UInt8) -> pa.Array:
+    """The alert ids that these digests begin with."""
+    ends = np.arange(0, (len(digests) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
+    text = _HEX[digests[:, : ALERT_ID_CHARS // 2]]
+    return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
 
 
 def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple[pa.Array, Type]:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import NO_TEXTS
 from cep.engine.history_asked import Asked
 from cep.engine.history_kept import appended, pinned_after, spans_after, tallies_after, unexpired
 from cep.engine.history_reach import KnownKeys, Reached, kept_for, reach
@@ -60,7 +60,7 @@ def look_back(
     O(N log N) for percentiles.
     """
     if not len(new.batch):
-        return Past({}, {}, histories, pa.array([], TEXT))
+        return Past({}, {}, histories, NO_TEXTS)
     clock_ms = max(watermark_ms, histories.clock_max_ms)
     histories = without_strange_panes(plan, histories)
     reached = reach(plan, histories, known, new, clock_ms)

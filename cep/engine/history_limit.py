@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import TEXT, EventBatch, arrow_type
+from cep.columnar.batch import NO_TEXTS, EventBatch, arrow_type
 from cep.engine.history_asked import Asked
 from cep.engine.history_rows import Block, block_of, concat_blocks
 from cep.engine.history_state import Histories, Segment, compacted, segment_of
@@ -113,7 +113,7 @@ def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64
 
 def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
     """The table of these events, none of them new."""
-    text, nothing = pa.array([], TEXT), np.empty(0, np.int64)
+    text, nothing = NO_TEXTS, np.empty(0, np.int64)
     columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.kept}
     empty = EventBatch(text, text, nothing.astype(np.int16), nothing, columns)
     new = NewEvents(empty, nothing, nothing.astype(np.int32), len(block.keys))

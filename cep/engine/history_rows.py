@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, read_only
+from cep.columnar.batch import NO_TEXTS, read_only
 from cep.engine.text_numbers import HashedTexts
 from cep.kernels.arrange import group_rows
 from cep.kernels.layout import Int32, Int64
@@ -125,7 +125,7 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """All events; a key that several blocks have is one, and has its events in the order of the blocks."""
     if len(blocks) == 1:
         return blocks[0]
-    encoded = pa.concat_arrays([block.keys for block in blocks] or [pa.array([], TEXT)]).dictionary_encode()
+    encoded = pa.concat_arrays([block.keys for block in blocks] or [NO_TEXTS]).dictionary_encode()
     codes, at = np.asarray(encoded.indices), 0
     parts = []
     for block in blocks:

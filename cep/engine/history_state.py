@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.columnar.batch import TEXT
+from cep.columnar.batch import NO_TEXTS
 from cep.engine.history_rows import Block, HistoryRows, Int8, block_of, concat_blocks, concat_rows, no_rows
 from cep.engine.sub_tallies import SubTallies, concat_sub_tallies
 from cep.engine.tallies import tally_width
@@ -100,7 +100,7 @@ class Histories:
     with several, `pages` has theirs.
     """
 
-    keys: pa.Array = field(default_factory=lambda: pa.array([], TEXT))
+    keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
     pinned: HistoryRows = field(default_factory=no_rows)
     segments: tuple[Segment, ...] = ()
     loose: int = 0

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, arrow_type
+from cep.columnar.batch import NO_TEXTS, arrow_type
 from cep.engine.history_state import Histories, concat_histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
@@ -98,14 +98,12 @@ def empty_state(program: Program) -> KeyedState:
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
-        pa.array([], TEXT),
+        NO_TEXTS,
         np.empty((0, program.width), np.int64),
         np.empty(0, np.int32),
         np.empty(0, np.int32),
         np.empty((0, y.NODE_WIDTH), np.int64),
-        RetainedEvents(
-            np.empty(0, np.int32), pa.array([], TEXT), np.empty(0, np.int64), np.empty(0, np.int64), columns
-        ),
+        RetainedEvents(np.empty(0, np.int32), NO_TEXTS, np.empty(0, np.int64), np.empty(0, np.int64), columns),
     )
 
 

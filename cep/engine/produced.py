@@ -28,7 +28,7 @@ def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
-    rules = [(n, program.rules[n]) for n in np.unique(matches.rule).tolist()]
+    rules = [(n, program.rules[n]) for n in matches.rules]
     parts = []
     for number, rule in rules:
         rows = np.flatnonzero(of_rule(matches, number))

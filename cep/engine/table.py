@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, EventBatch, read_only, slots, text_buffers
+from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, read_only, slots, text_buffers
 from cep.engine.functions import fill_computed
 from cep.engine.histories import Past, look_back
 from cep.engine.history_reach import KnownKeys
@@ -63,7 +63,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
-    of_histories = pa.array([], TEXT) if program.histories is None else keyed_state.histories.keys
+    of_histories = NO_TEXTS if program.histories is None else keyed_state.histories.keys
     encoded = pa.concat_arrays([keyed_state.keys, of_histories, batch.key]).dictionary_encode()
     codes = np.asarray(encoded.indices)
     batch_key = codes[len(codes) - len(batch) :]
@@ -167,7 +167,7 @@ def _fill_texts(
     parts: list[pa.Array] = []
     for number in numbers:
         column = program.columns[number]
-        parts.append(keyed_state.events.columns[column.name] if column.retained else pa.array([], TEXT))
+        parts.append(keyed_state.events.columns[column.name] if column.retained else NO_TEXTS)
         parts.append(past[number] if number in past else batch.columns[column.name])
     # A text that a rule writes has a number too, or a measure could not be it.
     encoded = pa.concat_arrays([*parts, written]).dictionary_encode()

@@ -25,9 +25,9 @@ from cep.nfa.predicates import PredicatePlan
 from cep.nfa.shared import Place, SharedStart
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RuleProgram:
-    """One rule's share of a program.
+    """One rule's share of a program; equal to itself alone.
 
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
     those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event

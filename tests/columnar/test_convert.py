@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import decimal
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,17 +13,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.base.schema import Kind, Type
-from cep.columnar.convert import WIDE_DECIMAL, Converted, convert
+from cep.columnar.convert import WIDE_DECIMAL, convert
 
 AMOUNT = Type(Kind.DECIMAL, scale=2)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def given_as(values: list[Any], arrow: pa.DataType | None, type_: Type) -> Converted:
+class Found(NamedTuple):
+    """As Converted, with both masks."""
+
+    values: pa.Array
+    nulls: np.ndarray
+    bad: np.ndarray
+    reason: str
+
+
+def given_as(values: list[Any], arrow: pa.DataType | None, type_: Type) -> Found:
     converted = convert(pa.array(values, arrow), type_)
-    assert len(converted.values) == len(converted.nulls) == len(converted.bad) == len(values)
-    assert converted.nulls.tolist() == [v is None for v in values]
-    return converted
+    none = np.zeros(len(values), bool)
+    nulls = none if converted.nulls is None else converted.nulls
+    bad = none if converted.bad is None else converted.bad
+    assert len(converted.values) == len(nulls) == len(bad) == len(values)
+    assert nulls.tolist() == [v is None for v in values]
+    return Found(converted.values, nulls, bad, converted.reason)
 
 
 @given(st.lists(st.integers(-(2**53) // 100, 2**53 // 100).map(lambda units: units / 100) | st.none()))

@@ -198,7 +198,9 @@ class Pages:
             read = iter(stored)
             found = [next(read) if page is None else page for page in found]
         pages = [page for page in found if page is not None]
-        self._keep({slot: page for slot, page in zip(slots, pages, strict=True) if young(slot) is None})
+        older = {slot: page for slot, page in zip(slots, pages, strict=True) if slot not in self._young}
+        if older:
+            self._keep(older)
         return pages
 
     def _keys(self, slots: Iterable[int]) -> list[bytes]:
@@ -269,9 +271,9 @@ class MatchedPages:
         if self._open is not None and not _is_within(self._open[0], slots):
             self.close()
         self._open, self.open_bytes = None, 0
-        size = _bytes_of(after)
-        if self._stays_open and len(slots) >= OPEN_MIN and size <= self._parts[0].open_bytes_max:
-            self._open, self.open_bytes = (slots, replace(after, histories=Histories()), program), size
+        if self._stays_open and len(slots) >= OPEN_MIN and _bytes_of(after) <= self._parts[0].open_bytes_max:
+            self._open = (slots, replace(after, histories=Histories()), program)
+            self.open_bytes = _bytes_of(after)
         else:
             self._put(slots, after, program)
 
