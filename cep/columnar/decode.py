@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from cep.base.schema import Kind, Schema, Type
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.kernels.lines import join_lines
 
 TYPE_FIELD = "event_type"
 _PARSE_BLOCK_BYTES = 1 << 26
@@ -101,13 +102,18 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
     there are as many objects as records, each record is one object.
     """
-    records = _trimmed(block)
-    lines = _joined(records)
-    if lines.count(b"\n") != len(records) - 1:  # a record with line breaks of its own; none can be inside a JSON text
+    if block.null_count:
+        raise pa.ArrowInvalid("the record is empty")
+    records = block
+    lines, in_braces, breaks = join_lines(*text_buffers(records))
+    if not in_braces:
+        records = _trimmed(block)
+        lines, _, breaks = join_lines(*text_buffers(records))
+    if breaks:  # a record with line breaks of its own; none can be inside a JSON text
         for value in records.to_pylist():
             orjson.loads(value)
         records = pc.replace_substring(records, b"\n", b" ")
-        lines = _joined(records)
+        lines, _, _ = join_lines(*text_buffers(records))
     sample = orjson.loads(records[0].as_py())
     try:
         table = _read(lines, _json_shape(schema, sample, exact=True))
@@ -120,36 +126,18 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
 
 
 def _trimmed(block: pa.Array) -> pa.Array:
-    """The records without white space around them, if each is something in braces."""
-    if block.null_count:
-        raise pa.ArrowInvalid("the record is empty")
-    if _are_in_braces(block):
-        return block
+    """The records without white space around them. Raises: ArrowInvalid if one is not something in braces."""
     trimmed = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
-    if not _are_in_braces(trimmed):
+    if not join_lines(*text_buffers(trimmed))[1]:
         is_empty = len(trimmed[0].as_py()) == 0
         raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
     return trimmed
 
 
-def _are_in_braces(records: pa.Array) -> bool:
-    offsets, data = text_buffers(records)
-    starts, ends = offsets[:-1], offsets[1:]
-    if (ends - starts < len("{}")).any():
-        return False
-    return bool((data[starts] == ord("{")).all() and (data[ends - 1] == ord("}")).all())
-
-
-def _joined(records: pa.Array) -> bytes:
-    """All records as lines."""
-    whole = pa.LargeListArray.from_arrays(pa.array([0, len(records)], pa.int64()), records)
-    return bytes(pc.binary_join(whole, pa.scalar(b"\n", pa.large_binary()))[0].as_py())
-
-
-def _read(lines: bytes, parse_options: pj.ParseOptions) -> pa.Table:
+def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Table:
     # As a stream of one block: without threads but the one that reads it.
     reader = pj.open_json(
-        pa.BufferReader(lines),
+        pa.BufferReader(pa.py_buffer(lines)),
         read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES)),
         parse_options=parse_options,
     )

@@ -150,12 +150,6 @@ class Alerting:
     rows: Int64
     kind: str = _MATCH
 
-    @property
-    def head(self) -> str:
-        """What the text begins with whose digest is the alert's id."""
-        rule = self.rule.deployed
-        return f"{'' if self.kind == _MATCH else f'{self.kind} '}{rule.rule_id} {rule.version} "
-
     def measures(self, matches: Matches) -> dict[str, tuple[pa.Array, Type]]:
         """Their measures as columns, with the types."""
         rule, first = self.rule, 0
@@ -169,6 +163,37 @@ class Alerting:
         measures, template = self.measures(matches), self.rule.deployed.message
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
+
+
+@dataclass(frozen=True, slots=True)
+class _Common:
+    """What all alerts of a part have in common, for P parts: columns, P rows; the texts that their ids' digests begin
+    with; the variables of part p are those from first_variable[p] on, int64[P]."""
+
+    columns: pa.RecordBatch
+    heads: tuple[Int64, UInt8]
+    variables: pa.Array
+    first_variable: Int64
+
+
+@lru_cache(maxsize=_RULES_KEPT)
+def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
+    """Of parts, each a rule and a kind."""
+    rules = [rule.deployed for rule, _ in parts]
+    columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
+    columns["kind"] = [kind for _, kind in parts]
+    columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
+    arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
+    heads = [
+        f"{'' if kind == _MATCH else f'{kind} '}{rule.rule_id} {rule.version} "
+        for rule, (_, kind) in zip(rules, parts, strict=True)
+    ]
+    return _Common(
+        pa.RecordBatch.from_arrays(arrays, list(columns)),
+        text_buffers(pa.array(heads, TEXT)),
+        pa.array([name for rule, _ in parts for name in rule.variables], pa.string()),
+        np.cumsum([0, *(len(rule.variables) for rule, _ in parts)]),
+    )
 
 
 def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sorted: bool = True) -> pa.Table:
@@ -190,16 +215,17 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
         kept = _kept(deployed, deployed.known_ms[1:])
         known.append(known_from(part.rule.windows, own[0], since_ms, kept, _lacked_ms(part, matches, own, since_ms)))
 
-    digests = _digests(tuple(part.head for part in parts), part_of, matches, rows)
+    common = _common(tuple((part.rule, part.kind) for part in parts))
+    digests = _digests(common.heads, part_of, matches, rows)
     order = _order(detected, digests) if is_sorted else np.arange(len(rows))
     rows, part_of, at = rows[order], part_of[order], pa.array(order)
-    of_rule = _of_rules(tuple((part.rule, part.kind) for part in parts)).take(pa.array(part_of))
+    of_rule = common.columns.take(pa.array(part_of))
     columns = {name: of_rule.column(name) for name in of_rule.schema.names} | {
         "alert_id": _hex(digests[order]),
         "key": key.take(at),
         "message": pa.concat_arrays([message for message, _ in texts]).take(at),
         "measures": pa.concat_arrays([measures for _, measures in texts]).take(at),
-        "events": _bound_events(parts, part_of, matches, rows),
+        "events": _bound_events(common, part_of, matches, rows),
         "history_cut": pa.array(matches.told[rows] & TOLD_CUT != 0),
         "history_folded": pa.array(matches.told[rows] & TOLD_FOLDED != 0),
         "history_from": pa.concat_arrays(known).take(at).view(_TIMESTAMP),
@@ -210,14 +236,13 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
     return pa.Table.from_arrays([columns[name] for name in ALERT_SCHEMA.names], schema=ALERT_SCHEMA)
 
 
-def _bound_events(parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
+def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
     """The events that each match has bound, in binding order; part_of int64[M] says whose variables name them."""
     lengths = matches.offsets[rows + 1] - matches.offsets[rows]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     flat = np.arange(int(offsets[-1])) + np.repeat(matches.offsets[rows] - offsets[:-1], lengths)
-    names = [name for part in parts for name in part.rule.variables]
-    before = np.cumsum([0, *(len(part.rule.variables) for part in parts)])[part_of]
-    variables = pa.array(names, pa.string()).take(pa.array(matches.variable[flat] + np.repeat(before, lengths)))
+    before = np.repeat(common.first_variable[part_of], lengths)
+    variables = common.variables.take(pa.array(matches.variable[flat] + before))
     event_id = matches.event_id.take(pa.array(flat)).cast(pa.string())
     stamped = pa.array(matches.event_time_ms[flat]).view(_TIMESTAMP)
     return pa.ListArray.from_arrays(
@@ -226,23 +251,12 @@ def _bound_events(parts: Sequence[Alerting], part_of: Int64, matches: Matches, r
     )
 
 
-@lru_cache(maxsize=_RULES_KEPT)
-def _of_rules(parts: Sequence[tuple[RuleProgram, str]]) -> pa.RecordBatch:
-    """What all alerts of a part have in common, a row for each part (its rule and kind)."""
-    rules = [rule.deployed for rule, _ in parts]
-    columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
-    columns["kind"] = [kind for _, kind in parts]
-    columns["description"] = [" ".join(rule.pattern.doc.split()) for rule in rules]
-    arrays = [pa.array(values, ALERT_SCHEMA.field(name).type) for name, values in columns.items()]
-    return pa.RecordBatch.from_arrays(arrays, list(columns))
-
-
-def _digests(heads: Sequence[str], head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
+def _digests(heads: tuple[Int64, UInt8], head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
     """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events. Key and ids
     stand behind their lengths: whatever they hold, no two lists of parts look alike."""
     texts, ends = digest_texts(
-        text_buffers(pa.array(heads, TEXT)), head_of, text_buffers(matches.keys),
-        matches.key[rows], text_buffers(matches.event_id), matches.offsets, rows,
+        heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
+        matches.offsets, rows,
     )  # fmt: skip
     digest, whole, start = hashlib.sha256, memoryview(texts), 0
     found = []
