@@ -325,4 +325,9 @@ def _translated(error: Exception, path: Path, doing: str) -> CepError:
         return StoreError(f"cannot open the store in {path}: {text}; another process has it open, stop that one first")
     if "No space left" in text or "File too large" in text:
         return StoreError(f"cannot {doing} the store in {path}: {text}; make room on the disk, then start again")
+    if "previous error" in text:  # another call, or a thread of RocksDB's own, was told what it was
+        return StoreError(
+            f"cannot {doing} the store in {path}: {text} An earlier write has failed; if it is full, make room on the "
+            "disk, then start again"
+        )
     return StoreError(f"cannot {doing} the store in {path}: {text}; see RocksDB's LOG in that directory")

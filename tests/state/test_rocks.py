@@ -166,11 +166,17 @@ try:
         store.put(store_key(1, i.to_bytes(4), b"", b""), bytes(1000))
 except StoreError as error:
     print(error)
+try:
+    store.sync()
+except StoreError as error:
+    print(error)
 """
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
     )
-    assert "make room on the disk" in done.stdout, done.stderr
+    first, behind = done.stdout.splitlines()
+    for told in (first, behind):  # and who comes later is told as much, though RocksDB no longer says why
+        assert "make room on the disk" in told, done.stderr
     with RocksStore(tmp_path) as store:
         assert store.get(store_key(1, b"first", b"", b"")) == b"safe"
 
