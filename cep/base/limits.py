@@ -22,7 +22,8 @@ VARIABLES_MAX = 64  # of one pattern; a reader loses the thread long before
 PARAMS_MAX = 64
 # NFA states of one rule after groups have been unrolled; a state number is an int16 in stored runs.
 NFA_STATES_MAX = 1_024
-# A run keeps the waits of its state as bits of one int64, beside three flags.
+# A run keeps the waits of its state as bits of one int64, beside two flags and, in the bits above its waits, one for
+# each stop event that may end the greed of a loop: of waits and such stop events together there are 61 at most.
 WAITS_PER_STATE_MAX = 60
 # A bound of a loop, `a{n,m}`; loops over one variable count in a register, groups are unrolled.
 REPETITIONS_MAX = 100_000

@@ -59,11 +59,11 @@ WAIT_WIDTH = 21
 WAIT_STRICT, WAIT_RELAXED, WAIT_ANY, WAIT_ABSENCE, WAIT_ABSENCE_NEXT = range(5)
 
 # A guard closes its wait for an event for which its condition holds, while the gap to the last event taken fits.
-G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_GAP_MIN, G_GAP_MAX = range(7)
-GUARD_WIDTH = 7
+G_MOMENT, G_PREDICATE, G_CODE, G_CODE_END, G_RESULT, G_GAP_MIN, G_GAP_MAX, G_FREED = range(8)
+GUARD_WIDTH = 8
 # Before the event may be taken; after it; after it, and on the very next event of the stream alone; before, as long as
-# no stop event has ended the loop's greed; what is such a stop event; and after it, unless a wait is open that reopens
-# the guarded one.
+# no stop event has ended the loop's greed (none of the run's flags in G_FREED is set); what is such a stop event (which
+# sets them); and after it, unless a wait is open that reopens the guarded one.
 GUARD_BEFORE, GUARD_AFTER, GUARD_NEXT, GUARD_GREEDY, GUARD_FREES, GUARD_STOP = range(6)
 
 # A bound: the gap to the event in the register (-1: the last event taken) lies in [min, max).
@@ -114,6 +114,7 @@ RUN_STATE, RUN_WAITS, RUN_EXPIRY, RUN_START_ROW, RUN_ORDINAL, RUN_START_ORDINAL,
 RUN_HEADER = 7
 TIMED_OUT = 1 << 62
 COMPLETE = 1 << 61
+# Of a state with n waits they are bits 0 to n - 1; bits 60, 59, … say which stop events of greedy loops have come.
 FREED = 1 << 60
 EVERY_WAIT = FREED - 1
 

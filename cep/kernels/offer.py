@@ -17,8 +17,6 @@ from cep.kernels.runs import accepts, bit, gaps_fit, guarded, suits, take
 
 _FOREVER = np.int64(y.FOREVER)
 _COMPLETE = np.int64(y.COMPLETE)
-_FREED = np.int64(y.FREED)
-_FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
 
 
@@ -135,8 +133,10 @@ def offer(
             if guarded(image, wait, waits, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 waits &= ~current
     if i > 0:
-        waits |= work[i, y.RUN_WAITS] & _FREED
-        work[i, y.RUN_WAITS] = 0 if waits & ~_FLAGS == 0 else waits
+        count = (image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH
+        every = (_ONE << np.int64(count)) - _ONE
+        waits |= work[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
+        work[i, y.RUN_WAITS] = 0 if waits & every == 0 else waits
     return runs, node_count, matches, full
 
 

@@ -16,8 +16,6 @@ from cep.kernels.jit import bare, inlined
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
-_FREED = np.int64(y.FREED)
-_FLAGS = np.int64(y.TIMED_OUT | y.FREED)
 _ONE = np.int64(1)
 
 
@@ -92,7 +90,7 @@ def guarded(
         moment = image[g + y.G_MOMENT]
         if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
             continue
-        if moment == y.GUARD_GREEDY and runs[run, y.RUN_WAITS] & _FREED != 0:
+        if moment == y.GUARD_GREEDY and runs[run, y.RUN_WAITS] & image[g + y.G_FREED] != 0:
             continue
         if moment == y.GUARD_STOP and waits & image[wait + y.W_REOPENS] != 0:
             continue
@@ -112,7 +110,7 @@ def guarded(
             if moment != y.GUARD_FREES:
                 return True
             if run > 0:
-                runs[run, y.RUN_WAITS] |= _FREED
+                runs[run, y.RUN_WAITS] |= image[g + y.G_FREED]
     return False
 
 
@@ -214,7 +212,7 @@ def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
                 runs[run, y.RUN_WAITS] &= ~mask
             mask <<= _ONE
-        if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
+        if runs[run, y.RUN_WAITS] & (mask - _ONE) == 0:
             runs[run, y.RUN_WAITS] = 0
 
 
@@ -238,7 +236,7 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
                 absent = absent or absence
                 ran_out = ran_out or not absence
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & ~_FLAGS == 0:
+    if runs[run, y.RUN_WAITS] & (mask - _ONE) == 0:
         runs[run, y.RUN_WAITS] = 0
     else:
         set_expiry(image, nfa_state, rule, columns, runs, run, nodes)

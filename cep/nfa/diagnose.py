@@ -69,7 +69,8 @@ def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
     registers = sum(p.loops for p in automaton.positions) + automaton.marks
     registers += _AGGREGATE_REGISTERS * sum(isinstance(p, Aggregate) for p in parts)
     registers += _FIELD_REGISTERS * sum(isinstance(p, VarField) for p in parts)
-    return registers > REGISTERS_MAX or any(len(p.waits) > WAITS_PER_STATE_MAX for p in automaton.positions)
+    flags = (len(p.waits) + sum(g.moment == "frees" for w in p.waits for g in w.guards) for p in automaton.positions)
+    return registers > REGISTERS_MAX or any(count > WAITS_PER_STATE_MAX for count in flags)
 
 
 def _least(param: ParamDecl) -> object:

@@ -77,6 +77,7 @@ class RuleCompiler:
         self._counts_distinct = False
         self._merges = False
         self._control_count = 0
+        self._stops: list[Expr] = []  # of the position that is written
         self._in_order = self.pattern.skip.in_order and self.pattern.skip.kind is not SkipKind.NONE
         self.derived_types: list[tuple[int, Type]] = []
         self.stream: tuple[int, ...] = ()
@@ -175,10 +176,22 @@ class RuleCompiler:
         loop = self._loop_register(automaton, number)
         accept = (int(position.accepts), loop if position.accept_min > 1 else -1, position.accept_min)
         row = StateRow(accept, self._variables.get(position.variable, -1))
+        self._stops = self._stops_of(position)
         row.waits = [self._wait_row(automaton, wait, loop, known) for wait in position.waits]
         for wait, wait_row in zip(position.waits, row.waits, strict=True):
             wait_row.reopens = sum(1 << at for at, w in enumerate(position.waits) if w.loop in wait.reopens)
         self._tables.states.append(row)
+
+    @staticmethod
+    def _stops_of(position: Position) -> list[Expr]:
+        """The stop events that end the greed of a loop which the position may leave."""
+        guards = [guard for wait in position.waits for guard in wait.guards if guard.moment == "frees"]
+        found = list(dict.fromkeys(guard.condition for guard in guards if guard.condition is not None))
+        if len(position.waits) + len(found) > WAITS_PER_STATE_MAX + 1:
+            ways = f"{len(position.waits)} ways to go on and {len(found)} stop events of greedy loops"
+            message = f"after `{position.variable}` there are {ways}; the limit is {WAITS_PER_STATE_MAX + 1} of both"
+            raise RuleLimitError(message, variable=position.variable)
+        return found
 
     def _loop_register(self, automaton: Automaton, number: int) -> int:
         """The register that counts the position's loop, or -1 if nothing asks for the count."""
@@ -237,7 +250,9 @@ class RuleCompiler:
         predicate, code, _ = self._split(parts, event_type, known, allow_simple=False)
         self._react(predicate)
         latest = TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms
-        return (_GUARD_KIND[guard.moment], predicate, *code, guard.gap_min_ms, latest)
+        ends_greed = () if guard.condition is None else (guard.condition,)
+        freed = sum(y.FREED >> at for at, stop in enumerate(self._stops) if stop in (*ends_greed, *guard.unless))
+        return (_GUARD_KIND[guard.moment], predicate, *code, guard.gap_min_ms, latest, freed)
 
     # ----------------------------------------------------------------------------------------------- conditions
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from cep.lang.ir import PatternIR
+from cep.lang.ir import Expr, PatternIR
 from cep.nfa.positions import Automaton, Guard
 from cep.testing.values import Fields
 
@@ -83,7 +83,7 @@ class Run:
     opened: tuple[int, ...] = ()
     expiry_ms: int = 0
     is_reported: bool = False
-    is_freed: bool = False
+    freed: list[Expr] = field(default_factory=list)
     is_held_back: bool = False
     closings: list[Closing] = field(default_factory=list)
     misses: dict[int, Miss] = field(default_factory=dict)

@@ -166,7 +166,7 @@ class _Tracer:
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
                 continue
-            if guard.moment == "greedy" and run.is_freed:
+            if guard.moment == "greedy" and any(stop in run.freed for stop in guard.unless):
                 continue
             if guard.moment == "stop" and self._stays_open(run, wait):
                 continue
@@ -180,7 +180,8 @@ class _Tracer:
             if self.conditions.closes(guard, event, run):
                 if guard.moment != "frees":
                     return guard
-                run.is_freed = run is not self.start
+                if run is not self.start and guard.condition is not None:
+                    run.freed.append(guard.condition)
         return None
 
     def _gaps_fit(self, run: Run, wait: Wait, event: TracedEvent) -> int:

@@ -56,6 +56,27 @@ def test_an_absence_is_certain_when_the_watermark_says_so(watermark_ms: int, mat
     assert len(bound([rule(text)], "x a@1", watermark_ms=watermark_ms)) == matches
 
 
+# What stops the first loop does not end the greed of the second: an a that comes then is not left out.
+GREEDY = """seq c+ greedy until (note == "stops_c") -> a* greedy until (note == "stops_a") -> b
+where c: e kind == c
+ a: e kind == a
+ b: e kind == b
+skip none
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "matches"),
+    [
+        (["c@1", "c@2 - stops_c", "a@3", "b@4"], [["e0", "e2", "e3"]]),
+        (["c@1", "c@2 - stops_c", "b@3"], [["e0", "e2"]]),
+        (["c@1", "c@2 - stops_c", "a@3 - stops_a", "a@4", "b@5"], [["e0", "e4"]]),
+    ],
+)
+def test_a_stop_event_ends_the_greed_of_its_own_loop(rows: list[str], matches: list[list[str]]) -> None:
+    assert bound([rule(GREEDY)], *(f"x {row}" for row in rows)) == matches
+
+
 # Two events may be one round of the group, or a round each; both ways end in the absence.
 ROUNDS = """seq (a{1,2} -> !b){1,2} %s within 24 ms
 where a: e kind == a
