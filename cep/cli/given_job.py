@@ -19,7 +19,7 @@ from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.files import read_lists, read_rules
-from cep.rulebook.levels import by_level
+from cep.rulebook.levels import levels_needed
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
@@ -121,6 +121,7 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
                     f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(known)}"
                 )
     domains = tuple(sorted({*deployment.key_domains, *extra}))
+    begun = 1 if warm is None else warm.about.job.levels_count
     return Job(
         deployment.schema,
         domains,
@@ -130,7 +131,7 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
         settings.order,
         settings.idle,
         settings.dedup,
-        levels_count=len(by_level(deployment.rulebook.deployed())),
+        levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
     )
 

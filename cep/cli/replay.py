@@ -24,7 +24,7 @@ from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
-from cep.rulebook.levels import by_level
+from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
 from cep.runners.java import check_java
@@ -88,6 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
     )
 
+    parser.add_argument(
+        "--levels",
+        type=int,
+        default=1,
+        metavar="N",
+        help="with --savepoint: levels of patterns that feed each other that the job is to have at least, for later "
+        "rules (default: as many as these rules need)",
+    )
     parser.add_argument(
         "--dedup",
         default="0 s",
@@ -163,7 +171,7 @@ def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
         deployment.key_domains,
         options.key_groups,
         dedup_ms=dedup_ms,
-        levels_count=len(by_level(deployment.rulebook.deployed())),
+        levels_count=max(options.levels, levels_needed(deployment.rulebook.deployed())),
     )
 
 

@@ -128,8 +128,8 @@ def run(options: argparse.Namespace) -> int:
     def answer(parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
         """`/key?key=c17`: every partial match of the key, as `cep state --key` shows them."""
         key = "".join(parameters.get("key", ()))
-        pages, programs = runner.ask(lambda asked: asked.pages_of_key(key))
-        return [asdict(run) for run in runs_of_key(pages, key, [programs])] or None
+        pages, levels = runner.ask(lambda asked: asked.pages_of_key(key))
+        return [asdict(run) for run in runs_of_key(pages, key, levels)] or None
 
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, sources, outlets, commits, pace, report, idle)

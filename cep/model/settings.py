@@ -29,7 +29,13 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from cep.base.errors import UsageError
-from cep.base.limits import IDLE_MS_DEFAULT, KEY_GROUPS_LIVE_DEFAULT, KEY_GROUPS_MAX, SETTINGS_FILE_BYTES_MAX
+from cep.base.limits import (
+    IDLE_MS_DEFAULT,
+    KEY_GROUPS_LIVE_DEFAULT,
+    KEY_GROUPS_MAX,
+    PRODUCE_DEPTH_MAX,
+    SETTINGS_FILE_BYTES_MAX,
+)
 from cep.model.problem import problems_of
 from cep.model.setting_types import Address, DurationMs, PathText, Place, Positive, Texts, from_environment
 
@@ -104,6 +110,13 @@ class JobSettings(_Section):
         KEY_GROUPS_LIVE_DEFAULT,
         "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
         "--key-groups",
+        "N",
+    )
+    levels: Annotated[int, Field(ge=1, le=PRODUCE_DEPTH_MAX + 1, strict=True)] = _setting(
+        1,
+        "Levels of patterns that feed each other, for the job's whole life: as many as the rules need that it begins "
+        "with, and at least these for later ones. Each is a stage of every micro-batch.",
+        "--levels",
         "N",
     )
     pages: Positive = _setting(1, "Parts of a key group's state; more if keys are sparse.", "--pages", "N")

@@ -44,6 +44,8 @@ class DeployedRule:
     when the key domain has had a rule, and then for each of `lang.walk.histories` since when (rulebook/known_past.py).
     `busy_ms`, for each of the same, is since when of keys that had more events by then than are kept one by one; empty
     where since the first event too.
+    `level` is where it is matched among rules that feed each other (rulebook/levels.py); None: nowhere yet. `behind` is
+    how many patterns of its own text may come behind it, each fed by the one before.
     `made` is what its matches may lack of derived events that were not produced (rulebook/made_past.py).
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
@@ -66,6 +68,8 @@ class DeployedRule:
     carries: int = 0
     known_ms: tuple[int, ...] = ()
     busy_ms: tuple[int, ...] = ()
+    level: int | None = None
+    behind: int = 0
     made: tuple[MadePast, ...] = ()
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import lru_cache
 
+from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, is_wider
 from cep.lang.bind import bind
 from cep.lang.diagnostics import Diagnostic
@@ -52,6 +53,20 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
         or "; ".join(problems(bound, schema))
     )
     return Refused(reason) if reason else bound
+
+
+@lru_cache(_TEXTS_KEPT)
+def patterns_behind(source: str, name: str) -> int:
+    """How many patterns of a sound text come behind one of them at most, each fed by the one before."""
+    patterns = _read(source).patterns
+    reads = {other: {*p.event_types, *(past.event_type for past in histories(p))} for other, p in patterns.items()}
+    found = dict.fromkeys(patterns, 0)
+    for _ in range(PRODUCE_DEPTH_MAX):
+        found = {
+            one: max((found[other] + 1 for other in patterns if pattern.produces in reads[other]), default=0)
+            for one, pattern in patterns.items()
+        }
+    return found[name]
 
 
 def _checked(source: str, name: str) -> Checked:

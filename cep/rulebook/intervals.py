@@ -63,7 +63,11 @@ class Change:
         entry = self.entry
         held: list[Any] | None = None
         if entry is not None:
-            known = [entry.rule.known_ms, entry.rule.busy_ms] if entry.rule.known_ms or entry.rule.busy_ms else []
+            known: list[Any] = (
+                [entry.rule.known_ms, entry.rule.busy_ms] if entry.rule.known_ms or entry.rule.busy_ms else []
+            )
+            if entry.rule.level is not None:
+                known = [entry.rule.known_ms, entry.rule.busy_ms, entry.rule.level]
             held = [entry.digest, entry.rule.epoch, entry.carries, *known]
         times = [self.closed_ms, self.ended_ms, self.resumed_ms]
         return [self.version, self.from_ms, self.drops, held, *times]

@@ -1,30 +1,127 @@
 """Rules in force → the same by level: a level reads what the levels before it produce.
 
-Tested by: tests/runners/test_produced.py
+    level 0                    what reads no derived events
+    1 … levels_count - 2       what reads derived events and produces others, as late as those allow that read them
+    levels_count - 1           what reads derived events and produces none
+
+Keyed state is kept by level. So in a job a version stays at the level that it is given when it comes, whatever comes
+and goes after it: what feeds it may come later, and go, and its runs and its past stay where they are. That is why what
+reads derived events stands as late as it may: what is to feed it finds its place before it, and behind it there is one
+for each pattern of its text that reads what it produces. What finds none is refused.
+Tested by: tests/rulebook/test_levels.py, tests/runners/test_produced.py, tests/runners/test_level_changes.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
+from cep.base.limits import PRODUCE_DEPTH_MAX
+from cep.base.schema import Schema
+from cep.lang.ir import PatternIR
 from cep.lang.levels import levels_of
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 
 
-def by_level(rules: Iterable[DeployedRule]) -> list[list[DeployedRule]]:
-    """The rules by level, in their order; one level if no rule produces what another one reads."""
+def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
+    """The rules by level, in their order: where each was put, or if none was yet, in so many levels, or as many as they
+    need. One level if no rule produces what another one reads, and no more are asked for."""
     given = list(rules)
-    if all(rule.pattern.produces is None for rule in given):
-        return [given]  # walking through the patterns of thousands of rules takes longer than all else
-    feeds = {number: (_read_by(rule), rule.pattern.produces) for number, rule in enumerate(given)}
-    levels = levels_of(feeds)
-    found: list[list[DeployedRule]] = [[] for _ in range(max(levels.values(), default=0) + 1)]
-    for number, rule in enumerate(given):
-        found[levels[number]].append(rule)
+    if any(rule.level is None for rule in given):
+        levels = placed(given, schema, max(levels_count, levels_needed(given)))
+    else:
+        levels = [_level(rule) for rule in given]
+    found: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
+    for rule, level in zip(given, levels, strict=True):
+        found[level].append(rule)
     return found
 
 
-def _read_by(rule: DeployedRule) -> tuple[str, ...]:
-    past = tuple(history.event_type for history in histories(rule.pattern))
-    return (*rule.pattern.event_types, *past)
+def levels_needed(rules: Sequence[DeployedRule]) -> int:
+    """How many levels the rules need at least."""
+    return max(earliest(rules), default=0) + 1
+
+
+def earliest(rules: Sequence[DeployedRule]) -> list[int]:
+    """The level of each rule if it stands right behind what feeds it."""
+    if all(rule.pattern.produces is None for rule in rules):
+        return [0] * len(rules)  # walking through the patterns of thousands of rules takes longer than all else
+    levels = levels_of({at: (_read_by(rule.pattern), rule.pattern.produces) for at, rule in enumerate(rules)})
+    return [levels[at] for at in range(len(rules))]
+
+
+def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
+    """The level of each rule, as long as none has matched anything. What feeds itself has no right one."""
+    if levels_count == 1:
+        return [0] * len(rules)
+    first, last = earliest(rules), levels_count - 1
+    reads = [_read_by(rule.pattern) for rule in rules]
+    made = [rule.pattern.produces for rule in rules]
+    latest = [_last(rule, levels_count) for rule in rules]
+    for _ in range(levels_count):
+        asked: dict[str, int] = {}
+        for names, level in zip(reads, latest, strict=True):
+            for name in names:
+                asked[name] = min(level, asked.get(name, level))
+        latest = [
+            level if name is None else min(level, asked.get(name, last) - 1)
+            for name, level in zip(made, latest, strict=True)
+        ]
+    return [
+        max(late, early) if early or _is_any_derived(names, schema) else 0
+        for early, late, names in zip(first, latest, reads, strict=True)
+    ]
+
+
+def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
+    """The level of a new rule among others that find theirs anew, for none has matched anything; or why it has none."""
+    rules = [*others, rule]
+    needed = levels_needed(rules)
+    return placed(rules, schema, levels_count)[-1] if needed <= levels_count else _too_deep(levels_count, needed)
+
+
+def place_among(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
+    """The level of a new rule among others that stay where they are; or why there is none for it."""
+    made, names = rule.pattern.produces, _read_by(rule.pattern)
+    first = max((_level(other) + 1 for other in others if other.pattern.produces in names), default=0)
+    if first >= levels_count:
+        return _too_deep(levels_count, first + 1)
+    last, reader = max(first, _last(rule, levels_count)), ""
+    if made is not None:
+        readers = ((_level(other) - 1, other.rule_id) for other in others if made in _read_by(other.pattern))
+        last, reader = min([(last, ""), *readers])
+    if first > last:
+        return (
+            f"it produces `{made}`, and must be matched before `{reader}`, which reads that and stands at level "
+            f"{last + 1} of the job's {levels_count}, where its runs are; start a job with both rules and more "
+            "`--levels`, in a new checkpoint folder"
+        )
+    return last if first or _is_any_derived(names, schema) else 0
+
+
+def _last(rule: DeployedRule, levels_count: int) -> int:
+    """The level that leaves room behind it."""
+    return levels_count - 1 - max(rule.behind, int(rule.pattern.produces is not None))
+
+
+def _level(rule: DeployedRule) -> int:
+    assert rule.level is not None, "it has been put somewhere"
+    return rule.level
+
+
+def _is_any_derived(names: Iterable[str], schema: Schema) -> bool:
+    return any(found is not None and found.derived for found in map(schema.event_type, names))
+
+
+def _read_by(pattern: PatternIR) -> tuple[str, ...]:
+    past = tuple(history.event_type for history in histories(pattern))
+    return (*pattern.event_types, *past)
+
+
+def _too_deep(levels_count: int, needed: int) -> str:
+    if needed > PRODUCE_DEPTH_MAX:
+        return f"what patterns produce comes back to them, or the chain is longer than {PRODUCE_DEPTH_MAX} patterns"
+    return (
+        f"it reads what other patterns produce, and the job has {levels_count} level(s) of patterns that feed each "
+        f"other, which are too few; start a job with `--levels {needed}`, in a new checkpoint folder"
+    )

@@ -22,6 +22,7 @@ import copy
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import attrgetter
@@ -43,10 +44,10 @@ from cep.model.rule import (
     SnoozeRecord,
     UpsertRecord,
 )
-from cep.nfa.deployed import DeployedRule
+from cep.nfa.deployed import DeployedRule, RuleIdentity
 from cep.nfa.given_lists import asked_lists
 from cep.rulebook.carry import same_automaton
-from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
+from cep.rulebook.compatible import KeyDomains, Refused, compile_rule, patterns_behind
 from cep.rulebook.intervals import (
     Change,
     Entry,
@@ -60,7 +61,7 @@ from cep.rulebook.intervals import (
     with_turns,
 )
 from cep.rulebook.known_past import Neighbour, busy_since, known_since, past_in_words, past_of, wanted_of
-from cep.rulebook.levels import by_level
+from cep.rulebook.levels import by_level, earliest, place_among, place_at_first, placed
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
@@ -109,6 +110,10 @@ class Known:
         """The versions that match or are to match, with their records."""
         return tuple(change.entry for change in (*self.live, *self.shadow) if change.entry is not None)
 
+    def at_levels(self, levels: Mapping[RuleIdentity, int]) -> Known:
+        """The same with the versions at these levels."""
+        return replace(self, live=_at_levels(self.live, levels), shadow=_at_levels(self.shadow, levels))
+
     @cached_property
     def is_at_rest(self) -> bool:
         """Whether no time that passes changes anything: nothing is to end, drain, or come back from a pause."""
@@ -140,6 +145,7 @@ class Rulebook:
         self.lists = RuleLists(lists or ListStore())
         self.schema = schema
         self.key_domains = key_domains
+        self.levels_count: int | None = None
         self.epoch = 0
         self.known: dict[str, Known] = {}
         self.snoozes = Snoozes()
@@ -163,7 +169,7 @@ class Rulebook:
         text = "\n".join(
             [
                 repr(self.schema),
-                *(f"{rule.epoch} {rule.mark} {rule.known_ms} {rule.busy_ms}" for rule in self.deployed()),
+                *(f"{rule.epoch} {rule.mark} {rule.known_ms} {rule.busy_ms} {rule.level}" for rule in self.deployed()),
             ]
         )
         return hashlib.sha256(text.encode()).hexdigest()
@@ -202,10 +208,24 @@ class Rulebook:
         if outcome.kind == "applied":
             self.epoch += 1
             self._deployed = None
+            if seen_ms is None and self.levels_count is not None and isinstance(record, UpsertRecord | RollbackRecord):
+                self.place(self.levels_count)  # nothing has a run yet
         elif outcome.kind == "refused":
             name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
             self.set_aside(Refusal(name, record.version, outcome.full_reason))
         return outcome
+
+    def place(self, levels_count: int) -> None:
+        """Give every version its level of so many, as long as nothing has been matched (levels.py). What comes later
+        and finds none is refused."""
+        self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
+        self._take_levels(rules, placed(rules, self.schema, levels_count))
+
+    def keep_levels(self, levels_count: int) -> None:
+        """The same, of a rulebook that was saved: every version stays where its keyed state is."""
+        self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
+        if any(rule.level is None for rule in rules):
+            self._take_levels(rules, earliest(rules))  # so had them builds that did not say
 
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have a run alive at the watermark, and what is over of
@@ -274,7 +294,10 @@ class Rulebook:
             if isinstance(compiled, Refused):
                 return Outcome("refused", compiled.reason, compiled.diagnostics), known
             if record.status in _MATCHING:
-                entry = entry_of(record, deployed_rule(record, compiled, self.epoch + 1))
+                rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), has_matched=has_matched)
+                if isinstance(rule, str):
+                    return Outcome("refused", rule), known
+                entry = entry_of(record, rule)
                 if has_matched:
                     entry, note = self._with_past(entry, from_ms)
         drops = entry is None or entry.record.on_update == "restart"
@@ -294,12 +317,30 @@ class Rulebook:
             del self.refusals[record.id]
         return Outcome("applied", note), known
 
+    def _entries(self) -> list[Entry]:
+        return [entry for known in self.known.values() for entry in known.entries]
+
+    def _take_levels(self, rules: Sequence[DeployedRule], found: Sequence[int]) -> None:
+        self._deployed = None
+        levels = {rule.identity: level for rule, level in zip(rules, found, strict=True)}
+        for name, known in tuple(self.known.items()):
+            if any(entry.rule.level != levels[entry.rule.identity] for entry in known.entries):
+                self.known[name] = known.at_levels(levels)
+
+    def _with_level(self, rule: DeployedRule, *, has_matched: bool) -> DeployedRule | str:
+        """The rule with its level, or why there is none for it."""
+        if self.levels_count is None:
+            return rule
+        place, others = place_among if has_matched else place_at_first, [entry.rule for entry in self._entries()]
+        level = place(rule, others, self.schema, self.levels_count)
+        return level if isinstance(level, str) else replace(rule, level=level)
+
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:
         """The version with since when its past is kept, and what there is to say of that."""
         if not entry.wanted and all(event_type.retain_ms is None for event_type in self.schema.event_types):
             return entry, ""
-        rules = [other for known in self.known.values() for other in known.entries]
-        (level,) = (own for own in by_level([*(other.rule for other in rules), entry.rule]) if entry.rule in own)
+        rules, own = self._entries(), entry.rule
+        (level,) = (some for some in by_level([*(other.rule for other in rules), own], self.schema) if own in some)
         beside = {other.identity for other in level if other.pattern.key == entry.rule.pattern.key}
         there = [
             Neighbour(other.wanted, other.rule.known_ms, other.rule.busy_ms)
@@ -319,7 +360,7 @@ class Rulebook:
             return entry, note
         version = before.rule.version
         if same_automaton(before.rule.pattern, entry.rule.pattern, self.schema):
-            return replace(entry, carries=version), note
+            return replace(entry, rule=replace(entry.rule, level=before.rule.level), carries=version), note
         return entry, note or f"version {version} has another automaton or other windows: its runs drain"
 
     def set_aside(self, refusal: Refusal) -> None:
@@ -397,6 +438,16 @@ class Rulebook:
         )
 
 
+def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) -> tuple[Change, ...]:
+    entries = ((change, change.entry) for change in changes)
+    return tuple(
+        change
+        if entry is None
+        else replace(change, entry=replace(entry, rule=replace(entry.rule, level=levels[entry.rule.identity])))
+        for change, entry in entries
+    )
+
+
 def _turn(known: Known, record: PauseRecord | ResumeRecord, from_ms: int) -> tuple[Outcome, Known]:
     if record.version <= known.switch.version:
         return Outcome("ignored", f"version {record.version} is not newer than {known.switch.version}"), known
@@ -426,4 +477,5 @@ def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> Deplo
         priority=record.priority,
         score=record.score,
         message=record.message,
+        behind=0 if pattern.produces is None else patterns_behind(record.source, record.pattern),
     )

@@ -151,8 +151,13 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
         book.set_aside(Refusal(record.id, record.version, reason))
         return Change(version, from_ms, drops, None, *settled)
-    known_ms, busy_ms = (*map(tuple, known), (), ())[:2]  # earlier builds did not keep the second one
-    rule = replace(deployed_rule(record, compiled, epoch), known_ms=known_ms, busy_ms=busy_ms)
+    known_ms, busy_ms, level = (*known, None, None, None)[:3]  # earlier builds did not keep all of them
+    rule = replace(
+        deployed_rule(record, compiled, epoch),
+        known_ms=tuple(known_ms or ()),
+        busy_ms=tuple(busy_ms or ()),
+        level=level,
+    )
     return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
 
 

@@ -9,7 +9,7 @@ Tested by: tests/runners/spark/test_live_rules.py
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,7 +26,6 @@ from cep.model.rule import (
     UpsertRecord,
     parse_control,
 )
-from cep.rulebook.levels import by_level
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -97,13 +96,16 @@ def known(rules: JobRules, digest: str) -> KnownRulebook:
     if at not in _RULEBOOKS:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
+        rulebook.keep_levels(rules.job.levels_count)
         _keep(_RULEBOOKS, at, KnownRulebook(digest, rulebook, rulebook.forget_ms))
     return _RULEBOOKS[at]
 
 
 def restored(rules: JobRules, data: bytes) -> KnownRulebook:
     """The rulebook of a job that keeps it as bytes. Raises: as rulebook_from_bytes."""
-    return _remember(rules, rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists))
+    rulebook = rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists)
+    rulebook.keep_levels(rules.job.levels_count)
+    return _remember(rules, rulebook)
 
 
 def keep(rules: JobRules, rulebook: KnownRulebook) -> None:
@@ -210,22 +212,11 @@ def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, t
     return dead_letter(Poison("control_refused", outcome.full_reason, text), more)
 
 
-def beyond_levels(rulebook: Rulebook, levels_count: int) -> Iterator[bytes]:
-    """Letters for the rules that read what others produce, at more levels than the job has stages for."""
-    for rules in by_level(rulebook.deployed())[levels_count:]:
-        for rule in rules:
-            reason = (
-                f"version {rule.version} of `{rule.rule_id}` reads what other patterns produce, and the job has "
-                f"{levels_count} level(s); start it with this rule among the first ones, in a new checkpoint folder"
-            )
-            letter = dead_letter(Poison("rule_beyond_levels", reason, rule.rule_id))
-            yield from under_rules([letter], rulebook.epoch, rulebook.content_hash)
-
-
 def _initial(rules: JobRules) -> KnownRulebook:
     if rules not in _INITIAL:
         rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
         apply_records(rulebook, rules.initial, None)
+        rulebook.place(rules.job.levels_count)
         _keep(_INITIAL, rules, _remember(rules, rulebook))
     return _INITIAL[rules]
 

@@ -133,10 +133,10 @@ class Programs:
         return levels[level] if level < len(levels) else {}
 
 
-def programs_by_level(rulebook: Rulebook, schema: Schema) -> list[dict[KeyDomain, Program]]:
-    """For each level of the rulebook the program of each key domain that has rules there."""
+def programs_by_level(rulebook: Rulebook, schema: Schema, levels_count: int = 1) -> list[dict[KeyDomain, Program]]:
+    """For each level of the rulebook (`by_level`) the program of each key domain that has rules there."""
     found: list[dict[KeyDomain, Program]] = []
-    for rules in by_level(with_made_past(rulebook.deployed(), schema)):
+    for rules in by_level(with_made_past(rulebook.deployed(), schema), schema, levels_count):
         domains: dict[KeyDomain, list[DeployedRule]] = {}
         for rule in rules:
             domains.setdefault(rule.pattern.key, []).append(rule)

@@ -42,7 +42,7 @@ from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
 from cep.state.target import Target
 from cep.state.whole import decode_whole, encode_whole
 
-KIND, FORMAT = "warm-start", 2
+KIND, FORMAT = "warm-start", 3
 NAME = "warm_start.json"
 _ABOUT = "about.json"
 
@@ -212,6 +212,11 @@ def check_fits(about: About, job: Job) -> None:
     """Raises: UsageError if a job would misread the state, or has no place for it."""
     reasons = list(misreadings(about.job.schema, job.schema))
     reasons += [f"the key {', '.join(domain)} is missing" for domain in about.job.domains if domain not in job.domains]
+    if about.job.levels_count != job.levels_count:
+        reasons.append(
+            f"it was made for {about.job.levels_count} level(s) of patterns that feed each other, and the job has "
+            f"{job.levels_count}; replay with `--levels {job.levels_count}`"
+        )
     if reasons:
         raise UsageError(f"the warm start does not fit the job: {'; '.join(reasons)}")
 

@@ -45,12 +45,14 @@ def test_flags_of_every_type() -> None:
         "b,c",
         "--key-groups",
         "8",
+        "--levels",
+        "3",
         "--listen",
         "9464",
     ]
     found = settings_of(parser().parse_args([*words, "--listen", "9464"]))
     assert found.job == Settings().job.model_copy(
-        update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8}
+        update={"rules": Path("r"), "lateness": 10_000, "keys": ("a", "b,c"), "key_groups": 8, "levels": 3}
     )
     assert found.observe.listen == ("127.0.0.1", 9464)
     with pytest.raises(UsageError, match="lateness"):

@@ -44,7 +44,7 @@ def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[s
     given = deploy(stream.records)
     assert given.set_aside == ()
     lateness_ms = int(random.choice([0, 3_600_000]))
-    levels = len(by_level(given.rulebook.deployed()))
+    levels = len(by_level(given.rulebook.deployed(), given.schema))
     job = Job(given.schema, given.key_domains, GROUPS, int(random.integers(1, 4)), lateness_ms, levels_count=levels)
     history = folder / "history.jsonl"
     history.write_bytes(b"\n".join(stream.lines))

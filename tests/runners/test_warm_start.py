@@ -53,7 +53,7 @@ def lines_of(table: pa.Table) -> list[bytes]:
 
 
 def job_for(given: Deployment, groups_count: int = 16, pages: int = 1) -> Job:
-    levels = len(by_level(given.rulebook.deployed()))
+    levels = len(by_level(given.rulebook.deployed(), given.schema))
     return Job(given.schema, given.key_domains, groups_count, pages, levels_count=levels)
 
 
@@ -179,6 +179,17 @@ def place(folder: Path, lines: Sequence[bytes]) -> Path:
     folder.mkdir()
     (folder / "0.jsonl").write_bytes(b"\n".join(lines))
     return folder
+
+
+def test_a_job_with_other_levels_than_the_state_is_refused(tmp_path: Path) -> None:
+    lines = lines_of(transfers(3, 60))
+    warm_start(lines, laundering(), tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    job = replace(job_for(deploy(laundering())), levels_count=4)
+    engine = Engine(job, warm.about.rules, MemoryStore(), Workers(1))
+    with pytest.raises(UsageError, match="`--levels 4`"):
+        engine.begin(warm)
+    engine.close()
 
 
 def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

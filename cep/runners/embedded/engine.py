@@ -43,7 +43,7 @@ from cep.runners.embedded.share import ADDED_DEADLINES, Cache, Done, Share, Toge
 from cep.runners.embedded.waiting import ADDED_WAITING
 from cep.runners.event_time import PartitionTimes, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import entries_of, state_of
-from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, known, restored
+from cep.runners.group_rules import JobRules, KnownRulebook, changed, forgotten, known, restored
 from cep.runners.intake import span_ms, take_in
 from cep.runners.job import ARRIVAL, Job, Programs
 from cep.runners.letters import under_rules
@@ -202,22 +202,22 @@ class Engine:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
         return Stepped(alerts, (*refused, *letters), Counter({name: n for name, n in counters.items() if n}))
 
-    def pages_of_key(self, key: str) -> tuple[list[StoredPage], Mapping[KeyDomain, Program]]:
-        """The pages in which a key may have runs of patterns that read the source, and the programs in force.
+    def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
+        """The pages in which a key may have runs, and the programs in force by level.
 
         To be asked between micro-batches.
         """
         keys = pa.array([key], TEXT)
         group = int(key_groups(keys, self.job.groups_count)[0])
-        programs = self._programs.of(self._rulebook.rulebook, self.job.schema)
+        levels = self._in_force().programs
         found: list[StoredPage] = []
-        for share in self._levels[0]:
-            if group in share.groups:
+        for programs, shares in zip(levels, self._levels, strict=True):
+            for share in (share for share in shares if group in share.groups):
                 for domain, pages in zip(self.job.domains, share.pages, strict=True):
                     page = pages.take(pages.slots(keys), programs[domain])[0] if domain in programs else None
                     if page is not None:
                         found.append(StoredPage(group, domain, encode_page(page)))
-        return found, programs
+        return found, levels
 
     def close(self) -> None:
         """End the threads."""
@@ -262,8 +262,7 @@ class Engine:
         change = changed(self._rules, self._rulebook, controls, seen_ms if seen_ms > TIME_MS_MIN else None)
         self._rulebook = change.after
         self.watermark_ms = max(self.watermark_ms, change.heartbeat_ms)
-        letters = [*change.dead_letters, *beyond_levels(self._rulebook.rulebook, self.job.levels_count)]
-        return letters, Counter(change.counters)
+        return list(change.dead_letters), Counter(change.counters)
 
     def _take_in(
         self, parts: Sequence[Decoded], counters: Counter[str]

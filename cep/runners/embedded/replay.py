@@ -99,7 +99,7 @@ def replay(
     """Match all events. `show(what, done, total)` is told how far it is."""
     started = time.monotonic()
     pa.set_cpu_count(workers)
-    levels = programs_by_level(rulebook, job.schema)
+    levels = programs_by_level(rulebook, job.schema, job.levels_count)
     read = _columns_read(levels, job)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
     shares: Shares = {}

@@ -231,6 +231,7 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
             groups = range(own, own + 1) if own in groups else range(0)
         with StoreSettings(checkpoint, _backend_of(found, "rocksdb")).open(found.path(PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
+            rulebook.keep_levels(job.levels_count)
             programs = Programs().of(rulebook, job.schema)
             pages = [
                 StoredPage(group, domain, encode_page(whole))

@@ -37,6 +37,8 @@ def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) 
     Raises: UsageError if it does not fit the job; StateError, SinkError.
     """
     shutil.rmtree(checkpoint / FOLDER, ignore_errors=True)  # of a start that was cut off
+    rulebook = rulebook.copy()
+    rulebook.place(job.levels_count)
     about, saved = warm.about, save(rulebook)
     with closing(MemoryStore()) as store:
         engine = Engine(job, about.rules, store, Workers(1), rulebook.lists.store)

@@ -42,7 +42,7 @@ from cep.runners import duplicates
 from cep.runners.beginning import Beginning, group_beginning
 from cep.runners.event_time import PartitionTimes, TimesRead, due_before, merged, since_after, watermark_of
 from cep.runners.group_entries import PAGE_BITS
-from cep.runners.group_rules import JobRules, KnownRulebook, beyond_levels, changed, forgotten, keep, known, told
+from cep.runners.group_rules import JobRules, KnownRulebook, changed, forgotten, keep, known, told
 from cep.runners.job import ARRIVAL, Job, Programs, StepOutput
 from cep.runners.letters import on_time
 from cep.runners.output import encode_alerts
@@ -255,7 +255,7 @@ class MatchProcessor(StatefulProcessor):
             after = change.after
             progress.watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
             if group == 0:  # every key group sees the same records; one of them reports
-                letters = (*change.dead_letters, *beyond_levels(after.rulebook, self._job.levels_count))
+                letters = change.dead_letters
                 output.counters.update(change.counters)
         self._keep_rulebook(progress, after)
         return after, letters

@@ -114,7 +114,7 @@ def replay(
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
     packed = events.mapInArrow(packer(job, values_column), PACKED_SCHEMA)
-    levels = len(by_level(rulebook.deployed()))
+    levels = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
     output = Replayed(ALERT_SCHEMA.empty_table(), (), Counter(), 0.0)
@@ -208,7 +208,7 @@ def _matcher(
                 held[:], repeated = first_ones(held, job.dedup_ms)
                 output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
         rulebook = shipped.rulebook_of(job)
-        programs = programs_by_level(rulebook, job.schema)[level]
+        programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:

@@ -92,6 +92,7 @@ def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping
         return []
     store = RulebookStore(checkpoint / RULEBOOKS_FOLDER)
     rulebook = store.get(digest, job.schema, job.domains)
+    rulebook.keep_levels(job.levels_count)
     return [Programs().of(rulebook, job.schema, level) for level in range(job.levels_count)]
 
 

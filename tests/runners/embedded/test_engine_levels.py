@@ -79,9 +79,15 @@ def test_what_is_produced_may_belong_to_any_process() -> None:
         Engine(make_job(0), INITIAL, MemoryStore(), Workers(1, 0, 8))
 
 
-def test_a_rule_without_a_stage_is_told() -> None:
+def test_a_rule_without_a_stage_is_told_once() -> None:
     engine = Engine(make_job(0, levels_count=2), INITIAL[:-1], MemoryStore(), Workers(1))
     stepped = engine.step([], (INITIAL[-1],), {})
+    again = engine.step([], (END,), {})
+    (refused,) = engine.rulebook.rulebook.report().refused
     engine.close()
-    (letter,) = stepped.letters
-    assert json.loads(letter)["code"] == "rule_beyond_levels"
+    (letter,) = map(json.loads, stepped.letters)
+    assert (letter["code"], letter["rule_id"]) == ("control_refused", "circle")
+    assert "--levels 3" in letter["reason"]
+    assert stepped.counters["control_refused"] == 1
+    assert again.letters == ()
+    assert refused.rule_id == "circle"

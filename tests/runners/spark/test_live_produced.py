@@ -54,6 +54,7 @@ def test_a_rule_that_needs_another_stage_is_told(spark: SparkSession, tmp_path: 
     first = [r for r in records() if r.id != "circle"]
     live = LiveRun(spark, tmp_path, job, tuple(r.to_json() for r in first), 1)
     live.phase([_lines(5, 30)], [records("circle")[0].to_json()])
+    live.phase([], [END])
     (letter,) = live.letters
-    assert (letter["code"], letter["record"]) == ("rule_beyond_levels", "circle")
-    assert live.totals["control_applied"] == 1
+    assert (letter["code"], letter["rule_id"]) == ("control_refused", "circle")
+    assert live.totals["control_refused"] == 1
