@@ -3,7 +3,7 @@
     shadow      the version is in shadow: recorded, alerts nobody
     snoozed     a person does not want the rule's alerts until a date, on all keys or on one
     excluded    another rule of the same exclusive group fired on the same event
-    suppressed  the rule has fired on this key less than its `suppress` before
+    suppressed  the rule has fired on this key less than its `suppress` before, and than that of the version that fired
 
 In this order: what is snoozed takes no other rule's place, and only what goes out begins a time of suppression. Nothing
 is lost: what is held back is recorded and counted. Times are event time, so that replay and live hold back the same.
@@ -21,12 +21,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cep.base.limits import TIME_MS_MAX
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
 
 SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppressed"
-# (rule, key) → event time of the last alert that went out.
-Fired = dict[tuple[str, str], int]
+# (rule, key) → event time of the last alert that went out, and for how long it suppresses others at most. A version
+# with a longer time than the one that fired does not lengthen that: by then it may have been forgotten.
+Fired = dict[tuple[str, str], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +47,6 @@ class Policies:
                 if record.exclusive is not None or record.suppress is not None:
                     versions[record.id, record.version] = record.exclusive, record.suppress_ms
         return Policies(versions, book.snoozes.report())
-
-    def longest_ms(self) -> dict[str, int]:
-        """For how long a rule suppresses at most, by its id."""
-        longest: dict[str, int] = {}
-        for (rule_id, _), (_, suppress_ms) in self.versions.items():
-            longest[rule_id] = max(longest.get(rule_id, 0), suppress_ms)
-        return longest
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -79,7 +74,7 @@ class HeldBack:
     fired: Fired
 
 
-def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], int]) -> HeldBack:
+def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], tuple[int, int]]) -> HeldBack:
     """Divide alerts that are sorted as sort_alerts does; those of one rule and key must come in their order.
 
     `memory` is what the alerts before have added; it is not changed, and costs nothing that is not asked for.
@@ -107,7 +102,7 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, s
 
 def _exclude_and_suppress(
     alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
-    memory: Mapping[tuple[str, str], int],
+    memory: Mapping[tuple[str, str], tuple[int, int]],
 ) -> Fired:  # fmt: skip
     rules = alerts["rule_id"].to_pylist() if policies.versions else []
     versions = alerts["version"].to_pylist() if policies.versions else []
@@ -135,11 +130,11 @@ def _exclude_and_suppress(
             reasons[row] = EXCLUDED
             continue
         taken.add(slot)
-        last_ms = fired.get(at, memory.get(at))
-        if suppress_ms and last_ms is not None and time_ms < last_ms + suppress_ms:
+        last_ms, for_ms = fired.get(at) or memory.get(at, (0, 0))
+        if time_ms < last_ms + min(suppress_ms, for_ms):
             reasons[row] = SUPPRESSED
         elif suppress_ms:
-            fired[at] = time_ms
+            fired[at] = time_ms, suppress_ms
     return fired
 
 
@@ -152,11 +147,11 @@ def counted(held: HeldBack) -> dict[str, int]:
     return found
 
 
-def fired_json(fired: Mapping[tuple[str, str], int]) -> list[list[Any]]:
-    """In an order of its own: [rule, key, ms] of each."""
-    return [[*at, ms] for at, ms in sorted(fired.items())]
+def fired_json(fired: Mapping[tuple[str, str], tuple[int, int]]) -> list[list[Any]]:
+    """In an order of its own: [rule, key, ms, for ms] of each."""
+    return [[*at, *times] for at, times in sorted(fired.items())]
 
 
 def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
-    """What `fired_json` gave."""
-    return {(rule_id, key): ms for rule_id, key, ms in saved}
+    """What `fired_json` gave. Earlier builds did not say for how long: for as long as who asks."""
+    return {(rule_id, key): (ms, *for_ms, TIME_MS_MAX)[:2] for rule_id, key, ms, *for_ms in saved}

@@ -1,7 +1,7 @@
 """When each rule that suppresses last fired on each key (rulebook/memory.py), in files of a job's folder.
 
-    DIRECTORY/held_memory.json     {"batch_id": 7, "fired": [[rule, key, ms] …]}               all
-    DIRECTORY/held_memory.jsonl    {"batch_id": 9, "fired": [[rule, key, ms] …], "gone": [[rule, key] …]}   since
+    DIRECTORY/held_memory.json   {"batch_id": 7, "fired": [[rule, key, ms, for ms] …]}       all
+    DIRECTORY/held_memory.jsonl  {"batch_id": 9, "fired": [[rule, key, ms, for ms] …], "gone": [[rule, key] …]}  since
 
 A micro-batch adds a line with what it has changed. When the lines have grown to several times the whole, that is
 written anew, up to before the micro-batch, and the lines begin with its own. A micro-batch that is done again begins
@@ -34,7 +34,7 @@ class FiredFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._batch_id = -1
-        self._before: dict[tuple[str, str], int | None] = {}  # the last micro-batch, what it has changed
+        self._before: dict[tuple[str, str], tuple[int, int] | None] = {}  # the last micro-batch, what it has changed
         self._whole_bytes = self._lines_bytes = 0
         self.memory = self._read()
 
@@ -69,7 +69,7 @@ class FiredFiles:
     def _write_whole(self, batch_id: int) -> None:
         """As it was before the last micro-batch."""
         then = {**self.memory.last, **self._before}
-        fired = fired_json({at: ms for at, ms in then.items() if ms is not None})
+        fired = fired_json({at: times for at, times in then.items() if times is not None})
         data = orjson.dumps({"batch_id": batch_id, "fired": fired})
         replace_file(self._directory / _WHOLE, data)
         self._whole_bytes = len(data)
@@ -128,11 +128,11 @@ def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
     (directory / _LINES).unlink(missing_ok=True)
 
 
-def _undo(memory: Memory, before: Mapping[tuple[str, str], int | None]) -> None:
+def _undo(memory: Memory, before: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
     memory.put(before)
     memory.changed()
 
 
-def _change(before: dict[tuple[str, str], int | None], last: Fired) -> dict[str, Any]:
+def _change(before: dict[tuple[str, str], tuple[int, int] | None], last: Fired) -> dict[str, Any]:
     fired = {at: last[at] for at in before if at in last}
     return {"fired": fired_json(fired), "gone": sorted(at for at in before if at not in last)}

@@ -58,7 +58,7 @@ class RuleOutput:
         memory.put(found.fired)
         counters = counted(found)
         if alerts.num_rows:
-            lost_count = memory.forget(self._policies, int(alerts["detected_at"][-1].value))
+            lost_count = memory.forget(int(alerts["detected_at"][-1].value))
             counters |= {"fired_forgotten": lost_count} if lost_count else {}
         if found.held.num_rows:
             lines = held_lines(found)

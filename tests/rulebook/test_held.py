@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -101,14 +102,55 @@ def test_alerts_in_two_portions_are_divided_like_all_at_once(
     whole = hold_back(table(*alerts), policies, {})
     first = hold_back(table(*(a for a in alerts if a["match_end"] < cut_ms)), policies, {})
     memory = Memory(fired_from_json(fired_json(first.fired)))
-    assert memory.forget(policies, cut_ms) == 0
+    assert memory.forget(cut_ms) == 0
     second = hold_back(table(*(a for a in alerts if a["match_end"] >= cut_ms)), policies, memory.last)
     assert pa.concat_tables([first.alerts, second.alerts]).equals(whole.alerts)
     assert (*first.reasons, *second.reasons) == whole.reasons
     assert whole.alerts.num_rows + whole.held.num_rows == len(alerts)
     memory.put(second.fired)
-    memory.forget(policies, 10**6)
+    memory.forget(10**6)
     assert memory.last == {}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.sampled_from("cd")), max_size=30),
+    st.lists(st.integers(0, 40), min_size=3, max_size=3),
+    st.lists(st.integers(1, 59), min_size=2, max_size=2, unique=True),
+    st.sets(st.integers(1, 60)),
+)
+def test_versions_with_other_times_are_divided_alike_however_alerts_come(
+    found: list[tuple[int, str]], times: list[int], starts: list[int], cuts: set[int]
+) -> None:
+    """A version holds back for its own time, and no longer than the one that fired said it would."""
+    at_ms = [0, *sorted(starts)]
+    alerts = [
+        {**alert(n, ms, key=key), "version": 1 + sum(ms >= start for start in at_ms[1:])}
+        for n, (ms, key) in enumerate(sorted(found))
+    ]
+    versions: dict[tuple[str, int], tuple[str | None, int]] = {
+        ("a", 1 + n): (None, ms) for n, ms in enumerate(times) if ms
+    }
+    whole = hold_back(table(*alerts), Policies(versions), {})
+    memory, parts, reasons = Memory(), [], list[str]()
+    bounds = [0, *sorted(cuts), 61]
+    for first, end in pairwise(bounds):
+        # Versions are there that the micro-batch's alerts are of, and maybe the next one already.
+        ends = [*at_ms[1:], 61]
+        own = {at: of for at, of in versions.items() if first < ends[at[1] - 1] and at_ms[at[1] - 1] < end}
+        part = hold_back(table(*(a for a in alerts if first <= a["match_end"] < end)), Policies(own), memory.last)
+        memory.put(part.fired)
+        memory.forget(end)
+        parts.append(part.alerts)
+        reasons += part.reasons
+    assert pa.concat_tables(parts).equals(whole.alerts)
+    assert reasons == list(whole.reasons)
+    last: dict[str, tuple[int, int]] = {}
+    for one in alerts:
+        suppress_ms, (before_ms, for_ms) = times[one["version"] - 1], last.get(one["key"], (0, 0))
+        is_held = one["match_end"] < before_ms + min(suppress_ms, for_ms)
+        assert (one["alert_id"] in whole.held["alert_id"].to_pylist()) == is_held
+        if suppress_ms and not is_held:
+            last[one["key"]] = one["match_end"], suppress_ms
 
 
 def test_policies_are_those_of_the_rulebook() -> None:

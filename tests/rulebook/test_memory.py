@@ -7,35 +7,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.rulebook import memory as memory_module
-from cep.rulebook.held import Fired, Policies
+from cep.rulebook.held import Fired
 from cep.rulebook.memory import Memory
 
 RULES = "ab"
-POLICIES = [Policies({("a", 1): (None, longest), ("b", 1): ("g", 5), ("b", 2): (None, 9)}) for longest in (0, 7, 30)]
 AT = st.tuples(st.sampled_from(RULES), st.sampled_from("cdefg"))
 STEPS = st.lists(
-    st.tuples(st.dictionaries(AT, st.integers(0, 60), max_size=4), st.integers(0, 80), st.sampled_from(POLICIES)),
+    st.tuples(
+        st.dictionaries(AT, st.tuples(st.integers(0, 60), st.sampled_from((5, 7, 30))), max_size=4), st.integers(0, 80)
+    ),
     max_size=12,
 )
 
 
-def kept(last: Fired, policies: Policies, before_ms: int) -> Fired:
+def kept(last: Fired, before_ms: int) -> Fired:
     """By its definition: what may still suppress an alert at or after that time."""
-    longest = {
-        rule: max([ms for (of, _), (_, ms) in policies.versions.items() if of == rule], default=0) for rule in RULES
-    }
-    return {at: ms for at, ms in last.items() if ms + longest[at[0]] > before_ms}
+    return {at: (ms, for_ms) for at, (ms, for_ms) in last.items() if ms + for_ms > before_ms}
 
 
 @given(STEPS)
 def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
-    steps: list[tuple[Fired, int, Policies]],
+    steps: list[tuple[Fired, int]],
 ) -> None:
-    memory, expected, written = Memory(), dict[tuple[str, str], int](), dict[tuple[str, str], int]()
-    for fired, before_ms, policies in steps:
+    memory, expected, written = Memory(), Fired(), Fired()
+    for fired, before_ms in steps:
         memory.put(fired)
-        assert memory.forget(policies, before_ms) == 0
-        expected = kept({**expected, **fired}, policies, before_ms)
+        assert memory.forget(before_ms) == 0
+        expected = kept({**expected, **fired}, before_ms)
         assert memory.last == expected
         then = dict(written)
         changed = memory.changed()
@@ -49,28 +47,28 @@ def test_it_forgets_what_can_suppress_nothing_and_tells_what_has_changed(
 
 
 @given(STEPS)
-def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int, Policies]]) -> None:
+def test_what_it_tells_undoes_it(steps: list[tuple[Fired, int]]) -> None:
     memory = Memory()
-    for fired, before_ms, policies in steps:
+    for fired, before_ms in steps:
         then = dict(memory.last)
         memory.put(fired)
-        memory.forget(policies, before_ms)
+        memory.forget(before_ms)
         after = dict(memory.last)
         memory.put(memory.changed())
         assert memory.last == then
         memory.changed()
         memory.put(fired)
-        memory.forget(policies, before_ms)
+        memory.forget(before_ms)
         assert memory.last == after
         memory.changed()
 
 
 def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "_AT_A_TIME", 10)
-    memory = Memory({("a", str(number)): 0 for number in range(35)})
+    memory = Memory({("a", str(number)): (0, 7) for number in range(35)})
     counts = []
     while memory.last:
-        memory.forget(POLICIES[1], 100)
+        memory.forget(100)
         counts.append(len(memory.changed()))
     assert counts == [10, 10, 10, 5]
 
@@ -78,7 +76,7 @@ def test_what_is_over_at_once_goes_some_at_a_time(monkeypatch: pytest.MonkeyPatc
 def test_at_its_bound_it_forgets_what_is_over_first_and_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_module, "FIRED_MAX", 3)
     memory = Memory()
-    memory.put({("a", "c"): 4, ("b", "c"): 1, ("a", "d"): 5, ("b", "d"): 3})
-    memory.put({("b", "c"): 20})
-    assert memory.forget(POLICIES[1], 0) == 1
-    assert memory.last == {("b", "c"): 20, ("a", "d"): 5, ("b", "d"): 3}
+    memory.put({("a", "c"): (4, 7), ("b", "c"): (1, 9), ("a", "d"): (5, 7), ("b", "d"): (3, 9)})
+    memory.put({("b", "c"): (20, 9)})
+    assert memory.forget(0) == 1
+    assert memory.last == {("b", "c"): (20, 9), ("a", "d"): (5, 7), ("b", "d"): (3, 9)}

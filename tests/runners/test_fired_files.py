@@ -10,19 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.held import Fired, Policies
+from cep.base.limits import TIME_MS_MAX
+from cep.rulebook.held import Fired
 from cep.runners import fired_files
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.runners.rule_output import last_alerted
 
-POLICIES = Policies({("a", 1): (None, 1_000)})
+FOR_MS = 1_000
 WHOLE, LINES = "held_memory.json", "held_memory.jsonl"
 
 
 def take(files: FiredFiles, batch_id: int, fired: Fired, before_ms: int = 0) -> None:
     memory = files.begin(batch_id)
     memory.put(fired)
-    memory.forget(POLICIES, before_ms)
+    memory.forget(before_ms)
     files.end(batch_id)
 
 
@@ -32,12 +33,14 @@ def written(folder: Path) -> int:
 
 def test_a_micro_batch_writes_what_it_changes(tmp_path: Path) -> None:
     """Of fifty thousand keys."""
-    begin_fired(tmp_path, [["a", f"key {number}", number] for number in range(50_000)])
+    begin_fired(tmp_path, [["a", f"key {number}", number, FOR_MS] for number in range(50_000)])
     files = FiredFiles(tmp_path)
-    take(files, 0, {("a", "first"): 1})  # begins the lines
+    take(files, 0, {("a", "first"): (1, FOR_MS)})  # begins the lines
     before = written(tmp_path)
     for number in range(1, 101):
-        take(files, number, {("a", f"another {number}"): 60_000}, number + 1_000)  # one that is new, some that are over
+        take(
+            files, number, {("a", f"another {number}"): (60_000, FOR_MS)}, number + 1_000
+        )  # one that is new, some that are over
     grown = written(tmp_path) - before
     assert grown < 100 * 150
     assert FiredFiles(tmp_path).memory.last == files.memory.last
@@ -46,7 +49,11 @@ def test_a_micro_batch_writes_what_it_changes(tmp_path: Path) -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.dictionaries(st.tuples(st.just("a"), st.sampled_from("cdef")), st.integers(0, 3_000), max_size=3),
+        st.dictionaries(
+            st.tuples(st.just("a"), st.sampled_from("cdef")),
+            st.tuples(st.integers(0, 3_000), st.sampled_from((500, FOR_MS))),
+            max_size=3,
+        ),
         st.integers(0, 4_000),
         st.sampled_from(["on", "again", "new process", "torn"]),
     ),
@@ -67,22 +74,22 @@ def test_it_is_where_the_last_micro_batch_has_left_it(
         files = FiredFiles(folder)
         for number, (fired, before_ms, what) in enumerate(steps):
             if what == "again":
-                take(files, number, {("a", "c"): 7, ("a", "g"): 8}, before_ms)
+                take(files, number, {("a", "c"): (7, FOR_MS), ("a", "g"): (8, FOR_MS)}, before_ms)
                 files = FiredFiles(folder)
             elif what == "torn":
                 begun = (folder / LINES).read_bytes() if (folder / LINES).exists() else None
-                take(files, number, {("a", "h"): 9, ("a", "i"): 9})
+                take(files, number, {("a", "h"): (9, FOR_MS), ("a", "i"): (9, FOR_MS)})
                 after = (folder / LINES).read_bytes()
                 if begun is not None and after.startswith(begun):  # and did not begin anew
                     (folder / LINES).write_bytes(after[: (len(begun) + len(after)) // 2])
                 files = FiredFiles(folder)
             take(files, number, fired, before_ms)
             expected.put(fired)
-            expected.forget(POLICIES, before_ms)
+            expected.forget(before_ms)
             if what == "new process":
                 files = FiredFiles(folder)
             assert files.memory.last == expected.last
-            assert last_alerted(folder) == sorted([*at, ms] for at, ms in expected.last.items())
+            assert last_alerted(folder) == sorted([*at, *times] for at, times in expected.last.items())
 
 
 def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
@@ -90,16 +97,16 @@ def test_a_process_that_is_cut_off_between_the_whole_and_the_lines(
 ) -> None:
     monkeypatch.setattr(fired_files, "_LINES_BYTES_MIN", 1)
     files = FiredFiles(tmp_path)
-    take(files, 0, {("a", "c"): 1})
-    take(files, 1, {("a", "d"): 2})
+    take(files, 0, {("a", "c"): (1, FOR_MS)})
+    take(files, 1, {("a", "d"): (2, FOR_MS)})
     lines = (tmp_path / LINES).read_bytes()
-    take(files, 2, {("a", "c"): 2_000}, 1_500)
+    take(files, 2, {("a", "c"): (2_000, FOR_MS)}, 1_500)
     assert (tmp_path / LINES).read_bytes() != lines
     (tmp_path / LINES).write_bytes(lines)  # the whole is of the end of 1, the lines are those of before
     files = FiredFiles(tmp_path)
-    assert files.memory.last == {("a", "c"): 1, ("a", "d"): 2}
-    take(files, 2, {("a", "c"): 2_000}, 1_500)
-    assert FiredFiles(tmp_path).memory.last == {("a", "c"): 2_000}
+    assert files.memory.last == {("a", "c"): (1, FOR_MS), ("a", "d"): (2, FOR_MS)}
+    take(files, 2, {("a", "c"): (2_000, FOR_MS)}, 1_500)
+    assert FiredFiles(tmp_path).memory.last == {("a", "c"): (2_000, FOR_MS)}
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -107,10 +114,11 @@ def test_what_an_earlier_build_wrote_is_gone_on_with(tmp_path: Path, again: bool
     earlier = {"batch_id": 7, "before": [["a", "c", 1], ["a", "d", 2]], "after": [["a", "d", 3], ["a", "e", 4]]}
     (tmp_path / WHOLE).write_bytes(orjson.dumps(earlier))
     files = FiredFiles(tmp_path)
-    assert files.memory.last == {("a", "d"): 3, ("a", "e"): 4}
-    take(files, 7 if again else 8, {("a", "f"): 5})
-    expected = {("a", "c"): 1, ("a", "d"): 2} if again else {("a", "d"): 3, ("a", "e"): 4}
-    assert FiredFiles(tmp_path).memory.last == {**expected, ("a", "f"): 5}
+    assert files.memory.last == {("a", "d"): (3, TIME_MS_MAX), ("a", "e"): (4, TIME_MS_MAX)}
+    take(files, 7 if again else 8, {("a", "f"): (5, FOR_MS)})
+    times = {"c": 1, "d": 2} if again else {"d": 3, "e": 4}
+    expected = {("a", key): (ms, TIME_MS_MAX) for key, ms in times.items()}
+    assert FiredFiles(tmp_path).memory.last == {**expected, ("a", "f"): (5, FOR_MS)}
 
 
 def test_bytes_that_are_not_ours_are_told(tmp_path: Path) -> None:

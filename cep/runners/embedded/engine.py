@@ -193,7 +193,7 @@ class Engine:
             policies = self._in_force().policies
             held = hold_back(alerts, policies, self._memory.last)
             self._memory.put(held.fired)
-            counters["fired_forgotten"] += self._memory.forget(policies, self.watermark_ms)
+            counters["fired_forgotten"] += self._memory.forget(self.watermark_ms)
             letters += held_lines(held)
             counters.update(counted(held))
             alerts = held.alerts

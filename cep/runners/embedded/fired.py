@@ -1,6 +1,6 @@
 """When each rule that suppresses last fired on each key (rulebook/memory.py), as entries of the store.
 
-    | FFFF | "" | "fired" | rule | digest of the key |  →  event time of the last alert that went out i64, key
+    | FFFF | "" | "fired for" | rule | digest of the key |  →  of the last alert event time i64, for how long i64, key
 
 So a commit writes what has changed. A key may be longer than a store key, which is why that has but a digest of it.
 Tested by: tests/runners/embedded/test_fired.py
@@ -14,14 +14,15 @@ from hashlib import blake2b
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.held import fired_from_json
+from cep.rulebook.held import Fired, fired_from_json
 from cep.rulebook.memory import Memory
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
-FIRED = b"fired"
+FIRED = b"fired for"
+_EARLIER_ENTRIES = prefix_range(STORE_GROUP, b"", b"fired")  # of an earlier build: without for how long
 _EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")  # all of it in one value, by an earlier build
-_TIME = struct.Struct("<q")
+_TIME, _TIMES = struct.Struct("<q"), struct.Struct("<qq")
 _DIGEST_BYTES = 16
 
 
@@ -35,25 +36,31 @@ class StoredMemory(Memory):
     def save(self, batch: WriteBatch) -> None:
         """Add what has changed since the last time."""
         for at in self.changed():
-            ms = self.last.get(at)
-            if ms is None:
+            times = self.last.get(at)
+            if times is None:
                 batch.delete(_key(*at))
             else:
-                batch.put(_key(*at), _TIME.pack(ms) + at[1].encode())
+                batch.put(_key(*at), _TIMES.pack(*times) + at[1].encode())
         if self._is_earlier:
             batch.delete(_EARLIER)
+            batch.delete_range(_EARLIER_ENTRIES)
             self._is_earlier = False
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has; nothing has changed yet. Raises: StateCorruptError."""
+        found: Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
-                at = split_key(raw).name.decode(), data[_TIME.size :].decode()
-                self.last[at] = _TIME.unpack_from(data)[0]
-            earlier = store.get(_EARLIER)
-            if earlier is not None:
-                self.put(fired_from_json(orjson.loads(earlier)))
-                self._is_earlier = True
+                at = split_key(raw).name.decode(), data[_TIMES.size :].decode()
+                found[at] = _TIMES.unpack_from(data)
+            self.put(found)
+            self.changed()
+            earlier = orjson.loads(store.get(_EARLIER) or b"[]")
+            for raw, data in store.scan(_EARLIER_ENTRIES):
+                ms, key = _TIME.unpack_from(data)[0], data[_TIME.size :].decode()
+                earlier.append([split_key(raw).name.decode(), key, ms])
+            self.put(fired_from_json(earlier))
+            self._is_earlier = bool(earlier)
         except (struct.error, TypeError, ValueError) as error:
             raise StateCorruptError(f"who was alerted cannot be read ({error!r}); restore a checkpoint") from error
 

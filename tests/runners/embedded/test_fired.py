@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import struct
+from pathlib import Path
+
 import orjson
 import pytest
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.held import Policies
+from cep.base.limits import TIME_MS_MAX
+from cep.model.rule import utc_text
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.fired import FIRED, StoredMemory
 from cep.runners.job import Job
+from cep.sinks.json_form import json_lines
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
-from tests.runners.embedded.cases import cut, day, decoded, deployment, latest_ms, suppressing
+from tests.runners.embedded.cases import cut, day, decoded, deployment, expected, latest_ms, suppressing
+from tests.runners.test_later_rules import written
 
 MANY = 50_000
 EARLIER = store_key(STORE_GROUP, b"", b"engine", b"held_memory")
@@ -41,7 +47,9 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
         Job(given.schema, given.key_domains, 8), tuple(record.to_json() for record in records), store, Workers(1)
     )
     lines = list(day()[:1_000])
-    engine._memory.put(dict.fromkeys((("often_long", f"another {number}") for number in range(MANY)), latest_ms(lines)))
+    engine._memory.put(
+        dict.fromkeys((("often_long", f"another {number}") for number in range(MANY)), (latest_ms(lines), 172_800_000))
+    )
     sizes: list[int] = []
     alerts: list[int] = []
     for number, piece in enumerate(cut(lines, 20, seed=1)):
@@ -69,15 +77,14 @@ def test_a_commit_of_the_job_writes_what_has_changed_of_fifty_thousand_keys() ->
 
 def test_entries_come_and_go_with_what_is_remembered() -> None:
     store, memory = MemoryStore(), StoredMemory()
-    policies = Policies({("a", 1): (None, 1_000)})
-    memory.put({("a", f"key {number}"): number for number in range(500)})
-    memory.put({("a", "long " * 2_000): 999})
+    memory.put({("a", f"key {number}"): (number, 1_000) for number in range(500)})
+    memory.put({("a", "long " * 2_000): (999, 1_000)})
     saved(memory, store)
-    memory.forget(policies, 1_400)
-    memory.put({("a", "key 450"): 2_000})
-    assert saved(memory, store) < 402 * 60
+    memory.forget(1_400)
+    memory.put({("a", "key 450"): (2_000, 1_000)})
+    assert saved(memory, store) < 402 * 68
     assert restored(store).last == memory.last
-    memory.forget(policies, 10_000)
+    memory.forget(10_000)
     saved(memory, store)
     assert list(store.scan(prefix_range(STORE_GROUP, b"", FIRED))) == []
     assert saved(memory, store) == 0
@@ -86,12 +93,47 @@ def test_entries_come_and_go_with_what_is_remembered() -> None:
 def test_what_an_earlier_build_wrote_is_taken_over_once() -> None:
     store = MemoryStore()
     store.put(EARLIER, orjson.dumps([["a", "c", 1], ["a", "d", 2]]))
+    entries = prefix_range(STORE_GROUP, b"", b"fired")
+    store.put(store_key(STORE_GROUP, b"", b"fired", b"b", b"digest"), struct.pack("<q", 3) + b"e")
     memory = restored(store)
-    assert memory.last == {("a", "c"): 1, ("a", "d"): 2}
-    memory.put({("a", "c"): None, ("a", "d"): 5})
+    assert memory.last == {("a", "c"): (1, TIME_MS_MAX), ("a", "d"): (2, TIME_MS_MAX), ("b", "e"): (3, TIME_MS_MAX)}
+    memory.put({("a", "c"): None, ("a", "d"): (5, 1_000)})
     saved(memory, store)
     assert store.get(EARLIER) is None
-    assert restored(store).last == {("a", "d"): 5}
+    assert list(store.scan(entries)) == []
+    assert restored(store).last == {("a", "d"): (5, 1_000), ("b", "e"): (3, TIME_MS_MAX)}
+
+
+@pytest.mark.parametrize("suppress", [("10 s", "1 h"), ("1 h", "10 s"), ("10 s", "15 s")])
+def test_a_version_with_another_time_holds_back_alike_however_the_stream_is_cut(
+    suppress: tuple[str, str], tmp_path: Path
+) -> None:
+    """What the version before has sent is forgotten when its own time is over, and counts no longer anywhere."""
+    source = "event payment { tx_id id  event_time time  card string }\npattern p by card { seq a where a: payment }"
+    start_ms = 1_700_000_000_000
+    lines = [
+        orjson.dumps({"tx_id": f"t{n:03}", "event_time": utc_text(start_ms + 7_000 * n), "card": "xy"[n % 2]})
+        for n in range(40)
+    ]
+    records = [
+        written("r", source, "p").model_copy(update={"suppress": suppress[0]}),
+        written("r", source, "p", utc_text(start_ms + 100_000)).model_copy(
+            update={"suppress": suppress[1], "version": 2}
+        ),
+    ]
+    given = deployment(records)
+    job = Job(given.schema, given.key_domains, 4)
+    whole = sorted(expected(lines, given, tmp_path))
+    for pieces in (1, 5, 40):
+        engine = Engine(job, (records[0].to_json(),), MemoryStore(), Workers(1))
+        found: list[bytes] = []
+        for number, piece in enumerate(cut(lines, pieces, seed=pieces)):
+            controls = (records[1].to_json(),) if number == 0 else ()
+            times = {"p": (latest_ms(piece), False)} if piece else {}
+            found += json_lines(engine.step(decoded(job, piece), controls, times).alerts)
+        engine.close()
+        assert sorted(found) == whole
+    assert 2 < len(whole) < len(lines)
 
 
 def test_bytes_that_are_not_ours_are_told() -> None:
