@@ -176,7 +176,7 @@ def test_a_job_finds_what_a_replay_with_the_same_records_finds(seed: int, tmp_pa
 def test_a_rule_that_nothing_feeds_yet_keeps_its_runs_when_something_does(tmp_path: Path) -> None:
     """The run begins with a payment before there is a rule that produces flags, and ends with its flag; and a rule that
     stands between the two comes, pauses and goes without being missed."""
-    amounts = (9, 8, 1, 9, 1, 9, 1)
+    amounts = (9, 4, 4, 8, 1, 9, 1, 9, 1)
     lines = [
         orjson.dumps(
             {"event_type": "payment", "tx_id": f"t{n}", "event_time": utc_text(START_MS + 5_000 * n), "card": "x",
@@ -186,16 +186,16 @@ def test_a_rule_that_nothing_feeds_yet_keeps_its_runs_when_something_does(tmp_pa
     ]  # fmt: skip
     job, initial = job_of(), [rule("paid_flag"), rule("paid_echo"), rule("heard")]
     records: list[ControlRecord] = [
-        rule("drop", 1, START_MS + 5_000),
-        PauseRecord(id="drop", version=1, effective_at=utc_text(START_MS + 15_000)),
-        ResumeRecord(id="drop", version=2, effective_at=utc_text(START_MS + 25_000)),
-        RetireRecord(id="heard", version=2, effective_at=utc_text(START_MS + 26_000)),
+        rule("drop", 1, START_MS + 15_000),
+        PauseRecord(id="drop", version=1, effective_at=utc_text(START_MS + 25_000)),
+        ResumeRecord(id="drop", version=2, effective_at=utc_text(START_MS + 35_000)),
+        RetireRecord(id="heard", version=2, effective_at=utc_text(START_MS + 36_000)),
     ]
-    later = list(zip((1, 3, 5, 6), records, strict=True))
+    later = list(zip((3, 5, 7, 8), records, strict=True))
     found = cut_at_each(job, initial, later, lines)
     assert found == replayed(job, [*initial, *records], lines, tmp_path)
     bound = {tuple(e["event_id"].split("~")[0] for e in a["events"]) for a in map(orjson.loads, found)}
-    assert ("t0", "t2") in bound, "t0 came before the rule that produces what its run waits for"
+    assert ("t0", "t4") in bound, "t0 came before the rule that produces what its run waits for"
 
 
 def cut_at_each(
