@@ -197,6 +197,10 @@ def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
         assert numbers([other, loop, c], came, without) == ()
     last = {"group": [{**round_, "times": [2, 2]}, {"link": "next", **round_}]}
     assert numbers([last, loop, c], came, without) == (13,)
+    first = stage("b", times=[1, None], optional=True, greedy=True)
+    rounds = {"group": [first, {"link": "followedBy", **round_}], "times": [2, None]}
+    assert numbers([rounds, c], "a@1 b@2 a@3 c@4", (("a", (0, 2)), ("c", (3,)))) == (13,)
+    assert numbers([rounds, c], "a@1 d@2 a@3 c@4", (("a", (0, 2)), ("c", (3,)))) == ()
 
 
 def test_a_tie_may_be_resolved_either_way_but_not_otherwise() -> None:

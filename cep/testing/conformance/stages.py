@@ -224,14 +224,14 @@ def greed_behind_round(
 ) -> Iterator[tuple[str, frozenset[str]]]:
     """The greedy loops that may be left out right behind a group that may have another round, each with the names in
     that group; `rounds` are those in one that stands right before these stages. A round that may begin with nothing, or
-    must come directly after the last, is none."""
+    must come directly after the last, is none. What a group begins with stands behind what its last round ends with."""
     for stage in stages:
         if "group" in stage:
-            yield from greed_behind_round(stage["group"], rounds)
+            again = is_loop(stage) and stage.get("inner") != "consecutive"
+            yield from greed_behind_round(stage["group"], rounds | (_names_at_end(stage["group"]) if again else set()))
         elif rounds and stage.get("greedy") and may_be_empty(stage):
             yield str(stage["name"]), rounds
-        again = _names_of_round(stage)
-        rounds = again | (rounds if is_negated(stage) or may_be_empty(stage) else frozenset())
+        rounds = _names_of_round(stage) | (rounds if is_negated(stage) or may_be_empty(stage) else frozenset())
 
 
 def _names_of_round(stage: Json) -> frozenset[str]:
@@ -241,8 +241,13 @@ def _names_of_round(stage: Json) -> frozenset[str]:
     low, high = stage.get("times", (1, 1))
     if low != high and is_loop(stage) and stage.get("inner") != "consecutive" and not _opens_empty(stage):
         return frozenset(_names_in(stage["group"]))
+    return _names_at_end(stage["group"])
+
+
+def _names_at_end(stages: Sequence[Json]) -> frozenset[str]:
+    """The names in what may be the last of the stages and go on."""
     found: frozenset[str] = frozenset()
-    for inner in reversed(stage["group"]):
+    for inner in reversed(stages):
         found |= _names_of_round(inner)
         if not (is_negated(inner) or may_be_empty(inner)):
             break
