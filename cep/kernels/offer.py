@@ -136,7 +136,7 @@ def offer(
         count = (image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH
         every = (_ONE << np.int64(count)) - _ONE
         waits |= work[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
-        work[i, y.RUN_WAITS] = 0 if waits & every == 0 else waits
+        work[i, y.RUN_WAITS] = 0 if waits & (every | _COMPLETE) == 0 else waits
     return runs, node_count, matches, full
 
 

@@ -16,6 +16,7 @@ from cep.kernels.jit import bare, inlined
 
 _FOREVER = np.int64(y.FOREVER)
 _TIMED_OUT = np.int64(y.TIMED_OUT)
+_COMPLETE = np.int64(y.COMPLETE)
 _ONE = np.int64(1)
 
 
@@ -212,7 +213,7 @@ def close_missed(image: Any, runs: Any, run: Any, seen: Any) -> None:
             if image[wait + y.W_KIND] == y.WAIT_STRICT:
                 runs[run, y.RUN_WAITS] &= ~mask
             mask <<= _ONE
-        if runs[run, y.RUN_WAITS] & (mask - _ONE) == 0:
+        if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
             runs[run, y.RUN_WAITS] = 0
 
 
@@ -236,7 +237,7 @@ def close_due(image: Any, rule: Any, columns: Any, runs: Any, run: Any, nodes: A
                 absent = absent or absence
                 ran_out = ran_out or not absence
         mask <<= _ONE
-    if runs[run, y.RUN_WAITS] & (mask - _ONE) == 0:
+    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
         runs[run, y.RUN_WAITS] = 0
     else:
         set_expiry(image, nfa_state, rule, columns, runs, run, nodes)

@@ -77,6 +77,18 @@ def test_a_stop_event_ends_the_greed_of_its_own_loop(rows: list[str], matches: l
     assert bound([rule(GREEDY)], *(f"x {row}" for row in rows)) == matches
 
 
+# A match that is complete is held back until no better one may come, whatever else of its run closes by then.
+HELD = """seq a+ -> b? within 6 ms
+where a: e kind == a
+      b: e kind == b
+skip past last in order
+"""
+
+
+def test_what_is_held_back_outlives_the_waits_of_its_run() -> None:
+    assert bound([rule(HELD)], "x a@1", "x b@2", "x a@12", "x c@30") == [["e0"], ["e2"]]
+
+
 # Two events may be one round of the group, or a round each; both ways end in the absence.
 ROUNDS = """seq (a{1,2} -> !b){1,2} %s within 24 ms
 where a: e kind == a
