@@ -203,6 +203,39 @@ def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
     assert numbers([rounds, c], "a@1 d@2 a@3 c@4", (("a", (0, 2)), ("c", (3,)))) == ()
 
 
+def test_a_step_time_is_over_only_where_it_was_waited_for() -> None:
+    """10: in the round that leaves the stage out, in the match that does, and from the stage to itself by a round."""
+    a, c = stage("a"), stage("c", "followedBy")
+    b = stage("b", "followedBy", optional=True, within={"ms": 4, "type": "prev_curr"})
+
+    def numbers(stages: list[dict[str, Any]], events: str, missing: Any) -> tuple[int, ...]:
+        return known_differences(scenario(stages, events), Disagreement(missing=frozenset({missing})))
+
+    twice, whole = (("a", (0, 2)), ("b", (1,)), ("c", (3,))), (("a", (0, 3)), ("b", (1, 4)), ("c", (2, 5)))
+    last, inside = [{"group": [a, b], "times": [2, 2]}, c], [{"group": [a, b, c], "times": [2, 2]}]
+    assert numbers(last, "a@1 b@2 a@3 c@7", twice) == (10,)
+    assert numbers(last, "a@1 b@2 a@3 c@6", twice) == ()
+    assert numbers(last, "a@1 b@5 a@6 c@7", twice) == (10,)
+    assert numbers(last, "a@1 b@2 a@7 c@8", twice) == ()
+    assert numbers(inside, "a@1 b@2 c@3 a@9 b@10 c@19", whole) == ()
+    assert numbers([a, b, c], "a@1 c@5", (("a", (0,)), ("c", (1,)))) == (10,)
+    assert numbers([a, b, c], "a@1 c@4", (("a", (0,)), ("c", (1,)))) == ()
+    step, both = {**c, "within": b["within"]}, (("a", (0,)), ("c", (1, 2)))
+    assert numbers([a, {"group": [b, step], "times": [2, 2], "link": "followedBy"}], "a@1 c@2 c@6", both) == (10,)
+    assert numbers([a, {**step, "times": [2, 2]}, stage("d", "followedBy")], "a@1 c@2 c@6", both) == ()
+
+
+def test_a_time_out_that_both_have_earlier_is_only_repeated() -> None:
+    """8: the library times out two runs with the same events; we have the first of these times."""
+    stages = [stage("a"), stage("b", "followedBy", optional=True), stage("c", "followedBy")]
+    expected = {"matches": [], "timeouts": [{"m": {"a": [0]}, "ts": ms} for ms in (7, 11)]}
+    given = scenario(stages, "a@1 x@20", expected=expected, within={"ms": 10, "type": "first_last"})
+    run = (("a", (0,)),)
+    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 11)}))) == (8,)
+    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 7)}))) == ()
+    assert known_differences(given, Disagreement(missing_timeouts=frozenset({(run, 7), (run, 11)}))) == ()
+
+
 def test_a_tie_may_be_resolved_either_way_but_not_otherwise() -> None:
     stages = [stage("a", times=[1, None], inner="combinations"), stage("b", "followedBy")]
     rival, wrong = [{"a": [0, 2], "b": [3]}], [{"a": [1, 2], "b": [3]}]

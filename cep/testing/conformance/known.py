@@ -34,6 +34,7 @@ from cep.testing.conformance.stages import (
     may_be_empty,
     may_be_left_out,
     may_fit,
+    neighbours,
     stop_behind_round,
 )
 
@@ -44,6 +45,7 @@ REASONS = {
     5: "a bounded greedy loop takes its maximum and goes on",
     6: "a gap bound holds between all repetitions, and only there",
     7: "a repetition of what can match nothing is refused",
+    8: "nothing is emitted twice, a time-out at its earliest",
     9: "a window inside a group is the group's",
     10: "a step time holds after loops too",
     11: "directly after a group that repeats is directly after its last event",
@@ -235,8 +237,18 @@ def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
     )
 
 
+def _twice(seen: _Seen, found: Disagreement) -> Disagreement:
+    """8: the library times out two runs with the same events at two times; both sides have the earlier one."""
+    theirs = seen.scenario.expected.timeouts if seen.scenario.expected else frozenset()
+    both = dict(theirs - found.missing_timeouts)
+    again = {
+        (bindings, time_ms) for bindings, time_ms in found.missing_timeouts if both.get(bindings, time_ms) < time_ms
+    }
+    return replace(found, missing_timeouts=found.missing_timeouts - again)
+
+
 def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
-    """10: a step time beside a loop, over though the library does not see it."""
+    """10: a step time beside a loop or what may be left out, over though the library does not see it."""
     if any(is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(seen)):
         return Disagreement()
     steps = [s for s in seen.stages if s.step_ms]
@@ -246,8 +258,14 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
     if not steps:
         return found
 
+    pairs = neighbours(seen.scenario.stages)
+
     def late(bindings: Bindings) -> bool:
-        return any(_over(seen, s, bindings) for s in steps)
+        return any(_over(seen, s, pairs, bindings) for s in steps)
+
+    def waits_or_late(bindings: Bindings) -> bool:
+        """What is not bound may be waited for."""
+        return bindings in ended or late(bindings) or any(s.name not in dict(bindings) for s in steps)
 
     ends = {
         (bindings, time_ms)
@@ -256,7 +274,7 @@ def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
     }
     ended = {bindings for bindings, _ in ends}
     missing = _keep(found.missing, late)
-    missing_timeouts = _keep_timed(found.missing_timeouts, lambda bindings: bindings in ended or late(bindings))
+    missing_timeouts = _keep_timed(found.missing_timeouts, waits_or_late)
     extra_timeouts = found.extra_timeouts - ends
     smaller = replace(found, missing=missing, missing_timeouts=missing_timeouts, extra_timeouts=extra_timeouts)
     return Disagreement() if seen.scenario.skips and smaller != found else smaller
@@ -269,14 +287,17 @@ def _groups_with_windows(seen: _Seen) -> list[Json]:
     return [*found, {**last, "within": within}] if "group" in last and within else found
 
 
-def _over(seen: _Seen, stage: Stage, bindings: Bindings) -> bool:
-    """Whether a step to a stage has taken longer than it may: from the event before to one of the stage, if that is not
-    of the stage itself. What is not bound may have been waited for."""
-    if stage.name not in dict(bindings):
-        return True
+def _over(seen: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], bindings: Bindings) -> bool:
+    """Whether a step to a stage has taken longer than it may: from the event before to one of the stage, or to what
+    came instead where a round, or the match, leaves it out. A repetition of the stage alone is no step."""
     bound = sorted((seen.place[i], name, seen.time_ms[i]) for name, ids in bindings for i in ids)
+
+    def is_step(before: str, name: str) -> bool:
+        waited_for = (before, stage.name) in pairs and not (before == stage.name and is_loop(stage.given))
+        return waited_for and (name == stage.name or (stage.name, name) in pairs)
+
     return any(
-        name == stage.name != before and stage.after(before) and time_ms - before_ms >= stage.step_ms
+        time_ms - before_ms >= stage.step_ms and is_step(before, name)
         for (_, before, before_ms), (_, name, time_ms) in pairwise(bound)
     )
 
@@ -376,6 +397,7 @@ def _greed(seen: _Seen, found: Disagreement) -> Disagreement:
 
 
 _SHAPES: Sequence[tuple[int, _Shape]] = (
+    (8, _twice),
     (2, _unnoticed),
     (2, _order_of_time_outs),
     (6, _gap),

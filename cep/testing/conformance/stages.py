@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 from cep.testing.conformance.scenario import Json
 
@@ -19,15 +19,14 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage that is no group. `earlier` are the stages that may be bound before it, `later` those that may be bound
-    after it, itself among both if it repeats; `step_ms` is its step time and `window_ms` the window of the whole."""
+    """A stage that is no group. `later` are the stages that may be bound after it, itself among them if it repeats;
+    `step_ms` is its step time and `window_ms` the window of the whole."""
 
     name: str
     given: Json
     depth: int
     in_loop: bool
     negated: bool
-    earlier: frozenset[str]
     later: frozenset[str]
     step_ms: int
     window_ms: int
@@ -35,10 +34,6 @@ class Stage:
     def before(self, name: str) -> bool:
         """Whether the other may be bound after this one."""
         return name in self.later
-
-    def after(self, name: str) -> bool:
-        """Whether the other may be bound before this one."""
-        return name in self.earlier
 
 
 def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterator[Stage]:
@@ -62,7 +57,6 @@ def flatten(stages: Sequence[Json], within: Mapping[str, Json] | None) -> Iterat
             len(loops),
             any(is_loop(group) for group in _groups(stages, str(given["name"]))),
             is_negated(given),
-            frozenset(names[:at]) | around | own,
             frozenset(names[at + 1 :]) | around | own,
             step_ms,
             window_ms,
@@ -217,6 +211,37 @@ def stop_behind_round(stages: Sequence[Json], *, behind_round: bool = False) -> 
         repeats = "group" in stage and (is_loop(stage) or _ends_on_round(stage["group"]))
         behind_round = repeats or (behind_round and (is_negated(stage) or may_be_empty(stage)))
     return False
+
+
+def neighbours(stages: Sequence[Json]) -> frozenset[tuple[str, str]]:
+    """The pairs of stages of which the second may be what a run waits for right behind the first."""
+    return _row_of(stages).pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Stages in a row: which may be bound first and last, and the neighbours among them."""
+
+    first: frozenset[str] = frozenset()
+    last: frozenset[str] = frozenset()
+    pairs: frozenset[tuple[str, str]] = frozenset()
+
+
+def _row_of(stages: Sequence[Json]) -> _Row:
+    row, opens = _Row(), True
+    for stage in stages:
+        if is_negated(stage):
+            continue
+        name = frozenset({str(stage.get("name"))})
+        own = _row_of(stage["group"]) if "group" in stage else _Row(name, name)
+        again = frozenset(product(own.last, own.first)) if is_loop(stage) else frozenset()
+        row = _Row(
+            row.first | own.first if opens else row.first,
+            own.last | row.last if may_be_empty(stage) else own.last,
+            row.pairs | own.pairs | again | frozenset(product(row.last, own.first)),
+        )
+        opens = opens and may_be_empty(stage)
+    return row
 
 
 def greed_behind_round(
