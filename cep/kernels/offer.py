@@ -72,8 +72,7 @@ def offer(
     """
     waits = work[i, y.RUN_WAITS]
     nfa_state = image[y.HEADER_STATES] + work[i, y.RUN_STATE] * y.STATE_WIDTH
-    full = y.FULL_NOT
-    mask = _ONE
+    full, mask = y.FULL_NOT, _ONE
     for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
         current, mask = mask, mask << _ONE
         if waits & current == 0:
@@ -133,8 +132,7 @@ def offer(
             if guarded(image, wait, waits, False, columns, nulls, bitmaps, row, new, work, i, nodes, machine, counters):
                 waits &= ~current
     if i > 0:
-        count = (image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH
-        every = (_ONE << np.int64(count)) - _ONE
+        every = (1 << np.int64((image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH)) - 1
         waits |= work[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
         work[i, y.RUN_WAITS] = 0 if waits & (every | _COMPLETE) == 0 else waits
     return runs, node_count, matches, full
