@@ -304,7 +304,15 @@ def test_what_waits_for_a_slow_topic_is_bounded_and_all_of_it_arrives(
     )
     engine = Engine(JOB, INITIAL, commits.store, Workers(1))
     waiting: list[int] = []
-    source = Replayable(list(morning()), Random(1), before_poll=lambda: waiting.append(commits.unsent_bytes))
+
+    def look() -> None:
+        """Once a commit until something waits: a reader far ahead of the engine would have seen all before."""
+        waiting.append(commits.unsent_bytes)
+        before, until_s = commits.head, time.monotonic() + 0.2
+        while max(waiting) == 0 and commits.head is before and time.monotonic() < until_s:
+            time.sleep(0.001)
+
+    source = Replayable(list(morning()), Random(1), before_poll=look)
     slow = Slow(np.random.default_rng(1), lambda: waiting[-1] > 0)  # seen by the reader, which may look late
     runner = Runner(engine, Sources(source, None), Outlets((slow,), None), commits, Pace())
     runner.start()
