@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -17,7 +17,7 @@ from cep.engine.history_rows import Block
 from cep.engine.history_state import Kept
 from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
-from cep.runners.embedded.changelog import Changelog, Entry
+from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.pasts import pasts_of_group
@@ -33,27 +33,15 @@ from cep.state.store import DurableStore, WriteBatch
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import deployment, expected
 from tests.runners.embedded.outside import Steps
-from tests.runners.embedded.test_changelog import JOB, Topics, alerts_of, key, live, stored
+from tests.runners.embedded.test_changelog import JOB, InMemory, Topics, alerts_of, key, live, stored
 from tests.runners.spark.test_live_history import history_lines, records
 from tests.seeds import seeds
 
 PART_BYTES, RECORD_BYTES = 10, 8_000
 
 
-class Topic:
-    """A compacted topic in a list; what is carried comes with the next write."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-
-    def open(self) -> None:
-        pass
-
-    def carry(self, topic: str, entries: Sequence[Entry]) -> None:
-        self.entries += entries
-
-    def bring(self, topic: str, entries: Iterator[Entry]) -> None:
-        self.entries += entries
+class Topic(InMemory):
+    """One that is compacted; what is carried comes with the next write."""
 
     def read(self, _: object, wanted: OffsetRange, rows_max: int = 7) -> Iterator[pa.Table]:
         """As `read_range`, some records at a time, the older ones of a key left out."""
