@@ -107,8 +107,11 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
     records = block
     lines, in_braces, breaks = join_lines(*text_buffers(records))
     if not in_braces:
-        records = _trimmed(block)
-        lines, _, breaks = join_lines(*text_buffers(records))
+        records = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
+        lines, in_braces, breaks = join_lines(*text_buffers(records))
+    if not in_braces:
+        is_empty = len(records[0].as_py()) == 0
+        raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
     if breaks:  # a record with line breaks of its own; none can be inside a JSON text
         for value in records.to_pylist():
             orjson.loads(value)
@@ -123,15 +126,6 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
     if table.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
     return table
-
-
-def _trimmed(block: pa.Array) -> pa.Array:
-    """The records without white space around them. Raises: ArrowInvalid if one is not something in braces."""
-    trimmed = pc.ascii_trim_whitespace(block.cast(TEXT)).cast(pa.large_binary())
-    if not join_lines(*text_buffers(trimmed))[1]:
-        is_empty = len(trimmed[0].as_py()) == 0
-        raise pa.ArrowInvalid("the record is empty" if is_empty else "the record is not a JSON object")
-    return trimmed
 
 
 def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Table:

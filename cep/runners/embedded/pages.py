@@ -271,9 +271,9 @@ class MatchedPages:
         if self._open is not None and not _is_within(self._open[0], slots):
             self.close()
         self._open, self.open_bytes = None, 0
-        if self._stays_open and len(slots) >= OPEN_MIN and _bytes_of(after) <= self._parts[0].open_bytes_max:
-            self._open = (slots, replace(after, histories=Histories()), program)
-            self.open_bytes = _bytes_of(after)
+        may_stay = self._stays_open and len(slots) >= OPEN_MIN
+        if may_stay and (size := _bytes_of(after)) <= self._parts[0].open_bytes_max:
+            self._open, self.open_bytes = (slots, replace(after, histories=Histories()), program), size
         else:
             self._put(slots, after, program)
 
