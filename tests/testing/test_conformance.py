@@ -175,6 +175,20 @@ def test_a_forgotten_absence_needs_a_forbidden_event() -> None:
     assert known_differences(before, Disagreement(missing=frozenset({(("a", (1,)), ("c", (3,)))}))) == ()
 
 
+def test_a_loop_that_begins_what_may_be_left_out_forgets_the_absence_behind_it() -> None:
+    """17: from the second repetition on, once an event is skipped; also if the loop has no end."""
+
+    def numbers(least: int, *, optional: bool, events: str = "p@1 b@2 x@3 n@4 b@5 c@6") -> tuple[int, ...]:
+        absence, last = stage("n", "notFollowedBy"), stage("c", "followedBy")
+        group = {"link": "followedBy", "group": [stage("b", times=[least, None]), absence, last], "optional": optional}
+        given = scenario([stage("p"), group], events)
+        return known_differences(given, Disagreement(missing=frozenset({(("p", (0,)), ("b", (1, 4)), ("c", (5,)))})))
+
+    assert numbers(2, optional=True) == (17,)
+    assert numbers(2, optional=True, events="p@1 b@2 x@3 y@4 b@5 c@6") == ()
+    assert numbers(2, optional=False) == numbers(1, optional=True) == ()
+
+
 def test_greed_behind_a_round_is_forgotten_only_of_what_came_between() -> None:
     """13: we have less, without the loop, and one of its events between the group and what is behind the loop."""
     loop, c = stage("b", "followedBy", times=[1, None], optional=True, greedy=True), stage("c", "followedBy")

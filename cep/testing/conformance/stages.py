@@ -151,13 +151,17 @@ def absences_in_a_row(stages: Sequence[Json]) -> bool:
     return any(both) or any("group" in stage and absences_in_a_row(stage["group"]) for stage in stages)
 
 
-def loop_before_absence(stages: Sequence[Json], *, of_any: bool) -> bool:
-    """Whether an absence follows a loop that has an end; with `of_any` a group or a loop of every combination."""
-    for before, behind in pairwise(stages):
+def loop_before_absence(stages: Sequence[Json], *, of_any: bool, left_out: bool = False) -> bool:
+    """Whether an absence follows a loop that has an end, or one of two and more that begins a group which may be left
+    out (`left_out`: these stages are such a group's); with `of_any` a group or a loop of every combination."""
+    for place, (before, behind) in enumerate(pairwise(stages)):
         is_any = "group" in before or before.get("inner") == "combinations"
-        if is_negated(behind) and (is_any if of_any else is_loop(before) and before["times"][1] is not None):
+        has_end = is_loop(before) and before["times"][1] is not None
+        begins = left_out and place == 0 and is_loop(before) and before["times"][0] > 1
+        if is_negated(behind) and (is_any if of_any else has_end or begins):
             return True
-    return any("group" in stage and loop_before_absence(stage["group"], of_any=of_any) for stage in stages)
+    groups = (stage for stage in stages if "group" in stage)
+    return any(loop_before_absence(g["group"], of_any=of_any, left_out=may_be_left_out(g)) for g in groups)
 
 
 def absence_before_loop(stages: Sequence[Json]) -> bool:
