@@ -1,6 +1,7 @@
 """The embedded runner: replay, throughput on each store, latency, checkpoints, start-up; beside the peer if given.
 
     [FLINK_VENV=ENV] python -m tests.bench.embedded [--full] [--only PART …] [--kafka] [--rates N …] [--keys N …]
+                                                     [--many-alerts]
 
 replay      Parquet to alerts: in this process, and `cep replay` as a process of its own; ÷ the peer in memory
 throughput  the same events through the live job, state in memory and on RocksDB; the peer's two backends; counts and
@@ -9,7 +10,8 @@ latency     from when an event is due to when its commit is on disk and its aler
             the state of all keys is there before the clock starts; of many keys the cache holds a part. Without --kafka
             there are no sinks: until the alerts are on the disk. Its first second is not measured; with --full there
             are 24 more, with two checkpoints. For the slowest
-            micro-batches: which phase took longer than it does in the median
+            micro-batches: which phase took longer than it does in the median. The four patterns have amounts at which
+            one event in sixty gives an alert; with --many-alerts they are the peer's own, and give several an event
 checkpoint  size and time when 1, 10 and 100 % of the keys have changed; restore; bytes per key; start-up
 
 Without --full: fewer events, one rate, few keys, to see that it works.
@@ -97,6 +99,7 @@ def main() -> None:
     parser.add_argument("--kafka", action="store_true", help="latency: alerts go into a topic of an Apache Kafka")
     parser.add_argument("--rates", nargs="+", type=int, help="latency: events a second, in place of its own")
     parser.add_argument("--keys", nargs="+", type=int, help="latency: how many keys, in place of its own")
+    parser.add_argument("--many-alerts", action="store_true", help="latency: several alerts an event")
     options = parser.parse_args()
     full = options.full
     with tempfile.TemporaryDirectory() as name:
@@ -111,9 +114,9 @@ def main() -> None:
             rates, keys, seconds = ([1_000, 10_000], [20_000], 3.0)
             if full:
                 rates, keys, seconds = ([1_000, 10_000, 100_000], [50_000, 5_000_000], 25.0)
-            bench_latency(
-                folder, options.rates or rates, options.keys or keys, seconds, broker.address if broker else None
-            )
+            address = broker.address if broker else None
+            rates, keys = options.rates or rates, options.keys or keys
+            bench_latency(folder, rates, keys, seconds, address, are_many=options.many_alerts)
             if broker is not None:
                 broker.close()
         if "checkpoint" in options.only:

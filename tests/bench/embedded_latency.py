@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.store import WriteBatch
-from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments
+from tests.bench.embedded_cases import GIVEN, INITIAL, SELDOM, START_MS, WORKERS, payments
 from tests.bench.peer_data import show
 
 _TOPIC = "alerts"
@@ -104,14 +105,21 @@ class Clock:
         if number == self.committed:
             return
         self.committed, own, self.stepped = number, self.stepped, []
-        delivery = commits._delivery
+        delivery, syncing = commits._delivery, commits._syncing
         if delivery is None:
-            self.take(own)
+            self._take_when(syncing, own)
         elif delivery is self.delivery:
             self.behind += own
         else:
             self.delivery, waited, self.behind = delivery, [*self.behind, *own], []
-            delivery.done.add_done_callback(lambda _: self.take(waited))
+            self._take_when(delivery.done, waited)
+
+    def _take_when(self, done: Future[Any] | None, due_s: list[np.ndarray]) -> None:
+        """The events are answered when this is done, or now if there is nothing to wait for."""
+        if done is None:
+            self.take(due_s)
+        else:
+            done.add_done_callback(lambda _: self.take(due_s))
 
     def take(self, due_s: list[np.ndarray]) -> None:
         measured_s = self.source.started_s + _SETTLING_S
@@ -131,8 +139,8 @@ class Phases:
         store = commits.store
         at: list[tuple[Any, str, str]] = [
             (run_module, "decode_chunks", "decode"), (engine, "step", "match"), (engine, "save", "gather what changed"),
-            (store, "write", "write to the store"), (store, "sync", "sync the log"),
-            (commits, "checkpoint", "begin a checkpoint"),
+            (store, "write", "write to the store"),
+            (commits, "_wait_for_sync", "wait for the disk"), (commits, "checkpoint", "begin a checkpoint"),
         ]  # fmt: skip
         before = [(owner, name, getattr(owner, name)) for owner, name, _ in at]
         for owner, name, phase in at:
@@ -185,15 +193,20 @@ class Phases:
 
 
 def bench_latency(
-    folder: Path, rates: list[int], keys_counts: list[int], seconds: float, servers: str | None = None
-) -> None:
-    """Percentiles at fixed rates, exactly once, state on RocksDB; alerts into a topic of a broker if there is one."""
+    folder: Path, rates: list[int], keys_counts: list[int], seconds: float, servers: str | None = None,
+    *, are_many: bool = False,
+) -> None:  # fmt: skip
+    """Percentiles at fixed rates, exactly once, state on RocksDB; alerts into a topic of a broker if there is one.
+
+    `are_many`: the peer's patterns as they are, which give several alerts an event.
+    """
     rows = []
     told: list[tuple[str, Phases]] = []
     for keys in keys_counts:
         job = Job(GIVEN.schema, GIVEN.key_domains, 32, max(1, keys // 100_000))
         commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
-        engine = Engine(job, INITIAL, commits.store, Workers(WORKERS, 0, None, 64 << 20))
+        initial = INITIAL if are_many else SELDOM
+        engine = Engine(job, initial, commits.store, Workers(WORKERS, 0, None, 64 << 20))
         _fill(engine, commits, keys)
         sinks = () if servers is None else (KafkaTransactionSink(KafkaTarget(servers, _TOPIC, f"bench-{keys}")),)
         shorten_pauses()

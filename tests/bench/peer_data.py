@@ -121,9 +121,9 @@ def peer_program(names: Sequence[str]) -> Program:
     return compile_rules(checked.schema, ("account",), rules)
 
 
-def records(names: Sequence[str] = NAMES) -> list[UpsertRecord]:
+def records(names: Sequence[str] = NAMES, source: str = SOURCE) -> list[UpsertRecord]:
     """The records that deploy the peer's patterns."""
-    return [upsert(SOURCE, name) for name in names]
+    return [upsert(source, name) for name in names]
 
 
 def upsert(source: str, name: str) -> UpsertRecord:

@@ -3,15 +3,15 @@
     1  hold      alerts and letters of the micro-batches since the last commit wait in memory
     2  write     one write batch: changed pages, what waits, positions, rulebook, watermark, totals; alerts and letters;
                  which of them are to be delivered now, and that those of the last delivery are forgotten
-    3  sync      the store's log reaches the disk: from here on the commit is there, before it is not
-    4  deliver   in the background: alerts and letters, of several commits perhaps, under the number of this one; with a
-                 changelog what these commits have changed, in the same transaction
+    3  sync      in the background: the store's log reaches the disk: from here on the commit is there, before it is not
+    4  deliver   behind 3, in the background: alerts and letters, of several commits perhaps, under the number of this
+                 one; with a changelog what these commits have changed, in the same transaction
     5  settle    the delivery is known to be over: the next commit forgets it, and may ask for another one
 
 A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
-for. Every so often a checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a
-savepoint, for the day on which this disk is lost. A store in memory has no log: a commit there is safe when its
-checkpoint is.
+for. While the disk writes, the next micro-batch is matched; its commit begins when the one before is there. Every so
+often a checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a savepoint, for the
+day on which this disk is lost. A store in memory has no log: a commit there is safe when its checkpoint is.
 
 Start:
 
@@ -163,6 +163,7 @@ class Commits:
         self._copied_s = time.monotonic()
         self._outgoing: dict[int, Outgoing] = {}  # by commit: in the store, and not known to be delivered
         self._delivery: _Delivery | None = None
+        self._syncing: Future[None] | None = None  # the last commit's; None: it is on the disk
         self._forgettable: list[int] = []
         self._recalled: list[int] = []  # commits whose alerts the sinks had in part; the store does not know it yet
         self._sent: set[str] = set()  # ids that sinks have though the job has forgotten it
@@ -178,6 +179,7 @@ class Commits:
         self.held = Held()
         self.totals: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "delivery")
+        self._log_thread = ThreadPoolExecutor(1, "log")
         # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
         self.lists = ListStore(None if settings.folder is None else store_folder(settings.folder) / BESIDE)
         if settings.folder is None:
@@ -285,13 +287,15 @@ class Commits:
         return sum(alerts_count + len(letters) for alerts_count, letters in waiting)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
-        """2, 3, and 4 in the background; says whether there was a commit.
+        """2, and 3 and 4 in the background; says whether there was a commit.
 
-        There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError.
+        There is none without a folder, and none into memory while a checkpoint is being copied. Raises: StoreError,
+        also for the sync of the commit before.
         """
         is_memory = self._settings.backend == "memory"
         if self._checkpoints is None or (is_memory and self._copying is not None):
             return False
+        self._wait_for_sync()
         self._on_step("2")
         number = self._number + 1
         batch = WriteBatch()
@@ -313,23 +317,33 @@ class Commits:
         if self._changelog is not None:
             self._changelog.take(batch, self.store, self.lists, number)
         self.store.write(batch)
-        self._on_step("3")
-        self.store.sync()
+        syncing = self._syncing = self._log_thread.submit(self._sync)
         self._number, self.head = number, head
         if is_memory or time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000:
             self.checkpoint(engine)
         if delivers:
-            self._delivery = self._begun_delivery(outlets, number)
+            self._delivery = self._begun_delivery(outlets, number, syncing)
         return True
 
-    def _begun_delivery(self, outlets: Outlets, number: int) -> _Delivery:
-        """Of all that waits, in the background."""
+    def _sync(self) -> None:
+        self._on_step("3")
+        self.store.sync()
+
+    def _wait_for_sync(self) -> None:
+        """Until the last commit is on the disk. Raises: StoreError."""
+        if self._syncing is not None:
+            self._syncing.result()
+            self._syncing = None
+
+    def _begun_delivery(self, outlets: Outlets, number: int, syncing: Future[None]) -> _Delivery:
+        """Of all that waits, in the background, once the commit is on the disk."""
         commits = tuple(self._outgoing)
         items = [self._outgoing[commit] for commit in commits]
         waits_for = self._copying if self._settings.backend == "memory" else None
         entries, changed = ([], ()) if self._changelog is None else self._changelog.hand_over()
 
         def deliver() -> list[str]:
+            syncing.result()
             if waits_for is not None:
                 waits_for.result()
             if self._changelog is not None:
@@ -370,6 +384,7 @@ class Commits:
         """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
         assert self._checkpoints is not None, "there is a folder"
         if self._copying is None:
+            self._wait_for_sync()
             part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
             payload = payload_of(self._lineage)
             is_atomic = self._settings.backend != "memory"
@@ -379,11 +394,13 @@ class Commits:
             self._copied_s = time.monotonic()
 
     def finish(self, *, wait: bool) -> None:
-        """5, if the delivery is over or may be waited for, and the same for a checkpoint.
+        """5, if the delivery is over or may be waited for, and the same for 3 and for a checkpoint.
 
         Raises: SinkError, StoreError, StateCorruptError; the job goes on from its last commit when started again.
         """
         copying, delivery = self._copying, self._delivery
+        if wait or (self._syncing is not None and self._syncing.done()):
+            self._wait_for_sync()
         if copying is not None and (wait or copying.done()):
             self._copying = None
             self._copied(copying)
@@ -430,6 +447,7 @@ class Commits:
 
     def close(self) -> None:
         """Wait for what goes on in the background, and let go of the store."""
+        self._log_thread.shutdown()
         self._thread.shutdown()
         if self._checkpoints is not None:
             self._checkpoints.close()

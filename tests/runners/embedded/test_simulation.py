@@ -173,26 +173,25 @@ class World:
 class Life:
     """One process: what it meets, and before which step it ends: then no thread of it begins another one.
 
-    `step` is what the thread that commits has ended before, if it was a step of its own; `synced` are the bytes of logs
-    that were on the disk before the last commit.
+    `is_unsynced`: it has ended before the sync of the last commit; `synced` are the bytes of logs that were on the disk
+    before that commit.
     """
 
     world: World
     fault: str
     steps_left: int
-    step: str = ""
+    is_unsynced: bool = False
     synced: dict[str, int] = field(default_factory=dict)
     is_gone: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
-    thread: int = field(default_factory=threading.get_ident)
 
     def on_step(self, step: object) -> None:
         with self.lock:
             self._on_step(str(step))
 
     def _on_step(self, step: str) -> None:
-        world, is_own = self.world, threading.get_ident() == self.thread
-        if is_own and step == "2":  # the last commit is on the disk, and nothing was written since
+        world = self.world
+        if step == "2":  # the last commit is on the disk, and nothing was written since
             self.synced = world.logs()
         self.steps_left -= 1
         if self.steps_left == 0 and self.fault == "full disk" and not self.is_gone:
@@ -201,7 +200,7 @@ class Life:
             world.met[f"end at {step}"] += 1
             self.is_gone = True
         if self.is_gone:
-            self.step = step if is_own else self.step
+            self.is_unsynced = self.is_unsynced or step == "3"
             raise Crash(step)
 
     def _end(self) -> None:
@@ -269,7 +268,7 @@ class Life:
     def harm(self) -> None:
         """What happens to the disk behind a life that has ended."""
         world, chance = self.world, self.world.chance
-        if self.fault == "torn log" and self.step == "3":
+        if self.fault == "torn log" and self.is_unsynced:
             world.met["torn log"] += _torn(world.store, self.synced, chance)
         if self.fault == "changed log" and world.whole():
             world.met["changed log"] += _changed(world.store, self.synced, chance)
