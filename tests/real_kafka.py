@@ -170,6 +170,17 @@ class RealKafka:
         assert not refused, refused[0]
         assert unsent_count == 0, f"{unsent_count} records unsent"
 
+    def damage(self, topic: str, value: bytes) -> None:
+        """Change a bit of a stored value, as a disk might."""
+        for path in self._directory.glob(f"logs/{topic}-*/*.log"):
+            at = path.read_bytes().find(value)
+            if at >= 0:
+                with path.open("r+b") as file:
+                    file.seek(at)
+                    file.write(bytes([value[0] ^ 1]))
+                return
+        raise AssertionError(f"{topic} has no {value!r}")
+
     def close(self) -> None:
         """End the broker and drop its records."""
         if self._producer is not None:

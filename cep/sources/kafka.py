@@ -66,8 +66,10 @@ _DEFAULTS = {
     "queued.min.messages": "1000000",  # fetch ahead by bytes (64 MB), not by a count that starves small records
     "fetch.message.max.bytes": "4194304",
     "log_level": "2",  # broker errors reach the caller in our exceptions
+    "check.crcs": "true",  # what a broker's disk has changed is no record; the client does not look by default
 }
 _GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 _UNKNOWN_CODES = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
 _END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
 
@@ -398,6 +400,16 @@ def _heed(
             "Records were deleted before they were read (retention), or the topic was created again; give the topic a "
             "longer retention, and start with a new checkpoint directory and startingOffsets=earliest"
         )
+    if code in DAMAGED_CODES:
+        raise damaged(f"{wanted.topic}[{wanted.partition}]", position, error)
     if code > 0 or code in _UNKNOWN_CODES:  # a broker's refusal; the client repeats what may pass by itself
         raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {error.str()}")
     return 0, f"last error: {error.str()}"
+
+
+def damaged(place: str, offset: int, error: KafkaError) -> SourceError:
+    """What to tell where records from an offset on are not those that were sent."""
+    return SourceError(
+        f"{place}: the records from offset {offset} on are not as they were sent ({error.str()}); the broker's "
+        "disk has damaged them: have another replica lead the partition, or send them again and begin behind them"
+    )

@@ -8,10 +8,11 @@ import uuid
 import pytest
 
 from cep.base.errors import SourceError
-from cep.sources.kafka import KafkaSettings
+from cep.sources.kafka import KafkaSettings, read_range
 from cep.sources.live.base import Chunk
 from cep.sources.live.kafka import TopicSource
-from tests.real_kafka import KafkaCluster
+from cep.sources.offsets import OffsetRange
+from tests.real_kafka import KafkaCluster, RealKafka
 
 
 def drain(source: TopicSource, count: int) -> dict[str, list[bytes]]:
@@ -70,6 +71,23 @@ def test_latest_begins_at_the_end_and_a_lost_offset_is_told(kafka_broker: KafkaC
     with pytest.raises(SourceError, match="is gone"):
         drain(lost, 1)
     lost.close()
+
+
+def test_a_record_that_the_broker_has_damaged_is_no_record(kafka_broker: KafkaCluster) -> None:
+    if not isinstance(kafka_broker, RealKafka):  # the mock has no files
+        return
+    topic = f"live-{uuid.uuid4().hex[:8]}"
+    kafka_broker.create(topic, 1)
+    kafka_broker.send(topic, [{"value": b"good"}])
+    kafka_broker.send(topic, [{"value": b"amount 100"}])
+    kafka_broker.damage(topic, b"amount 100")
+    settings = KafkaSettings(kafka_broker.address)
+    source = TopicSource(settings, topic)
+    with pytest.raises(SourceError, match="from offset 1 on are not as they were sent"):
+        drain(source, 2)
+    source.close()
+    with pytest.raises(SourceError, match="from offset 1 on are not as they were sent"):
+        list(read_range(settings, OffsetRange(topic, 0, 0, 2)))
 
 
 def test_offsets_to_begin_and_to_end_at(kafka_broker: KafkaCluster) -> None:

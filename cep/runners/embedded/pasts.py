@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain
 from cep.engine.history_rows import Block
 from cep.engine.history_state import Histories, Kept
@@ -104,7 +105,8 @@ class Pasts:
 
     def _get(self, key: bytes) -> bytes:
         data = self._store.get(key)
-        assert data is not None, f"{key!r} is known to be stored"
+        if data is None:
+            raise StateCorruptError(f"the past has the page {key!r}, which the store lacks; restore a checkpoint")
         return data
 
     def _fetch(self, place: Place) -> Histories:

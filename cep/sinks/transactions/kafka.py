@@ -97,6 +97,7 @@ class Transactions:
             "enable.auto.commit": "false",
             "enable.partition.eof": "true",
             "auto.offset.reset": "earliest",
+            "check.crcs": "true",
         }
         self._here = (target.topic, 0)
         self._place = TopicPartition(*self._here)

@@ -15,7 +15,14 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cep.base.errors import SourceError
-from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, offsets_of
+from cep.sources.kafka import (
+    DAMAGED_CODES,
+    KafkaSettings,
+    damaged,
+    earliest_offsets,
+    latest_offsets,
+    offsets_of,
+)
 from cep.sources.live.base import Chunk, Positions
 
 _SET_BY_US = {
@@ -29,6 +36,7 @@ _DEFAULTS = {
     "fetch.wait.max.ms": "10",
     "queued.min.messages": "100000",
     "log_level": "2",  # broker errors reach the caller in our exceptions
+    "check.crcs": "true",  # see sources/kafka.py
 }
 _GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 _END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
@@ -160,5 +168,7 @@ class TopicSource:
                 "(retention), or the topic was created again; give the topic a longer retention, and "
                 "start with a new checkpoint"
             )
+        if error.code() in DAMAGED_CODES:
+            raise damaged(place, self._next[partition], error)
         if error.code() > 0 or error.fatal():
             raise SourceError(f"reading {place} from {self._settings.bootstrap_servers}: {error.str()}")

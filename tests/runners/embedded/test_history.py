@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cep.base.errors import StateCorruptError
 from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.pasts import Pasts, Place
 from cep.runners.job import Job
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
@@ -60,3 +62,9 @@ def test_the_alerts_of_the_replay(
     assert said == [limit is not None, values is not None]
     for name in NAMES:
         assert any(name.encode() in line for line in replayed), name
+
+
+def test_a_page_that_the_store_lacks_is_told() -> None:
+    pasts = Pasts(MemoryStore(), [b"account"], None)
+    with pytest.raises(StateCorruptError, match="which the store lacks; restore a checkpoint"):
+        pasts.read(Place(0, 3, 1))
