@@ -1,6 +1,7 @@
-"""`--rules` and `--control` → the versions in force, as a replay would deploy them, and why others are not.
+"""`--rules` and `--control` → the versions in force, as a live job would have them, and why others are not.
 
-Tested by: tests/cli/test_why.py
+The job begins with the rules of the folder, and then the control records come. Without a folder it begins with them.
+Tested by: tests/cli/test_why.py, tests/cli/test_replay.py
 """
 
 from __future__ import annotations
@@ -13,29 +14,39 @@ from cep.base.errors import UsageError
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
-from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.compatible import KeyDomains
+from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.files import read_control, read_lists, read_rules
+from cep.rulebook.levels import levels_needed
 
 _USUAL = Path("rules")
 
 
 @dataclass(frozen=True, slots=True)
 class GivenRules:
-    """The rules of a folder and the changes that came after, as they would be deployed."""
+    """The rules of a folder and the changes that came after, as they would be deployed in a job of `levels_count`."""
 
     shown: str
     records: tuple[ControlRecord, ...]
     problems: tuple[str, ...]
     deployment: Deployment
+    levels_count: int
 
     @staticmethod
-    def read(folder: Path | None, control: Path | None) -> GivenRules:
-        """Without either, the folder `rules` is meant. Raises: UsageError if there is none, or one cannot be read."""
+    def read(
+        folder: Path | None, control: Path | None, levels_count: int = 1, keys: KeyDomains | None = None
+    ) -> GivenRules:
+        """Without either, the folder `rules` is meant. The job has `levels_count` levels, or as many as it begins with,
+        and routes also by `keys`, None: by any.
+
+        Raises: UsageError if there is no folder, or one cannot be read.
+        """
         if folder is None and control is None:
             if not _USUAL.is_dir():
                 raise UsageError(f"give --rules, --control, or both; there is no folder {_USUAL} here")
             folder = _USUAL
-        records: list[ControlRecord] = []
+        first: list[ControlRecord] = []
+        later: list[ControlRecord] = []
         problems: list[str] = []
         lists = ListStore()
         if folder is not None:
@@ -43,14 +54,19 @@ class GivenRules:
                 raise UsageError(f"--rules {folder} is not a folder")
             files, problems = read_rules(folder)
             given, more = read_lists(folder, lists)
-            records += [*given, *files]
+            first += [*given, *files]
             problems += more
         if control is not None:
-            changes, more = read_control(control)
-            records += changes
+            later, more = read_control(control)
             problems += more
+        if folder is None:
+            first, later = later, []
+        deployment = deploy(first, lists)
+        levels_count = max(levels_count, levels_needed(deployment.rulebook.deployed()))
+        if later:
+            deployment = deploy_to_job(deployment, later, keys, levels_count)
         shown = " with ".join(str(path) for path in (folder, control) if path is not None)
-        return GivenRules(shown, tuple(records), tuple(problems), deploy(records, lists))
+        return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count)
 
     def versions(self, rule_id: str) -> list[DeployedRule]:
         """Those in force at some time, the oldest first."""

@@ -17,16 +17,16 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
+from cep.cli.given_rules import GivenRules
 from cep.lang.render import render_text
-from cep.lists.store import ListStore
-from cep.model.rule import ControlRecord, ListRecord, utc_ms, utc_text
+from cep.model.rule import ListRecord, utc_ms, utc_text
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
+from cep.runners.group_rules import letters_of_refused
 from cep.runners.java import check_java
 from cep.runners.job import Job
 from cep.runners.letters import under_rules
@@ -36,6 +36,7 @@ from cep.runners.warm_start import About, Ending, check_free, finish, put_lists
 
 # Counters whose name begins with one of these tell of something that did not get through.
 _LOSSES = (
+    "control_refused",
     "held[",
     "poison[",
     "unkeyed[",
@@ -48,18 +49,23 @@ _LOSSES = (
 
 HELP = """\
 Match a finite history, with Spark in batch mode, and write its alerts. The same rules on the same events give the same
-alerts as the live job.
+alerts as the live job: with --rules alone those of a job that began with these rules, with --control too those of a job
+that began with the rules and then got the control records, in their order. What that job refused is refused here, with
+the same letter: a rule that reads event types or fields that the first rules do not declare, that is keyed by what the
+job did not route by (--key), or for which no level was left (--levels). With --control alone the job begins with all
+of the records, which find their levels together.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml), the first versions in force")
+    parser.add_argument("--rules", type=Path, metavar="FOLDER", help="rule files (*.toml) that the job begins with")
     parser.add_argument(
         "--control",
         type=Path,
         metavar="FILE",
-        help="control records (JSON lines), applied after the rules: each version sees its own span of event time",
+        help="control records (JSON lines) that came to the job then, in the order of the topic: each version sees its "
+        "own span of event time, so each needs its `effective_at`, as `cep publish` stamps it",
     )
     parser.add_argument(
         "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
@@ -87,14 +93,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"how finely keys are divided among tasks (default {KEY_GROUPS_DEFAULT}); does not change the alerts",
     )
+    _add_job(parser)
 
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    """What the live job is like of which the alerts are to be found, or that goes on."""
     parser.add_argument(
         "--levels",
         type=int,
         default=1,
         metavar="N",
-        help="with --savepoint: levels of patterns that feed each other that the job is to have at least, for later "
-        "rules (default: as many as these rules need)",
+        help="levels of patterns that feed each other, as the live job's --levels: with --control, a record for which "
+        "that leaves none is refused; with --savepoint, the job that goes on has them (default: as many as the first "
+        "rules need)",
+    )
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="FIELDS",
+        help="with --control: fields by which the job routes beside those of its first rules, as the live job's --key",
     )
     parser.add_argument(
         "--dedup",
@@ -123,9 +141,9 @@ def run(options: argparse.Namespace) -> int:
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
     _check_numbers(options)
-    lists = ListStore()
-    records, problems = _records(options, lists)
-    deployment = deploy(records, lists)
+    keys = tuple(tuple(field.strip() for field in text.split(",")) for text in options.key)
+    given = GivenRules.read(options.rules, options.control, options.levels, keys)
+    problems, deployment = given.problems, given.deployment
     errors = Console(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
@@ -133,15 +151,19 @@ def run(options: argparse.Namespace) -> int:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     ending = _ending(options)
-    job = _job(options, deployment)
+    refused = letters_of_refused(deployment.refused)
+    if ending is not None:  # the job that goes on begins with all that was taken
+        deployment = deploy(deployment.taken, deployment.rulebook.lists.store)
+    job = _job(options, deployment, given.levels_count if ending else 1)
     replayed = _replay(options, job, deployment.rulebook, ending, errors)
     found = hold_back(replayed.alerts, Policies.of(deployment.rulebook), {})
     replayed.counters.update(counted(found))
+    replayed.counters["control_refused"] += len(refused)
     if ending is not None:
-        _finish(ending, replayed, deployment, records, found, job)
+        _finish(ending, replayed, deployment, found, job)
     rulebook = deployment.rulebook
     letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
-    paths = write_outputs(found.alerts, letters, options.out, format_, held_lines(found))
+    paths = write_outputs(found.alerts, (*refused, *letters), options.out, format_, held_lines(found))
     _print_summary(deployment, replace(replayed, alerts=found.alerts), paths, ending)
     return 1 if findings else 0
 
@@ -160,7 +182,7 @@ def _ending(options: argparse.Namespace) -> Ending | None:
     return ending
 
 
-def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
+def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     """Raises: UsageError for a --dedup that is no time."""
     try:
         dedup_ms = duration_ms(options.dedup)
@@ -171,15 +193,13 @@ def _job(options: argparse.Namespace, deployment: Deployment) -> Job:
         deployment.key_domains,
         options.key_groups,
         dedup_ms=dedup_ms,
-        levels_count=max(options.levels, levels_needed(deployment.rulebook.deployed())),
+        levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
     )
 
 
-def _finish(
-    ending: Ending, replayed: Replayed, deployment: Deployment, records: Sequence[ControlRecord], found: HeldBack,
-    job: Job,
-) -> None:  # fmt: skip
+def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, found: HeldBack, job: Job) -> None:
     assert replayed.until_ms is not None, "it has ended in a cut"
+    records = deployment.taken
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
@@ -217,26 +237,6 @@ def _check_numbers(options: argparse.Namespace) -> None:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise UsageError(f"--{name} is 1 or more, not {value}")
-
-
-# ------------------------------------------------------------------------------------------------------ reading
-
-
-def _records(options: argparse.Namespace, lists: ListStore) -> tuple[list[ControlRecord], list[str]]:
-    records: list[ControlRecord] = []
-    problems: list[str] = []
-    if options.rules is not None:
-        if not options.rules.is_dir():
-            raise UsageError(f"--rules {options.rules} is not a folder")
-        files, problems = read_rules(options.rules)
-        given, more = read_lists(options.rules, lists)
-        records += [*given, *files]
-        problems += more
-    if options.control is not None:
-        history, more = read_control(options.control)
-        records += history
-        problems += more
-    return records, problems
 
 
 # ----------------------------------------------------------------------------------------------------- printing
@@ -280,7 +280,7 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
 def _figures(replayed: Replayed) -> list[tuple[str, str]]:
     """What happened to records, events and runs; losses only if there were any."""
     counters, events = replayed.counters, replayed.counters["events"]
-    losses = [name for name in sorted(counters) if name.startswith(_LOSSES)]
+    losses = [name for name in sorted(counters) if name.startswith(_LOSSES) and counters[name]]
     found = [(name, counters[name]) for name in ("records", "events")]
     found += [("duplicates", counters["duplicates"])] if counters["duplicates"] else []
     found += [(name.replace("_", " "), counters[name]) for name in losses]

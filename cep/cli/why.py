@@ -82,6 +82,13 @@ def _common(parser: argparse.ArgumentParser) -> None:
         "--control", type=Path, metavar="FILE", help="control records (JSON lines) that came after the rules"
     )
     parser.add_argument(
+        "--levels",
+        type=int,
+        default=1,
+        metavar="N",
+        help="--levels of the live job, where patterns feed each other: what it refused is not in force",
+    )
+    parser.add_argument(
         "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
     )
 
@@ -93,7 +100,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
     """Returns 0, or 1 if these rules and events do not give the alert. Raises: UsageError, SourceError."""
     console = _console(color)
     alert = _alert(options.alerts, options.alert)
-    rules = GivenRules.read(options.rules, options.control)
+    rules = GivenRules.read(options.rules, options.control, options.levels)
     rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     _print_head(alert, console)
     _print_doc(rule, console)
@@ -165,7 +172,7 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 def run_not(options: argparse.Namespace, color: bool) -> int:
     """Returns 0 with the reasons, or 1 if there is an alert. Raises: UsageError, SourceError."""
     console = _console(color)
-    rules = GivenRules.read(options.rules, options.control)
+    rules = GivenRules.read(options.rules, options.control, options.levels)
     at_ms = None if options.at is None else _time(options.at)
     key = key_of(options.key)
     versions = rules.versions(options.rule)

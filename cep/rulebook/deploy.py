@@ -2,20 +2,31 @@
 
 A job that is given its rules at the start takes its schema and its keys from them. Two rules may describe one event
 type differently: fields are joined, and where a field has two types the rule that came first is right and the other one
-is set aside.
-Tested by: tests/runners/test_job.py
+is set aside. What came later is judged by what the job had then: its event types, its keys, its levels (levels.py).
+Tested by: tests/runners/test_job.py, tests/rulebook/test_deploy.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cep.base.schema import EventType, Field, Kind, Schema
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.load import load_text
 from cep.lists.store import ListStore
-from cep.model.rule import ControlRecord, ListRecord, UpsertRecord
+from cep.model.rule import (
+    ControlRecord,
+    HeartbeatRecord,
+    ListRecord,
+    RollbackRecord,
+    RuleChange,
+    SnoozeRecord,
+    UpsertRecord,
+)
+from cep.rulebook.compatible import KeyDomains
+from cep.rulebook.levels import levels_needed
+from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 
 
@@ -31,12 +42,25 @@ class SetAside:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedRecord:
+    """A record that a running job refuses, with its rules at that time: how many changes it had applied, their hash."""
+
+    record: RuleChange | SnoozeRecord | ListRecord
+    outcome: Outcome
+    epoch: int
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a job can run: its event types, its rules, and the records that were refused."""
+    """What a job can run: its event types, its rules, and what was refused; of the records that came later (`refused`)
+    as the running job has told it. `taken` are all others."""
 
     schema: Schema
     rulebook: Rulebook
     set_aside: tuple[SetAside, ...]
+    taken: tuple[ControlRecord, ...] = ()
+    refused: tuple[RefusedRecord, ...] = ()
 
     @property
     def key_domains(self) -> tuple[tuple[str, ...], ...]:
@@ -50,16 +74,44 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None) -> 
     `lists` has the entries that list records name (files.read_lists).
     """
     given = list(records)
-    schema = schema_of(record for record in given if isinstance(record, UpsertRecord))
-    rulebook = Rulebook(schema, None, lists)
-    set_aside: list[SetAside] = []
-    for record in given:
+    rulebook = Rulebook(schema_of(record for record in given if isinstance(record, UpsertRecord)), None, lists)
+    return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given), refused=())
+
+
+def deploy_to_job(
+    begun: Deployment, later: Iterable[ControlRecord], keys: KeyDomains | None, levels_count: int
+) -> Deployment:
+    """What a job that began so takes and refuses of later records, in their order; `begun` is used up.
+
+    `keys` are those that it routes by beside those of its first rules, None any; `levels_count` its levels. Of a change
+    without a start it cannot be told when it came: here it holds since ever.
+    """
+    rulebook = begun.rulebook
+    rulebook.key_domains = None if keys is None else tuple(sorted({*begun.key_domains, *keys}))
+    rulebook.place(levels_count)
+    found = _applied(begun, later)
+    rulebook.place(levels_needed(rulebook.deployed()))  # all is here now: no more levels than these rules need
+    return found
+
+
+def _applied(deployment: Deployment, records: Iterable[ControlRecord]) -> Deployment:
+    """The deployment with these records, of whose times nothing has been seen."""
+    rulebook = deployment.rulebook
+    set_aside: list[SetAside] = list(deployment.set_aside)
+    taken: list[ControlRecord] = list(deployment.taken)
+    refused: list[RefusedRecord] = []
+    for record in records:
         outcome = rulebook.apply(record, None)
-        if outcome.kind == "refused" and isinstance(record, UpsertRecord):
-            set_aside.append(SetAside(record.id, record.version, outcome.reason, outcome.diagnostics, record.source))
-        elif outcome.kind == "refused" and isinstance(record, ListRecord):
+        if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):
+            taken.append(record)
+            continue
+        refused.append(RefusedRecord(record, outcome, rulebook.epoch, rulebook.content_hash))
+        upsert = record.as_upsert() if isinstance(record, RollbackRecord) else record
+        if isinstance(upsert, UpsertRecord):
+            set_aside.append(SetAside(upsert.id, upsert.version, outcome.reason, outcome.diagnostics, upsert.source))
+        elif isinstance(record, ListRecord):
             set_aside.append(SetAside(f"list {record.id}", record.version, outcome.reason, (), ""))
-    return Deployment(schema, rulebook, tuple(set_aside))
+    return replace(deployment, set_aside=tuple(set_aside), taken=tuple(taken), refused=tuple(refused))
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:

@@ -8,12 +8,16 @@ Keyed state is kept by level. So in a job a version stays at the level that it i
 and goes after it: what feeds it may come later, and go, and its runs and its past stay where they are. That is why what
 reads derived events stands as late as it may: what is to feed it finds its place before it, and behind it there is one
 for each pattern of its text that reads what it produces. What finds none is refused.
+The rules that the job has begun with decide that, and the order of its records: not their times, what has been matched
+by then, or which versions are over (`Places`). So a replay of the records refuses what the job has refused.
 Tested by: tests/rulebook/test_levels.py, tests/runners/test_produced.py, tests/runners/test_level_changes.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import Schema
@@ -21,6 +25,46 @@ from cep.lang.ir import PatternIR
 from cep.lang.levels import levels_of
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """What all versions that a job has ever had leave to those that come, by event type.
+
+    `made` is the highest level of what produces it, `read` the lowest of what reads it, with a rule that stands there.
+    """
+
+    made: Mapping[str, int]
+    read: Mapping[str, tuple[int, str]]
+
+    @staticmethod
+    def of(rules: Iterable[DeployedRule]) -> Places:
+        """Those of rules that have their levels."""
+        made: dict[str, int] = {}
+        read: dict[str, tuple[int, str]] = {}
+        for rule in rules:
+            level = _level(rule)
+            if rule.pattern.produces is not None:
+                made[rule.pattern.produces] = max(level, made.get(rule.pattern.produces, 0))
+            for name in _read_by(rule.pattern):
+                read[name] = min((level, rule.rule_id), read.get(name, (level, rule.rule_id)))
+        return Places(made, read)
+
+    def joined(self, other: Places) -> Places:
+        """Both together."""
+        made = {name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}}
+        read = {**self.read, **other.read}
+        both = self.read.keys() & other.read.keys()
+        return Places(made, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
+
+    def to_json(self) -> list[Any]:
+        """As saved.py keeps it; `from_json` reads it."""
+        return [dict(self.made), {name: list(at) for name, at in self.read.items()}]
+
+    @staticmethod
+    def from_json(data: Sequence[Any]) -> Places:
+        made, read = data
+        return Places(dict(made), {name: (level, rule_id) for name, (level, rule_id) in read.items()})
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
@@ -80,22 +124,22 @@ def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: S
     return placed(rules, schema, levels_count)[-1] if needed <= levels_count else _too_deep(levels_count, needed)
 
 
-def place_among(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
+def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
     """The level of a new rule among others that stay where they are; or why there is none for it."""
     made, names = rule.pattern.produces, _read_by(rule.pattern)
-    first = max((_level(other) + 1 for other in others if other.pattern.produces in names), default=0)
+    first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
     if first >= levels_count:
         return _too_deep(levels_count, first + 1)
-    last, reader = max(first, _last(rule, levels_count)), ""
-    if made is not None:
-        readers = ((_level(other) - 1, other.rule_id) for other in others if made in _read_by(other.pattern))
-        last, reader = min([(last, ""), *readers])
-    if first > last:
-        return (
-            f"it produces `{made}`, and must be matched before `{reader}`, which reads that and stands at level "
-            f"{last + 1} of the job's {levels_count}, where its runs are; start a job with both rules and more "
-            "`--levels`, in a new checkpoint folder"
-        )
+    last = max(first, _last(rule, levels_count))
+    if made is not None and made in places.read:
+        level, reader = places.read[made]
+        last = min(last, level - 1)
+        if first > last:
+            return (
+                f"it produces `{made}`, and must be matched before `{reader}`, which reads that and stands at level "
+                f"{level + 1} of the job's {levels_count}, where its runs are; start a job with both rules and more "
+                "`--levels`, in a new checkpoint folder"
+            )
     return last if first or _is_any_derived(names, schema) else 0
 
 

@@ -28,7 +28,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from cep.base.limits import PAUSES_PER_RULE_MAX, RULES_MAX, TIME_MS_MAX, VERSIONS_PER_RULE_MAX
+from cep.base.limits import PAUSES_PER_RULE_MAX, RULES_MAX, TIME_MS_MAX, TIME_MS_MIN, VERSIONS_PER_RULE_MAX
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
 from cep.lists.store import ListStore
@@ -61,7 +61,7 @@ from cep.rulebook.intervals import (
     with_turns,
 )
 from cep.rulebook.known_past import Neighbour, busy_since, known_since, past_in_words, past_of, wanted_of
-from cep.rulebook.levels import by_level, earliest, place_among, place_at_first, placed
+from cep.rulebook.levels import Places, by_level, earliest, place_among, place_at_first, placed
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport
@@ -146,6 +146,7 @@ class Rulebook:
         self.schema = schema
         self.key_domains = key_domains
         self.levels_count: int | None = None
+        self.places: Places | None = None
         self.epoch = 0
         self.known: dict[str, Known] = {}
         self.snoozes = Snoozes()
@@ -208,7 +209,8 @@ class Rulebook:
         if outcome.kind == "applied":
             self.epoch += 1
             self._deployed = None
-            if seen_ms is None and self.levels_count is not None and isinstance(record, UpsertRecord | RollbackRecord):
+            is_version = isinstance(record, UpsertRecord | RollbackRecord)
+            if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
                 self.place(self.levels_count)  # nothing has a run yet
         elif outcome.kind == "refused":
             name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
@@ -220,12 +222,15 @@ class Rulebook:
         and finds none is refused."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
         self._take_levels(rules, placed(rules, self.schema, levels_count))
+        self.places = Places.of(entry.rule for entry in self._entries())
 
     def keep_levels(self, levels_count: int) -> None:
         """The same, of a rulebook that was saved: every version stays where its keyed state is."""
         self.levels_count, rules = levels_count, [entry.rule for entry in self._entries()]
         if any(rule.level is None for rule in rules):
             self._take_levels(rules, earliest(rules))  # so had them builds that did not say
+        if self.places is None:  # nor what had stood where before
+            self.places = Places.of(entry.rule for entry in self._entries())
 
     def forget(self, watermark_ms: int) -> int:
         """Drop every version that can neither start a match nor have a run alive at the watermark, and what is over of
@@ -294,7 +299,7 @@ class Rulebook:
             if isinstance(compiled, Refused):
                 return Outcome("refused", compiled.reason, compiled.diagnostics), known
             if record.status in _MATCHING:
-                rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), has_matched=has_matched)
+                rule = self._with_level(deployed_rule(record, compiled, self.epoch + 1), from_ms)
                 if isinstance(rule, str):
                     return Outcome("refused", rule), known
                 entry = entry_of(record, rule)
@@ -307,6 +312,8 @@ class Rulebook:
         if entry is not None and entry.record.on_update == "carry" and len(changes) > 1:
             entry, note = self._carrying(changes[-2].entry, entry, note)
             changes = (*changes[:-1], replace(changes[-1], entry=entry))
+        if entry is not None and self.places is not None:
+            self.places = self.places.joined(Places.of([entry.rule]))
         if is_shadow:
             known = replace(known, shadow=changes, shadow_version=record.version)
         else:
@@ -327,12 +334,16 @@ class Rulebook:
             if any(entry.rule.level != levels[entry.rule.identity] for entry in known.entries):
                 self.known[name] = known.at_levels(levels)
 
-    def _with_level(self, rule: DeployedRule, *, has_matched: bool) -> DeployedRule | str:
-        """The rule with its level, or why there is none for it."""
-        if self.levels_count is None:
+    def _with_level(self, rule: DeployedRule, from_ms: int) -> DeployedRule | str:
+        """The rule with its level, or why there is none for it. A start since ever has only a job in which nothing has
+        been matched: there the others find their levels anew."""
+        if self.levels_count is None or self.places is None:
             return rule
-        place, others = place_among if has_matched else place_at_first, [entry.rule for entry in self._entries()]
-        level = place(rule, others, self.schema, self.levels_count)
+        if from_ms == TIME_MS_MIN:
+            others = [entry.rule for entry in self._entries()]
+            level = place_at_first(rule, others, self.schema, self.levels_count)
+        else:
+            level = place_among(rule, self.places, self.schema, self.levels_count)
         return level if isinstance(level, str) else replace(rule, level=level)
 
     def _with_past(self, entry: Entry, from_ms: int) -> tuple[Entry, str]:

@@ -22,6 +22,7 @@ from cep.lists.store import ListStore
 from cep.model.rule import UpsertRecord, parse_control
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.intervals import Change, Switch
+from cep.rulebook.levels import Places
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.rulebook import Known, Rulebook, deployed_rule, entry_of
@@ -68,6 +69,8 @@ def save(book: Rulebook) -> Saved:
         "lists": book.lists.to_json(),
         "refused": [book.refusals[name].to_json() for name in sorted(book.refusals)],
     }
+    if book.places is not None:
+        index["places"] = book.places.to_json()
     return Saved(b'{"rules":{' + rules.encode() + b"}," + _json(index).removeprefix(b"{"), records)
 
 
@@ -111,6 +114,7 @@ def restore(
         book.refusals = {r["rule_id"]: Refusal(**r) for r in found["refused"]}
         book.snoozes = Snoozes.from_json(found["snoozes"])
         book.lists = RuleLists.from_json(found.get("lists", []), book.lists.store)
+        book.places = Places.from_json(found["places"]) if "places" in found else None
         for name, rule in found["rules"].items():
             version, shadow_version, switch_version = rule["versions"]
             book.known[name] = Known(

@@ -9,7 +9,7 @@ Tested by: tests/runners/spark/test_live_rules.py
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -26,6 +26,7 @@ from cep.model.rule import (
     UpsertRecord,
     parse_control,
 )
+from cep.rulebook.deploy import RefusedRecord
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -178,13 +179,13 @@ def apply_records(
     heartbeat_ms, in_force = TIME_MS_MIN, None
     for data in records:
         record, problems = parse_control(data)
-        text = data.decode("utf-8", "backslashreplace")
         if isinstance(record, HeartbeatRecord):
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
             continue
         if record is None:
             counters["control_unreadable"] += 1
+            text = data.decode("utf-8", "backslashreplace")
             letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), text))
         else:
             outcome = rulebook.apply(record, seen_ms)
@@ -193,13 +194,24 @@ def apply_records(
             if outcome.kind != "refused":
                 in_force = None  # the last word on something may be another one
                 continue
-            letter = _refused(record, outcome, text)
+            letter = _refused(record, outcome, data)
         in_force = in_force or (rulebook.epoch, rulebook.content_hash)
         letters += under_rules([letter], *in_force)
     return letters, +counters, heartbeat_ms
 
 
-def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, text: str) -> bytes:
+def letters_of_refused(refused: Iterable[RefusedRecord]) -> list[bytes]:
+    """The letters that a job wrote of these."""
+    return [
+        letter
+        for found in refused
+        for letter in under_rules(
+            [_refused(found.record, found.outcome, found.record.to_json())], found.epoch, found.content_hash
+        )
+    ]
+
+
+def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, data: bytes) -> bytes:
     """The letter of a record that was read and refused: which version it was, and what is wrong at which place."""
     upsert = record.rule if isinstance(record, RollbackRecord) else record
     sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
@@ -209,7 +221,7 @@ def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, t
         "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
     }
-    return dead_letter(Poison("control_refused", outcome.full_reason, text), more)
+    return dead_letter(Poison("control_refused", outcome.full_reason, data.decode("utf-8", "backslashreplace")), more)
 
 
 def _initial(rules: JobRules) -> KnownRulebook:

@@ -1,0 +1,106 @@
+"""`cep replay --rules --control` gives what `cep run` has given with these records: alerts, and letters of refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cep.cli.main import main
+from cep.model.rule import utc_text
+from tests.rulebook.test_deploy import BODIES, SEEN_MS, TOGETHER, TYPES, rule
+
+# What a job begins with, whether its files have all patterns, what comes later, --levels, what is refused then.
+CASES = {
+    "the chain is deeper than the job": (("flags", "reads_flag"), True, ("echoes", "reads_echo"), 2, ["reads_echo"]),
+    "nobody was to produce it": (("reads_flag", "plain"), False, ("flags",), 4, ["flags"]),
+    "the chain is extended in the middle": (
+        ("flags", "rings", "reads_ring", "plain"),
+        True,
+        ("echoes",),
+        2,
+        ["echoes"],
+    ),
+    "there are levels enough": (("flags", "rings", "reads_ring"), True, ("echoes", "reads_flag"), 4, []),
+}
+RULE = """\
+id = "{name}"
+pattern = "{name}"
+file = "{name}.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "o"
+message = "m"
+"""
+
+
+def put(folder: Path, names: tuple[str, ...], *, together: bool) -> None:
+    folder.mkdir()
+    for name in names:
+        (folder / f"{name}.toml").write_text(RULE.format(name=name))
+        (folder / f"{name}.cep").write_text(TOGETHER if together else TYPES + f"pattern {name} {BODIES[name]}")
+
+
+def payments() -> bytes:
+    """The last one is of another card: a job waits with what it produces for what may still come then."""
+    found = []
+    for number in range(31):
+        event = {"tx_id": f"t{number}", "event_time": utc_text(SEEN_MS + 60_000 * number), "card": "xy"[number % 2]}
+        found.append(orjson.dumps({"event_type": "payment", **event, **({"card": "last"} if number == 30 else {})}))
+    return b"\n".join(found)
+
+
+def written(folder: Path) -> list[bytes]:
+    return [line for path in folder.glob("*.jsonl") for line in path.read_bytes().splitlines()]
+
+
+def but_last(alerts: list[bytes]) -> list[bytes]:
+    return sorted(alert for alert in alerts if orjson.loads(alert)["key"] != "last")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_replay_refuses_what_the_job_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, together, later, levels, refused = CASES[name]
+    put(tmp_path / "rules", first, together=together)
+    for folder, lines in (
+        ("events", [payments()]),
+        ("control", [rule(other, 600_000 * (at + 1)).to_json() for at, other in enumerate(later)]),
+    ):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    given = ["--rules", str(tmp_path / "rules"), "--levels", str(levels), "--events", str(tmp_path / "events")]
+    places = ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job")]
+    assert main(["run", *given, "--control", str(tmp_path / "control"), *places, "--available-now"]) == 0
+    out, control = tmp_path / "replayed.jsonl", tmp_path / "control" / "1.jsonl"
+    capsys.readouterr()
+    replay = ["replay", *given, "--control", str(control), "--out", str(out), "--engine", "embedded"]
+    assert main(replay) == (1 if refused else 0)
+    said = capsys.readouterr()
+    letters = Path(f"{out}.dead.jsonl")
+    found = letters.read_bytes().splitlines() if letters.exists() else []
+    assert found == written(tmp_path / "job" / "dead_letters")
+    assert [orjson.loads(letter)["rule_id"] for letter in found] == refused
+    assert [f"rule {rule_id} version 1 is set aside" in said.err for rule_id in refused] == [True] * len(refused)
+    assert ("control refused" in said.out) == bool(refused)
+    alerts = but_last(out.read_bytes().splitlines())
+    assert alerts == but_last(written(tmp_path / "alerts"))
+    assert alerts
+
+
+def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -> None:
+    """What was refused is not among the rules of the warm start, or the job would take it."""
+    put(tmp_path / "rules", ("flags", "reads_flag"), together=True)
+    (tmp_path / "events.jsonl").write_bytes(payments())
+    control = tmp_path / "control.jsonl"
+    control.write_bytes(b"\n".join([rule("echoes", 1).to_json(), rule("reads_echo", 2).to_json()]))
+    given = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events.jsonl"), "--control", str(control)]
+    whole, half = tmp_path / "whole.jsonl", tmp_path / "half.jsonl"
+    assert main(["replay", *given, "--out", str(whole), "--engine", "embedded"]) == 1
+    cut = ["--savepoint", str(tmp_path / "warm"), "--until", utc_text(SEEN_MS + 900_000)]
+    assert main(["replay", *given, *cut, "--out", str(half), "--engine", "embedded"]) == 1
+    goes_on = ["--events", str(tmp_path / "events.jsonl"), "--alerts", str(tmp_path / "rest"), "--available-now"]
+    assert main(["run", "--from", str(tmp_path / "warm"), *goes_on, "--checkpoint", str(tmp_path / "job")]) == 0
+    both = half.read_bytes().splitlines() + written(tmp_path / "rest")
+    assert but_last(both) == but_last(whole.read_bytes().splitlines())

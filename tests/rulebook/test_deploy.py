@@ -1,0 +1,151 @@
+"""What a replay takes and refuses of the records that came to a job: what the job did, by the same reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from cep.model.rule import ControlRecord, HeartbeatRecord, RetireRecord, UpsertRecord, utc_text
+from cep.rulebook.compatible import KeyDomains
+from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
+from cep.rulebook.levels import levels_needed
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from tests.runners.test_later_rules import written
+
+TYPES = """
+event payment { tx_id id  event_time time  card string }
+event flag { flag_id id  event_time time  card string }
+event echo { echo_id id  event_time time  card string }
+event ring { ring_id id  event_time time  card string }
+"""
+BODIES = {
+    "plain": "by card { seq a -> b within 1 h where a: payment b: payment }",
+    "flags": "by card { seq a where a: payment emit card = a.card produce flag }",
+    "echoes": "by card { seq a where a: flag emit card = a.card produce echo }",
+    "rings": "by card { seq a where a: echo emit card = a.card produce ring }",
+    "reads_flag": "by card { seq a -> b within 1 h where a: payment b: flag }",
+    "reads_echo": "by card { seq a -> b within 1 h where a: payment b: echo }",
+    "reads_ring": "by card { seq a -> b within 1 h where a: payment b: ring }",
+    "back": "by card { seq a where a: ring emit card = a.card produce flag }",
+}
+SEEN_MS = 1_700_000_000_000
+TOGETHER = TYPES + "\n".join(f"pattern {name} {body}" for name, body in BODIES.items() if name != "back")
+
+
+def rule(name: str, after_ms: int | None = None, version: int = 1, *, together: bool = False) -> UpsertRecord:
+    """A rule whose text has its own pattern alone, or that of all others."""
+    source = TOGETHER if together else TYPES + f"pattern {name} {BODIES[name]}"
+    effective = None if after_ms is None else utc_text(SEEN_MS + after_ms)
+    return written(name, source, name, effective).model_copy(update={"version": version})
+
+
+def lived(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels_count: int) -> list[tuple[str, str]]:
+    """What a job refuses that sees an event before each record and forgets at once what is over, with the reasons."""
+    begun = deploy(first)
+    book = Rulebook(begun.schema, begun.key_domains)
+    for record in first:
+        book.apply(record, None)
+    book.place(levels_count)
+    refused = []
+    for number, record in enumerate(later):
+        outcome = book.apply(record, SEEN_MS + 10 * number)
+        if outcome.kind == "refused" and not isinstance(record, HeartbeatRecord):
+            refused.append((record.id, outcome.full_reason))
+        book.forget(SEEN_MS + 10 * number + 9)
+        book = rulebook_from_bytes(rulebook_bytes(book), book.schema, book.key_domains)
+        book.keep_levels(levels_count)
+    return refused
+
+
+def as_the_job(first: Sequence[ControlRecord], later: Sequence[ControlRecord], levels_count: int) -> Deployment:
+    begun = deploy(first)
+    levels_count = max(levels_count, levels_needed(begun.rulebook.deployed()))
+    found = deploy_to_job(begun, later, begun.key_domains, levels_count)
+    reasons = [(r.record.id, r.outcome.full_reason) for r in found.refused]
+    assert reasons == lived(first, later, levels_count)
+    assert [aside.reason for aside in found.set_aside] == [r.outcome.reason for r in found.refused]
+    assert not {id(r.record) for r in found.refused} & {id(record) for record in found.taken}
+    return found
+
+
+def in_force(deployment: Deployment) -> set[str]:
+    return {rule.rule_id for rule in deployment.rulebook.deployed()}
+
+
+def test_a_chain_that_is_deeper_than_the_job() -> None:
+    first = [rule("flags", together=True), rule("reads_flag", together=True)]
+    later = [rule("echoes", 1), rule("reads_echo", 11), rule("plain", 21)]
+    found = as_the_job(first, later, 2)
+    assert in_force(found) == {"flags", "reads_flag", "echoes", "plain"}
+    assert "`--levels 3`" in found.refused[0].outcome.reason
+    assert in_force(as_the_job(first, later, 3)) == {"flags", "reads_flag", "echoes", "reads_echo", "plain"}
+
+
+def test_what_nobody_was_to_produce_when_the_job_began() -> None:
+    first, later = [rule("reads_flag"), rule("plain")], [rule("flags", 1), rule("reads_flag", 11, 2)]
+    found = as_the_job(first, later, 4)
+    assert in_force(found) == {"reads_flag", "plain"}
+    assert "must be matched before `reads_flag`" in found.refused[0].outcome.reason
+    assert in_force(as_the_job([*first, rule("flags")], later, 1)) == {"reads_flag", "plain", "flags"}
+
+
+def test_a_chain_that_is_extended_in_the_middle() -> None:
+    """What makes the rings stands as late as their reader allows; there may be no level between it and the flags."""
+    first = [rule(name, together=True) for name in ("flags", "rings", "reads_ring")]
+    later = [rule("echoes", 1), rule("reads_flag", 11)]
+    found = as_the_job(first, later, 2)
+    assert in_force(found) == {"flags", "rings", "reads_ring", "reads_flag"}
+    assert "must be matched before `rings`" in found.refused[0].outcome.reason
+    assert in_force(as_the_job(first, later, 4)) == {"flags", "rings", "reads_ring", "echoes", "reads_flag"}
+
+
+def test_where_a_rule_stood_counts_when_it_has_gone() -> None:
+    """Or it would be a matter of when the job forgets, which no replay knows; and of a circle over time a replay could
+    match nothing in the right order."""
+    first = [rule("reads_flag"), rule("plain")]
+    retired = RetireRecord(id="reads_flag", version=2, effective_at=utc_text(SEEN_MS + 1))
+    later: list[ControlRecord] = [retired, rule("flags", 4_000_000)]
+    assert in_force(as_the_job(first, later, 4)) == {"reads_flag", "plain"}
+    chain = [rule("flags", together=True), rule("echoes", together=True), rule("rings", together=True)]
+    gone = [RetireRecord(id=name, version=2, effective_at=utc_text(SEEN_MS + 1)) for name in ("flags", "echoes")]
+    found = as_the_job(chain, [*gone, rule("back", 4_000_000)], 5)
+    assert [r.record.id for r in found.refused] == ["back"]
+
+
+def test_records_without_a_start_find_their_levels_together_with_the_first() -> None:
+    """They hold since ever, so they came before the first event, when nothing had a run yet."""
+    begun = deploy([rule("reads_flag"), rule("plain")])
+    found = deploy_to_job(begun, [rule("flags")], begun.key_domains, 2)
+    assert in_force(found) == {"reads_flag", "plain", "flags"}
+    levels = {r.rule_id: r.level for r in found.rulebook.deployed()}
+    assert levels == {"flags": 0, "plain": 0, "reads_flag": 1}
+
+
+def test_the_number_of_levels_is_that_of_what_is_in_force() -> None:
+    begun = deploy([rule("flags"), rule("plain")])
+    found = deploy_to_job(begun, [rule("reads_flag", 1)], begun.key_domains, 9)
+    assert {r.rule_id: r.level for r in found.rulebook.deployed()} == {"flags": 0, "plain": 0, "reads_flag": 1}
+
+
+def test_what_the_job_does_not_know() -> None:
+    login = "event login { login_id id  event_time time  card string }\npattern p by card { seq a where a: login }"
+    other = written("other", login, "p")
+    by_id = written("by_id", TYPES + "pattern p by tx_id { seq a where a: payment }", "p")
+    for record, reason in ((other, "the job has no events `login`"), (by_id, "does not route events by (tx_id)")):
+        (refused,) = deploy_to_job(deploy([rule("plain")]), [record], (), 1).refused
+        assert reason in refused.outcome.reason
+        assert refused.epoch == 1
+    routed: list[KeyDomains | None] = [(("tx_id",),), None]
+    for keys in routed:
+        found = deploy_to_job(deploy([rule("plain")]), [by_id], keys, 1)
+        assert in_force(found) == {"plain", "by_id"}
+
+
+@pytest.mark.parametrize("levels_count", [1, 2])
+def test_heartbeats_and_what_is_older_are_not_refused(levels_count: int) -> None:
+    later: list[ControlRecord] = [HeartbeatRecord(event_time=utc_text(SEEN_MS)), rule("plain", 1)]
+    found = as_the_job([rule("plain")], later, levels_count)
+    assert found.refused == ()
+    assert len(found.taken) == 3
