@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> int:
     if is_embedded(options.checkpoint):
         newest = newest_pages(options.checkpoint, options.key)
         if options.key is None:
-            _print_held(held(newest.pages), past_held(newest.pasts, [newest.programs]), options.json)
+            _print_held(held(newest.pages), past_held(newest.pasts, newest.programs), options.json)
             return 0
-        found = list(runs_of_key(newest.pages, options.key, [newest.programs]))
-        known = list(past_of_key(newest.pasts, options.key, [newest.programs]))
+        found = list(runs_of_key(newest.pages, options.key, newest.programs))
+        known = list(past_of_key(newest.pasts, options.key, newest.programs))
         return _print_key(options.key, found, known, options.json)
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.session import create_session  # noqa: PLC0415

@@ -89,18 +89,22 @@ def past_of_key(
 ) -> Iterator[KeyPast]:
     """What is kept of one key, in whatever domain it is one. Raises: StateError."""
     for past in pasts:
+        asking = [level[past.domain] for level in programs if past.domain in level]
+        if not asking:
+            continue
         histories = decode_head(past.head, _loader(past))
-        for program in (level[past.domain] for level in programs if past.domain in level):
-            rows = [_of_key(Block(histories.keys, histories.pinned), key)]
-            rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
-            panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
-            events = sorted((e for part in rows for e in _events(part, program)), key=lambda e: e["event_time"])
-            unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
-            tallies = tuple(_tallies(histories, key, program))
-            if unique or tallies or panes:
-                clock_ms = histories.facts.clock_ms
-                clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
-                yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), panes)
+        rows = [_of_key(Block(histories.keys, histories.pinned), key)]
+        rows += [_of_key(segment.load(), key) for segment in histories.segments if not segment.panes]
+        panes = sum(len(_of_key(segment.load(), key)) for segment in histories.segments if segment.panes)
+        events = sorted((e for part in rows for e in _events(part, asking[0])), key=lambda e: e["event_time"])
+        unique = [e for at, e in enumerate(events) if at == 0 or e != events[at - 1]]
+        tallies = tuple(
+            {name: value for program in asking for name, value in _tallies(histories, key, program)}.items()
+        )
+        if unique or tallies or panes:
+            clock_ms = histories.facts.clock_ms
+            clock = utc_text(clock_ms) if EVENT_TIME_MS_MIN <= clock_ms <= EVENT_TIME_MS_MAX else ""
+            yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), panes)
 
 
 def _unread(kept: Kept) -> Block:

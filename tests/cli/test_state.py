@@ -1,17 +1,38 @@
-"""`cep state` refuses what is no checkpoint before it starts anything."""
+"""`cep state` refuses what is no checkpoint before it starts anything, and shows what all levels of a job keep."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import orjson
 import pytest
 
 from cep.base.schema import Schema
 from cep.cli.main import USAGE, main
 from cep.lang.load import load_text
+from cep.model.rule import utc_text
 from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint
 from tests.engine.rules import EVENTS
+
+TOML = """\
+id = "{name}"
+pattern = "{name}"
+file = "p.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "o"
+message = "m"
+"""
+CHAIN = """
+event payment { tx_id id  event_time time  card string }
+event flag { flag_id id  event_time time  card string }
+pattern flags by card { seq a where a: payment emit card = a.card produce flag }
+pattern paid by card { seq a -> b within 2 h where a: payment b: payment count(payment over 1 d) > 99 }
+pattern flagged by card { seq a -> b within 1 h where a: flag b: flag count(flag over 1 h) > 99 }
+"""
 
 
 def test_a_folder_without_a_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +45,35 @@ def test_a_job_that_has_done_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     open_checkpoint(tmp_path / "job", Job(schema, (("key",),)), ())
     assert main(["state", "--checkpoint", str(tmp_path / "job")]) == USAGE
     assert "no finished micro-batch" in capsys.readouterr().err
+
+
+def test_what_all_levels_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rule that reads what another one produces has runs and a past at a level of its own."""
+    rules, events, job = (tmp_path / name for name in ("rules", "events.jsonl", "job"))
+    rules.mkdir()
+    (rules / "p.cep").write_text(CHAIN)
+    for name in ("flags", "paid", "flagged"):
+        (rules / f"{name}.toml").write_text(TOML.format(name=name))
+    times = [utc_text(1_700_000_000_000 + 60_000 * at) for at in range(4)]
+    lines = [
+        orjson.dumps({"event_type": "payment", "tx_id": f"t{at}", "event_time": time, "card": "x"})
+        for at, time in enumerate(times)
+    ]
+    events.write_bytes(b"\n".join(lines))
+    given = ["--rules", str(rules), "--events", str(events), "--checkpoint", str(job), "--alerts", str(tmp_path / "a")]
+    assert main(["run", *given, "--available-now"]) == 0
+    capsys.readouterr()
+    assert main(["state", "--checkpoint", str(job), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {rule["rule_id"]: rule["runs"] for rule in found["rules"]} == {"paid": 4, "flagged": 3}
+    kept = {part["of"]: part["rules"] for share in found["histories"] for part in share["parts"]}
+    assert kept["count(flag over 1 h)"] == ["flagged v1"]
+    assert kept["count(payment over 1 d)"] == ["paid v1"]
+    assert main(["state", "--checkpoint", str(job), "--key", "x", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    runs = [at["rule_id"] for at in told if "rule_id" in at]
+    assert (runs.count("paid"), runs.count("flagged")) == (4, 3)
+    counts = [tuple(map(tuple, at["tallies"])) for at in told if "tallies" in at]
+    assert sorted(counts) == [(("count(flag over 1 h)", 3),), (("count(payment over 1 d)", 4),)], "each page once"
+    assert main(["state", "--checkpoint", str(job), "--key", "x"]) == 0
+    assert "flagged v1 by card: waits for b" in capsys.readouterr().out

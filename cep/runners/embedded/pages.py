@@ -322,16 +322,17 @@ def _bytes_of(keyed_state: KeyedState) -> int:
 
 
 def stored_states(
-    store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program]
+    store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program], level: int
 ) -> Iterator[tuple[KeyDomain, KeyedState]]:
-    """What a store holds of a key group, domain by domain, as the program in force has it; of domains without one not.
+    """What a store holds of a key group at a level, domain by domain, as the program in force there has it; of domains
+    without one not.
 
     Raises: StateError.
     """
     shapes = Shapes(store)
     for domain in domains:
         if domain in programs:
-            pages = [page for _, page in store.scan(prefix_range(group, b"", PAGES, domain_name(domain)))]
+            pages = [page for _, page in store.scan(prefix_range(group, b"", PAGES, domain_name(domain, level)))]
             joined, _ = joined_pages(pages, shapes, programs[domain])
             if joined is not None:
                 yield domain, joined

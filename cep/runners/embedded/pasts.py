@@ -158,10 +158,10 @@ class Pasts:
 
 
 def pasts_of_group(
-    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], *, whole: bool
+    store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
 ) -> Iterator[StoredPast]:
-    """The pages of histories of a key group, with their segments if they are asked for whole."""
-    known = {domain_name(domain): domain for domain in domains}
+    """The pages of histories of a key group at all levels, with their segments if they are asked for whole."""
+    known = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():
         at = split_key(raw)

@@ -208,11 +208,11 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[dict[str, Any]]) -
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What a process's newest checkpoint has: pages of runs and of histories, and the programs in force."""
+    """What a process's newest checkpoint has: pages of runs and of histories, and the programs in force by level."""
 
     pages: list[StoredPage]
     pasts: list[StoredPast]
-    programs: Mapping[KeyDomain, Program]
+    programs: list[Mapping[KeyDomain, Program]]
 
 
 def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
@@ -232,12 +232,17 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
         with StoreSettings(checkpoint, _backend_of(found, "rocksdb")).open(found.path(PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
             rulebook.keep_levels(job.levels_count)
-            programs = Programs().of(rulebook, job.schema)
+            compiled = Programs()
+            programs = [compiled.of(rulebook, job.schema, level) for level in range(job.levels_count)]
             pages = [
                 StoredPage(group, domain, encode_page(whole))
                 for group in groups
-                for domain, whole in stored_states(store, group, job.domains, programs)
+                for level, own in enumerate(programs)
+                for domain, whole in stored_states(store, group, job.domains, own, level)
             ]
-            whole = key is not None
-            pasts = [past for group in groups for past in pasts_of_group(store, group, job.domains, whole=whole)]
+            pasts = [
+                past
+                for group in groups
+                for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=key is not None)
+            ]
     return Newest(pages, pasts, programs)

@@ -201,7 +201,7 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     """The bytes of the largest head, and of the largest segment of panes."""
     heads, panes = [0], [0]
     for group in range(job.groups_count):
-        for past in pasts_of_group(store, group, job.domains, whole=True):
+        for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=True):
             heads.append(len(past.head))
             panes += [s.kept.size for s in decode_head(past.head, _unread).segments if s.panes and s.kept]
     return max(heads), max(panes)

@@ -145,14 +145,14 @@ def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState])
     store.write(batch)
     programs = {JOB.domains[0]: program}
     with pytest.raises(StateCorruptError, match="which the store lacks"):
-        list(stored_states(store, 1, JOB.domains, programs))
+        list(stored_states(store, 1, JOB.domains, programs, 0))
     batch = WriteBatch()
     kept.shapes.save(batch)
     store.write(batch)
     found = [
         key
         for g in range(4)
-        for _, state in stored_states(store, g, JOB.domains, programs)
+        for _, state in stored_states(store, g, JOB.domains, programs, 0)
         for key in state.keys.to_pylist()
     ]
     assert sorted(found) == sorted(keyed_state.keys.to_pylist())
