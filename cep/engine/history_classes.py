@@ -1,7 +1,8 @@
 """Events of many segments → those of wanted classes. A class are the events of a key with equal values of some fields.
 
 A class has a code of 32 bits, which a segment keeps for each of its events once it has been asked. Other classes may
-have the same code: their events are looked at in vain, and all of them, so that none of a class is ever missing.
+have the same code: their events are looked at in vain, and all of them, so that none of a class is ever missing. Where
+the latest event of a class is enough, its values are compared too.
 Tested by: tests/engine/test_history_classes.py, tests/engine/test_history_reach.py
 """
 
@@ -13,26 +14,72 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import TEXT, slots
+from cep.columnar.batch import TEXT, read_only, slots
 from cep.engine.history_rows import Block
-from cep.engine.text_numbers import HashedTexts, hashed_texts
-from cep.kernels.layout import Int32
+from cep.engine.text_numbers import HashedTexts, hashed_texts, value_bytes
+from cep.kernels.layout import Int32, Int64
+from cep.kernels.reach import fill_classes, fill_codes, find_latest
 
 UInt32 = NDArray[np.uint32]
 UInt64 = NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_TABLE_SHARE = 16  # of the table of wanted codes that is filled at most: so many others are looked at in vain
+_PLACES, _BITS = 2, 16  # or more of a table for each code; of other codes one in so many is looked for in vain
+_ROWS = 1 << 32  # more than a block has
 
 
 class Wanted:
-    """Codes of the classes that are asked for; no others, but for one in so many: `table` bool[2^n] is true at their
-    last n bits."""
+    """Codes of the classes that are asked for, uint32[C], and the table in which they are found."""
 
-    def __init__(self, codes: Sequence[UInt32]) -> None:
-        count = sum(map(len, codes))
-        self.table = np.zeros(1 << max(_TABLE_SHARE * count, 1).bit_length(), bool)
-        for some in codes:
-            self.table[some & np.uint32(len(self.table) - 1)] = True
+    def __init__(self, codes: UInt32) -> None:
+        self.codes = codes
+        self.bits, self.places = _empty_table(len(codes))
+        fill_codes(codes, self.bits, self.places)
+
+
+class Latest:
+    """Of each class that is asked for the latest event of some blocks that is later than a time, of an event type if
+    that is not -1. A class is told by its values, not only by its code.
+
+    Shapes, of the classes asked for, some of them several times: number int32[C] of the key, -1 for none; codes
+    uint32[C]; column of length C.
+    """
+
+    def __init__(
+        self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
+    ) -> None:
+        self._name, self._event_type = name, event_type
+        self._number, self._codes, self._values = read_only(number), codes, value_bytes(column)
+        self._bits, self._places = _empty_table(len(codes))
+        values = self._values
+        fill_classes(codes, self._number, values.offsets, values.data, values.nulls, self._bits, self._places)
+        self._latest_ms = np.full(len(codes), back_ms, np.int64)
+        self._latest_at = np.full(len(codes), -1, np.int64)
+
+    def look(self, at: int, block: Block, number: Int32, last_ms: int) -> None:
+        """Look at a block, the `at`-th, whose keys have these numbers; its latest event is of `last_ms`. The newest
+        block comes first, or else more events are looked at than need be."""
+        if self._name not in block.rows.columns:
+            return
+        if self._name not in block.values:
+            block.values[self._name] = value_bytes(block.rows.columns[self._name])
+        own, values = self._values, block.values[self._name]
+        find_latest(
+            self._bits, self._places, self._codes, self._number, own.offsets, own.data,
+            codes_of_block(block, (self._name,)), *block.read_only_rows, values.offsets, values.data, values.nulls,
+            number, self._event_type, at * _ROWS, last_ms, self._latest_ms, self._latest_at,
+            np.empty(len(block), np.int64),
+        )  # fmt: skip
+
+    def rows(self, blocks_count: int) -> list[Int64]:
+        """By block the rows that are the latest of their class, ascending, after all blocks were looked at."""
+        at = np.sort(self._latest_at[self._latest_at >= 0])
+        return np.split(at % _ROWS, np.searchsorted(at, _ROWS * np.arange(1, blocks_count)))
+
+
+def _empty_table(count: int) -> tuple[UInt64, Int32]:
+    """Bits and places for so many codes."""
+    size = 1 << max(count - 1, 1).bit_length()
+    return np.zeros(max(_BITS * size // 64, 1), np.uint64), np.full(_PLACES * size, -1, np.int32)
 
 
 def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:
@@ -52,9 +99,9 @@ def hashed_keys(block: Block) -> HashedTexts:
     return block.hashed[0]
 
 
-def class_codes(keys: pa.Array, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
+def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
     """uint32[N]: the codes of events of keys[key] with these values."""
-    return _codes(hashed_texts(keys).hashes, key, columns)
+    return _codes(keys.hashes, key, columns)
 
 
 def _codes(hashes: UInt64, key: Int32, columns: Sequence[pa.Array]) -> UInt32:

@@ -4,9 +4,10 @@ A count, a sum or a spread is carried from call to call as a *tally*: what is in
 old events only those are looked at that leave the window until the last new event; windows over minutes and over months
 cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
 decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
-leaves (history_classes.py). Of percentiles the values around the rank are carried (ranks.py), and a key's whole window
-is looked at when they may not be enough. Of `first` what leaves is looked at, and the next event. What else there is
-looks at its whole windows, of the keys that have new events.
+leaves; of `distinct` without a condition the latest one with each value (history_classes.py). Of percentiles the values
+around the rank are carried (ranks.py), and a key's whole window is looked at when they may not be enough. Of `first`
+what leaves is looked at, and the next event. What else there is looks at its whole windows, of the keys that have new
+events.
 
     ── clock ─────────────────────────────────────────▶ time
     │← leaves →│           carried in the tally        │← new events →│
@@ -27,7 +28,7 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
 from cep.engine.calendar import opens_ms
-from cep.engine.history_classes import Wanted, class_codes, codes_of_block, hashed_keys
+from cep.engine.history_classes import Latest, Wanted, class_codes, codes_of_block, hashed_keys
 from cep.engine.history_rows import Block, HistoryRows, Int8, concat_rows
 from cep.engine.history_state import Histories, PageFacts, Segment, segment_of
 from cep.engine.history_table import NewEvents
@@ -80,14 +81,16 @@ class Reached:
 @dataclass(frozen=True, slots=True)
 class _Look:
     """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
-    only those of the classes by these fields that have new events, or events that leave. After `until_ms` it is no
-    more than the first one of each key, of an event type if that is not -1."""
+    only those of the classes by these fields that have new events, or events that leave; with `is_latest` only the
+    latest one of each of these classes, of an event type if that is not -1. After `until_ms` it is no more than the
+    first one of each key, of such a type."""
 
     back_ms: int
     keys: np.ndarray
     by: tuple[str, ...] = ()
     until_ms: int = TIME_MS_MAX
     event_type: int = -1
+    is_latest: bool = False
 
     def mark(
         self, wanted: Wanted | None, block: Block, rows: tuple[Int32, Int64, Int64], number: Int32, chosen: np.ndarray
@@ -96,14 +99,71 @@ class _Look:
         wanted are classes. Keys that have their first event are done with."""
         key, time_ms, event_type = rows
         if wanted is not None:
-            codes = codes_of_block(block, self.by)
-            kernels.choose_classes(codes, wanted.table, key, time_ms, number, self.keys, self.back_ms, chosen)
+            codes, asked = codes_of_block(block, self.by), (self.keys, self.back_ms)
+            kernels.choose_classes(
+                codes, wanted.bits, wanted.places, wanted.codes, key, time_ms, number, *asked, chosen
+            )
         elif self.until_ms == TIME_MS_MAX:
             kernels.choose(key, time_ms, number, self.keys, self.back_ms, chosen)
         else:
             kernels.choose_first(
                 key, time_ms, event_type, number, self.keys, self.back_ms, self.until_ms, self.event_type, chosen
             )
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Blocks that are looked at, in the order of their segments, with the time of their latest event and the numbers of
+    their keys among those of the call, -1 for others; and of those that have some the events that leave a window now,
+    bool[N] by place."""
+
+    texts: TextNumbers
+    blocks: list[Block]
+    last_ms: list[int]
+    numbers: list[Int32]
+    leaving: dict[int, np.ndarray]
+
+    def chosen(self, looks: list[_Look], new: NewEvents) -> list[Int64]:
+        """By block the events that leave, and those that are looked at, ascending."""
+        latest = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
+        for classes in latest:
+            for at in reversed(range(len(self.blocks))):
+                classes.look(at, self.blocks[at], self.numbers[at], self.last_ms[at])
+        of_latest = [classes.rows(len(self.blocks)) for classes in latest]
+        others = [look for look in looks if not look.is_latest]
+        if len(latest) == 1 and not others and not self.leaving:
+            return of_latest[0]
+        wanted = {look.by: self._wanted(look.by, new) for look in others if look.by}
+        found = []
+        for at, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
+            chosen = self.leaving[at].copy() if at in self.leaving else np.zeros(len(block), bool)
+            read_only_rows = block.read_only_rows
+            for look in others:
+                look.mark(wanted.get(look.by), block, read_only_rows, number, chosen)
+            for rows in of_latest:
+                chosen[rows[at]] = True
+            found.append(np.flatnonzero(chosen))
+        return found
+
+    def _wanted(self, by: tuple[str, ...], new: NewEvents) -> Wanted:
+        """The classes of new events and of those that leave."""
+        fresh = class_codes(self.texts.own, new.key, [new.batch.columns[name] for name in by])
+        left = [codes_of_block(self.blocks[at], by)[leaves] for at, leaves in self.leaving.items()]
+        return Wanted(np.concatenate([fresh, *left]))
+
+    def _latest(self, look: _Look, new: NewEvents) -> Latest:
+        """The same, to look for the latest event of each."""
+        (name,) = look.by
+        column = new.batch.columns[name]
+        numbers, columns, codes = [new.key], [column], [class_codes(self.texts.own, new.key, [column])]
+        for at, leaves in self.leaving.items():
+            rows, block = np.flatnonzero(leaves), self.blocks[at]
+            if name in block.rows.columns:
+                numbers.append(self.numbers[at][block.rows.key[rows]])
+                columns.append(block.rows.columns[name].take(pa.array(rows)))
+                codes.append(codes_of_block(block, look.by)[rows])
+        asked = np.concatenate(numbers), np.concatenate(codes), pa.concat_arrays(columns)
+        return Latest(name, *asked, look.back_ms, look.event_type)
 
 
 def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEvents, clock_ms: int) -> Reached:
@@ -133,24 +193,30 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
         assert history.expr.window is not None, "they have a window"
         goes = _goes(texts, len(known.keys), at_edges, _edge(history.expr.window, facts, ends), place)
         begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(known.keys)), goes)
-    looks = list(_looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms)))
-    back_ms = min((look.back_ms for look in looks if look.keys.any()), default=first_ms)
+    asked = _looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms))
+    looks = [look for look in asked if look.keys.any()]
+    back_ms = min((look.back_ms for look in looks), default=first_ms)
     opened = [(s, page) for s, page in opened if s in at_edges or s.last_ms > back_ms]
     blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
     keys, numbers = _numbered(known.keys, texts, blocks, [is_strange[page] for _, page in opened])
-    leaving = [_leaving(segment, page, edges, block) for (segment, page), block in zip(opened, blocks, strict=True)]
-    wanted = {look.by: _wanted(look.by, new, blocks, leaving) for look in looks if look.by}
+    leaving = {
+        at: leaves
+        for at, ((segment, page), block) in enumerate(zip(opened, blocks, strict=True))
+        if segment in at_edges and (leaves := _leaving(segment, page, edges, block)).any()
+    }
+    # Of other keys of strange pages everything is looked at.
+    of_call = [
+        np.where(number < len(known.keys), number, -1) if is_strange[page] else number
+        for (_, page), number in zip(opened, numbers, strict=True)
+    ]
+    chosen = _Opened(texts, blocks, [s.last_ms for s, _ in opened], of_call, leaving).chosen(looks, new)
     parts: list[HistoryRows] = []
     rows: list[Int64] = []
-    for (_, page), block, number, chosen in zip(opened, blocks, numbers, leaving, strict=True):
-        # Of other keys of strange pages everything is.
-        of_call = np.where(number < len(known.keys), number, -1) if is_strange[page] else number
-        read_only_rows = block.read_only_rows
-        for look in looks:
-            look.mark(wanted.get(look.by), block, read_only_rows, of_call, chosen)
-        own = np.flatnonzero(np.ones_like(chosen) if is_strange[page] else chosen)
-        if edges or is_strange[page]:  # what leaves may be of other keys
-            own = own[number[block.rows.key[own]] >= 0]
+    for at, ((_, page), block, number, own) in enumerate(zip(opened, blocks, numbers, chosen, strict=True)):
+        if is_strange[page]:
+            own = np.arange(len(block))  # noqa: PLW2901
+        if is_strange[page] or at in leaving:  # what leaves may be of other keys
+            own = own[number[block.rows.key[own]] >= 0]  # noqa: PLW2901
         rows.append(own)
         if len(own):
             part = block.rows if len(own) == len(block) else block.rows.take(own)
@@ -237,7 +303,9 @@ def _looks(
             yield _Look(back_ms, np.append(begun[_name(history)], False))
             if history.counted:
                 assert isinstance(history.expr.argument, CurrentField), "others are not counted"
-                yield _Look(back_ms, known, (history.expr.argument.field,))
+                # Whether a value is still there is told by the latest event with it; conditions are not known yet.
+                field, is_latest = history.expr.argument.field, history.expr.where is None
+                yield _Look(back_ms, known, (field,), event_type=history.event_type, is_latest=is_latest)
         elif begun is not None and history.is_oldest:
             until_ms = int(opens_ms(history.expr.window, new.batch.time_ms.max(keepdims=True))[0])
             yield _Look(back_ms, touched.copy(), until_ms=until_ms, event_type=history.event_type)
@@ -246,16 +314,6 @@ def _looks(
             whole[by] = min(back_ms, whole.get(by, back_ms))
     for by, back_ms in whole.items():
         yield _Look(back_ms, touched, by)
-
-
-def _wanted(by: tuple[str, ...], new: NewEvents, blocks: list[Block], leaving: list[np.ndarray]) -> Wanted:
-    """The classes of new events and of those that leave."""
-    columns = [new.batch.columns[name] for name in by]
-    codes = [class_codes(new.batch.key, np.arange(len(new.batch), dtype=np.int32), columns)]
-    for block, leaves in zip(blocks, leaving, strict=True):
-        if leaves.any():
-            codes.append(codes_of_block(block, by)[leaves])
-    return Wanted(codes)
 
 
 def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import NO_TEXTS, read_only
-from cep.engine.text_numbers import HashedTexts
+from cep.engine.text_numbers import HashedTexts, ValueBytes
 from cep.kernels.arrange import group_rows
 from cep.kernels.layout import Int32, Int64
 
@@ -56,13 +56,14 @@ class HistoryRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes` and `hashed` are
-    worked out from them once (history_classes.py)."""
+    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes`, `hashed` and
+    `values` are worked out from them once (history_classes.py)."""
 
     keys: pa.Array
     rows: HistoryRows
     codes: dict[tuple[str, ...], NDArray[np.uint32]] = field(default_factory=dict, compare=False, repr=False)
     hashed: list[HashedTexts] = field(default_factory=list, compare=False, repr=False)
+    values: dict[str, ValueBytes] = field(default_factory=dict, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)

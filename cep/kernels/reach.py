@@ -3,6 +3,10 @@
     number   int32[B]   by key of a block of kept events its number among the keys of the call, -1 if it is none
     key      int32[N]   by event of the block its key there; a key's events lie together, in their order
 
+A class are the events of a key with equal values; equal ones have the same code, uint32. A table of classes is places
+int32[2^n], −1 where there is none; it is searched from the last n bits of a code on. Before it, bits uint64[2^m] say of
+the last bits of a code whether any class has them: few enough to stay in the processor's nearest cache.
+
 Tested by: tests/engine/test_history_classes.py, tests/engine/test_history_reach.py
 """
 
@@ -12,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cep.kernels.jit import bare
+from cep.kernels.jit import bare, inlined
 
 
 @bare
@@ -55,6 +59,29 @@ def number_texts(
             at = (at + 1) & np.int64(mask)
 
 
+@inlined
+def _has_bit(bits: Any, code: Any) -> Any:
+    word = bits[(code >> np.uint32(6)) & np.uint32(bits.shape[0] - 1)]
+    return (word >> np.uint64(code & np.uint32(63))) & np.uint64(1)
+
+
+@inlined
+def _set_bit(bits: Any, code: Any) -> None:
+    bits[(code >> np.uint32(6)) & np.uint32(bits.shape[0] - 1)] |= np.uint64(1) << np.uint64(code & np.uint32(63))
+
+
+@bare
+def fill_codes(codes: Any, bits: Any, places: Any) -> None:
+    """Put codes uint32[C] into a table, equal ones once; it has more places than there are codes."""
+    mask = np.uint32(places.shape[0] - 1)
+    for i in range(codes.shape[0]):
+        _set_bit(bits, codes[i])
+        at = np.int64(codes[i] & mask)
+        while places[at] >= 0 and codes[places[at]] != codes[i]:
+            at = (at + 1) & np.int64(mask)
+        places[at] = i
+
+
 @bare
 def _is_any_asked(number: Any, keys: Any) -> Any:
     for own in number:
@@ -76,15 +103,76 @@ def choose(key: Any, time: Any, number: Any, keys: Any, back_ms: Any, chosen: An
 
 @bare
 def choose_classes(
-    codes: Any, wanted: Any, key: Any, time: Any, number: Any, keys: Any, back_ms: Any, chosen: Any
-) -> None:
-    """The same of those whose codes uint32[N] are in the table wanted bool[2^n]."""
-    mask = np.uint32(wanted.shape[0] - 1)
+    codes: Any, bits: Any, places: Any, wanted: Any, key: Any, time: Any, number: Any, keys: Any, back_ms: Any,
+    chosen: Any,
+) -> None:  # fmt: skip
+    """The same of those whose codes uint32[N] are in a table of wanted ones, uint32[C]."""
+    mask = np.uint32(places.shape[0] - 1)
     for i in range(key.shape[0]):
-        if wanted[codes[i] & mask]:
-            own = number[key[i]]
-            if own >= 0 and keys[own] and time[i] > back_ms:
-                chosen[i] = True
+        if _has_bit(bits, codes[i]) == 0:
+            continue
+        at = np.int64(codes[i] & mask)
+        while places[at] >= 0:
+            if wanted[places[at]] == codes[i]:
+                own = number[key[i]]
+                if own >= 0 and keys[own] and time[i] > back_ms:
+                    chosen[i] = True
+                break
+            at = (at + 1) & np.int64(mask)
+
+
+@bare
+def fill_classes(codes: Any, number: Any, offsets: Any, data: Any, nulls: Any, bits: Any, places: Any) -> None:
+    """Put classes into a table, equal ones once: those of keys number int32[C] with the values
+    data[offsets[i]:offsets[i + 1]]; none of a key −1, or of a value that is null."""
+    mask = np.uint32(places.shape[0] - 1)
+    for i in range(codes.shape[0]):
+        if number[i] < 0 or (nulls.shape[0] > 0 and nulls[i] != 0):
+            continue
+        _set_bit(bits, codes[i])
+        at = np.int64(codes[i] & mask)
+        while places[at] >= 0:
+            own = places[at]
+            if number[own] == number[i] and _is_same(offsets, data, i, offsets, data, own):
+                break
+            at = (at + 1) & np.int64(mask)
+        if places[at] < 0:
+            places[at] = i
+
+
+@bare
+def find_latest(
+    bits: Any, places: Any, own_codes: Any, own_number: Any, own_offsets: Any, own_data: Any, codes: Any, key: Any,
+    time: Any, event_type: Any, offsets: Any, data: Any, nulls: Any, number: Any, wanted_type: Any, first: Any,
+    last_ms: Any, latest_ms: Any, latest_at: Any, rows: Any,
+) -> None:  # fmt: skip
+    """The latest event of each class of a table in several blocks, of which this is one.
+
+    Shapes: codes, nulls and values by event; latest_ms int64[C], which nothing is later than at first, is its time and
+    latest_at int64[C] its place: `first` is that of the block's first event, last_ms the time of its latest. Of an
+    event type if that is not −1. rows int64[N] is scratch.
+
+    First of all events the codes are read alone, in their order; what else is read is mostly in no cache, and by a loop
+    of its own the processor fetches it for many events at a time.
+    """
+    mask, count = np.uint32(places.shape[0] - 1), 0
+    for i in range(codes.shape[0]):
+        if _has_bit(bits, codes[i]) != 0:
+            rows[count] = i
+            count += 1
+    for k in range(count):
+        i = rows[k]
+        at = np.int64(codes[i] & mask)
+        while places[at] >= 0:
+            own = np.int64(places[at])
+            is_code = own_codes[own] == codes[i] and latest_ms[own] < last_ms
+            if is_code and time[i] > latest_ms[own] and own_number[own] == number[key[i]]:
+                if _is_same(offsets, data, i, own_offsets, own_data, own):
+                    is_null = nulls.shape[0] > 0 and nulls[i] != 0
+                    if not is_null and (wanted_type < 0 or event_type[i] == wanted_type):
+                        latest_ms[own], latest_at[own] = time[i], first + i
+                    break
+            at = (at + 1) & np.int64(mask)
 
 
 @bare

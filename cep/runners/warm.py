@@ -84,6 +84,7 @@ _PATTERNS = (
                        or last(e).text == text or exists(e over previous 1 h where is_on) or first_seen(text) < 1 d
        emit n = x.whole""",
     """seq x where x: e distinct(e.id_of over 1 min) > 9 or first(e over 1 min).whole > 3 or max(e.whole over 1 min) < 5
+                       or distinct(e.id_of over 1 min where whole < 99) > 9
        emit n = x.whole""",
 )  # fmt: skip
 # Two conditions that come before anything can match, which several rules share.

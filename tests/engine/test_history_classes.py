@@ -7,10 +7,13 @@ from dataclasses import replace
 from random import Random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from cep.engine.history_classes import Wanted, codes_of_block
-from cep.engine.history_rows import Block
+from cep.columnar.batch import TEXT
+from cep.engine.history_classes import Latest, Wanted, class_codes, codes_of_block
+from cep.engine.history_rows import Block, HistoryRows
+from cep.engine.text_numbers import hashed_texts
 from cep.kernels.reach import choose_classes
 from tests.engine.bridge import batch_of, event_id, split
 from tests.engine.test_histories import engine_values, oracle_values
@@ -21,6 +24,7 @@ from tests.oracle.matcher import Event
 
 MANY = (
     "distinct(pay.shop over 40 ms) > 1",
+    "distinct(pay.shop over previous 70 ms) > 1",
     "distinct(pay.size over previous 25 ms where way == cash) > 1",
     "distinct(pay.weight over 60 ms) > 1",
     "distinct(pay.amount over 30 ms by shop) > 1",
@@ -100,6 +104,67 @@ def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.Mon
     assert max(found[2:]) <= 0.2 * batches * of_batch, "no new shop has been there: few have the same code by chance"
 
 
+def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
+    program = program_over("distinct(pay.shop over 90 d) > 1")
+    batches, of_batch, shops = 30, 60, 20
+    given = []
+    for number in range(batches):
+        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order % shops}"}) for event in own])
+    assert set(rows_looked_at(monkeypatch, program, given)[2:]) == {shops}
+
+
+@pytest.mark.parametrize("odd", [0, None], ids=["all codes are one", "as they are"])
+@pytest.mark.parametrize("type_", [TEXT, pa.int64(), pa.float64()], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_latest_event_of_a_class_is_found(
+    seed: int, type_: pa.DataType, odd: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several blocks that overlap in time, of two types of events, with values that are null."""
+    if odd is not None:
+        monkeypatch.setattr("cep.engine.history_classes._ODD", np.uint64(odd))
+    random = np.random.default_rng(seed)
+    keys = pa.array(["x", "y", "z", ""], TEXT)
+    number = np.array([2, -1, 0, 1], np.int32)  # the second one is of no key that is asked for
+    back_ms, event_type = 30, int(random.integers(-1, 2))
+
+    def values(count: int) -> pa.Array:
+        drawn = random.integers(0, 6, count)
+        texts = ["" if value == 0 else f"s{value}" for value in drawn.tolist()]
+        return pa.array(texts if type_ == TEXT else drawn.astype(float), mask=random.random(count) < 0.2).cast(type_)
+
+    blocks = []
+    for _ in range(4):
+        key, times = np.sort(random.integers(0, 4, 40)).astype(np.int32), random.permutation(100)[:40]
+        rows = HistoryRows(key, random.integers(0, 2, 40), times, np.zeros(40, np.int8), {"shop": values(40)})
+        blocks.append(Block(keys, rows))
+    asked, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
+    codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(asked, 0), [column])
+    latest = Latest("shop", asked, codes, column, back_ms, event_type)
+    for at in random.permutation(4).tolist():
+        latest.look(at, blocks[at], number, int(blocks[at].rows.time_ms.max()))
+    expected: dict[tuple[int, object], int] = {}
+    wanted = {(own, value) for own, value in zip(asked.tolist(), column.to_pylist(), strict=True) if value is not None}
+    for block in blocks:
+        of_rows = zip(number[block.rows.key].tolist(), block.rows.columns["shop"].to_pylist(), strict=True)
+        for row, of in enumerate(of_rows):
+            time_ms = int(block.rows.time_ms[row])
+            is_own = event_type < 0 or block.rows.event_type[row] == event_type
+            if of[0] >= 0 and of in wanted and time_ms > back_ms and is_own:
+                expected[of] = max(expected.get(of, 0), time_ms)
+    found = {}
+    for block, chosen in zip(blocks, latest.rows(4), strict=True):
+        assert sorted(chosen.tolist()) == chosen.tolist()
+        for row in chosen.tolist():
+            found[int(number[block.rows.key[row]]), block.rows.columns["shop"][row].as_py()] = int(
+                block.rows.time_ms[row]
+            )
+    assert found == expected
+    assert sum(map(len, latest.rows(4))) == len(expected) > 3
+
+
 def test_no_event_of_a_class_is_missing() -> None:
     block, _ = random_block(np.random.default_rng(5), 0, 400)
     (name, values), *_ = block.rows.columns.items()
@@ -118,6 +183,7 @@ def test_no_event_of_a_class_is_missing() -> None:
     chosen = codes[::7]
     is_wanted, number = np.zeros(len(block), bool), np.arange(len(block.keys), dtype=np.int32)
     key, time_ms, _ = block.read_only_rows
-    choose_classes(codes, Wanted([chosen]).table, key, time_ms, number, number >= 0, -1, is_wanted)
+    wanted = Wanted(chosen)
+    choose_classes(codes, wanted.bits, wanted.places, wanted.codes, key, time_ms, number, number >= 0, -1, is_wanted)
     assert is_wanted[np.isin(codes, chosen)].all()
     assert not is_wanted.all()
