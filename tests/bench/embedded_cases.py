@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.rulebook.deploy import deploy
-from tests.bench.peer_data import NAMES, SOURCE, records
+from tests.bench.peer_data import NAMES, SOURCE, records, upsert
 
 RECORDS = records(NAMES)
 GIVEN = deploy(RECORDS)
@@ -17,18 +17,6 @@ INITIAL = tuple(record.to_json() for record in RECORDS)
 # The same four as a fraud team would have them: as much to match, and one event in some sixty gives an alert. As they
 # are they give several alerts an event, once a key has had a few.
 _SELDOM = """
-pattern p1(large: decimal = 2500.00) by account {
-  seq    small -> large_one  within 1 min
-  where  small:     tx  amount < 1.00
-         large_one: tx  amount > large
-  skip   none
-}
-pattern p2(large: decimal = 1200.00) by account {
-  seq    probe{3,} -> hit  within 10 min
-  where  probe: tx  success == 0 and amount < 10.00
-         hit:   tx  success == 1 and amount > large
-  skip   past last
-}
 pattern p3 by account {
   seq    here ->> there  within 30 min
   where  here:  tx
@@ -41,7 +29,14 @@ pattern p4 by account {
   skip   none
 }
 """
-SELDOM = tuple(record.to_json() for record in records(NAMES, SOURCE[: SOURCE.index("pattern p1")] + _SELDOM))
+SELDOM = tuple(
+    record.to_json()
+    for record in (
+        upsert(SOURCE, "p1", large="2500.00"),
+        upsert(SOURCE, "p2", large="1200.00"),
+        *records(("p3", "p4"), SOURCE[: SOURCE.index("pattern p1")] + _SELDOM),
+    )
+)
 START_MS = 1_700_000_000_000
 WORKERS = 2
 

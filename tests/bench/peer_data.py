@@ -126,11 +126,12 @@ def records(names: Sequence[str] = NAMES, source: str = SOURCE) -> list[UpsertRe
     return [upsert(source, name) for name in names]
 
 
-def upsert(source: str, name: str) -> UpsertRecord:
-    """The record that deploys a pattern of a text under the pattern's own name."""
+def upsert(source: str, name: str, **params: str) -> UpsertRecord:
+    """The record that deploys a pattern of a text under the pattern's own name, with parameters other than its own."""
     return UpsertRecord(
-        id=name, version=1, pattern=name, status="live", severity="low", owner="bench", message="m", source=source
-    )
+        id=name, version=1, pattern=name, status="live", severity="low", owner="bench", message="m", source=source,
+        params=dict(params),
+    )  # fmt: skip
 
 
 def run_once(program: Program, batch: EventBatch) -> Matches:
