@@ -258,12 +258,21 @@ def _on_end(
     image: Any, rule: Any, columns: Any, nulls: Any, watermark: Any, seen: Any, work: Any, runs: Any, nodes: Any,
     out: Any, matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
-    """Close what is over by the watermark once a key's events are done; returns (runs, matches, FULL_*)."""
+    """Close what is over by the watermark once a key's events are done; returns (runs, matches, FULL_*).
+
+    A rule that sees nothing any more learns of no deadline after that: what it then still waits for is dropped.
+    """
     full = y.FULL_NOT
     if rule[y.R_FIRES] != 0:
+        until = min(watermark, rule[y.R_UNTIL_MS])
         runs, matches, full = _expire(
-            image, rule, columns, nulls, watermark, seen, work, runs, nodes, out, matches, machine, counters
+            image, rule, columns, nulls, until, seen, work, runs, nodes, out, matches, machine, counters
         )
+        if full == y.FULL_NOT and until == rule[y.R_UNTIL_MS] and until < _FOREVER:
+            for i in range(1, runs):
+                if work[i, y.RUN_WAITS] != 0:
+                    work[i, y.RUN_WAITS] = 0
+                    counters[y.COUNT_EXPIRED] += 1
     else:
         for i in range(1, runs):
             if work[i, y.RUN_EXPIRY] <= watermark and work[i, y.RUN_WAITS] != 0:

@@ -350,9 +350,9 @@ class _Tracer:
         return self._deadline_ms(run, wait) < self.events[run.start_row].time_ms + self.within_ms
 
     def _finish(self, seen: int) -> None:
-        """The end of the input: every window closes; what has none stays open."""
+        """The end of the input: every window closes that does while the rule sees events; what has none stays open."""
         if self.fires:
-            self._expire(_FOREVER, seen)
+            self._expire(self.interval.until_ms, seen)
         for run in self.runs:
             self._close_missed(run, seen)
             if run.expiry_ms < _FOREVER and not self.fires:

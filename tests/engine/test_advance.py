@@ -165,6 +165,28 @@ def test_a_version_sees_its_own_span() -> None:
     assert bound([rule(PAIR, starts_until_ms=20, until_ms=20)], *across) == []
 
 
+@pytest.mark.parametrize("timeouts", [False, True])
+def test_no_deadline_after_its_span_is_a_match_or_a_time_out(timeouts: bool) -> None:
+    """However the stream is cut: the rule may be there still when the deadline passes, as in a replay or a pause."""
+    text = "seq a -> !b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
+    if timeouts:
+        text = PAIR + "emit n = count(a)\non timeout emit n = count(a)\n"
+    for until_ms, expected in ((11, ["e0"]), (14, ["e0"]), (15, ["e0", "e1"])):
+        compiled = program(rule(text, starts_until_ms=until_ms, until_ms=until_ms))
+        events = batch("x a@1", "x a@5")
+        for cuts in ([END_MS], [5, END_MS], [5, 12, END_MS], [5, 11, 13, 14, 20, END_MS]):
+            keyed_state: KeyedState | None = None
+            found: list[str] = []
+            expired = 0
+            for number, watermark_ms in enumerate(cuts):
+                advanced = advance(compiled, keyed_state, events if number == 0 else batch(), watermark_ms)
+                keyed_state = advanced.keyed_state
+                found += advanced.matches.event_id.to_pylist()
+                expired += advanced.counters.get("runs_expired", 0)
+            assert keyed_state is not None
+            assert (found, len(keyed_state), expired) == (expected, 0, 2), (until_ms, cuts)
+
+
 def test_runs_of_a_rule_that_is_gone_are_counted() -> None:
     kept = advance(program(rule(PAIR, "r1"), rule(PAIR, "r2")), None, batch("x a@1"), 1).keyed_state
     left = advance(program(rule(PAIR, "r2")), kept, batch("x b@2"), 2)

@@ -64,11 +64,6 @@ FIRST_ONLY = {
     "busy": "by card { seq a -> b within 60 s where a: payment count(payment over 2 min) >= 3 b: payment "
     "count(flag over 1 min) == 0 and amount > 5 skip none }",
 }
-WAITING = (
-    "quiet",
-    "absent",
-    "timely",
-)  # their runs end by time: what becomes of those that are cut off is tested elsewhere
 ALL = RULES | FIRST_ONLY
 TOGETHER = TYPES + "\n".join(f"pattern {name} {body}" for name, body in ALL.items())
 Later = list[tuple[int, ControlRecord]]
@@ -110,10 +105,8 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
         kind = random.choice(("upsert", "upsert", "retire", "pause", "resume", "rollback"))
         on_update: Literal["drain", "restart", "carry"] = random.choice(("drain", "restart", "carry"))
         record: ControlRecord
-        if name not in versions or name in WAITING:
+        if name not in versions:
             kind = "upsert"
-        if name in WAITING:
-            on_update = "drain"
         if kind in ("pause", "resume"):
             switches[name] += 1
             made = PauseRecord if kind == "pause" else ResumeRecord
