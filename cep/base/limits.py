@@ -56,6 +56,9 @@ RECORD_BYTES_MAX = 16_777_216
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
+# Before the first event nothing is over yet: so many versions of a rule or a list, or pauses of a rule, may a history
+# have, and the records that a job finds when it begins.
+CHANGES_BEFORE_EVENTS_MAX = 100_000
 # Compiled rules that a process keeps, those of versions that are gone too: a few kB each. Beyond it the oldest are
 # compiled again when they come back.
 PIECES_KEPT_MAX = 20_000

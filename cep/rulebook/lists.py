@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from cep.base.errors import StateError
-from cep.base.limits import LIST_ENTRIES_MAX, LIST_VERSIONS_MAX, LISTS_MAX, TIME_MS_MAX
+from cep.base.limits import CHANGES_BEFORE_EVENTS_MAX, LIST_ENTRIES_MAX, LIST_VERSIONS_MAX, LISTS_MAX, TIME_MS_MAX
 from cep.lists.content import Content
 from cep.lists.entries import Keys, keys_of
 from cep.lists.members import KeySet, build, joined
@@ -96,8 +96,9 @@ class RuleLists:
             return Outcome("refused", f"the job knows {LISTS_MAX} lists, which is the limit")
         waiting = next((w for w in known.waiting if w.version == record.version), None)
         if waiting is None:
-            if len(known.waiting) + len(known.versions) >= LIST_VERSIONS_MAX:
-                return Outcome("refused", f"{LIST_VERSIONS_MAX} versions of the list wait, which is the limit")
+            limit = CHANGES_BEFORE_EVENTS_MAX if seen_ms is None else LIST_VERSIONS_MAX
+            if len(known.waiting) + len(known.versions) >= limit:
+                return Outcome("refused", f"{limit} versions of the list wait, which is the limit")
             waiting = _Waiting(record.version, record.change, record.effective_ms, record.parts, ())
         if (waiting.change, waiting.parts_count) != (record.change, record.parts):
             return Outcome("refused", f"version {record.version} has other parts already; raise the version")

@@ -28,7 +28,14 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
-from cep.base.limits import PAUSES_PER_RULE_MAX, RULES_MAX, TIME_MS_MAX, TIME_MS_MIN, VERSIONS_PER_RULE_MAX
+from cep.base.limits import (
+    CHANGES_BEFORE_EVENTS_MAX,
+    PAUSES_PER_RULE_MAX,
+    RULES_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+    VERSIONS_PER_RULE_MAX,
+)
 from cep.base.schema import Schema
 from cep.lang.ir import PatternIR
 from cep.lists.store import ListStore
@@ -272,7 +279,8 @@ class Rulebook:
             return Outcome("refused", f"the rulebook knows {RULES_MAX} rules, which is the limit")
         known = self.known.get(record.id, Known())
         if isinstance(record, PauseRecord | ResumeRecord):
-            outcome, known = _turn(known, record, from_ms)
+            limit = PAUSES_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
+            outcome, known = _turn(known, record, from_ms, limit)
         elif isinstance(record, RollbackRecord):
             outcome, known = self._change_version(known, record.as_upsert(), from_ms, has_matched=has_matched)
         elif isinstance(record, UpsertRecord | RetireRecord):
@@ -289,7 +297,8 @@ class Rulebook:
         if record.version <= last_version:
             return Outcome("ignored", f"version {record.version} is not newer than {last_version}"), known
         changes_count = len(known.live) + len(known.shadow)
-        if changes_count >= VERSIONS_PER_RULE_MAX and not isinstance(record, RetireRecord):
+        limit = VERSIONS_PER_RULE_MAX if has_matched else CHANGES_BEFORE_EVENTS_MAX
+        if changes_count >= limit and not isinstance(record, RetireRecord):
             return Outcome(
                 "refused", f"{changes_count} older versions still wait or drain; retire the rule first"
             ), known
@@ -459,12 +468,11 @@ def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) ->
     )
 
 
-def _turn(known: Known, record: PauseRecord | ResumeRecord, from_ms: int) -> tuple[Outcome, Known]:
+def _turn(known: Known, record: PauseRecord | ResumeRecord, from_ms: int, limit: int) -> tuple[Outcome, Known]:
     if record.version <= known.switch.version:
         return Outcome("ignored", f"version {record.version} is not newer than {known.switch.version}"), known
-    if len(known.switch.spans) >= PAUSES_PER_RULE_MAX:
-        reason = f"{PAUSES_PER_RULE_MAX} pauses of the rule are still to come, which is the limit"
-        return Outcome("refused", reason), known
+    if len(known.switch.spans) >= limit:
+        return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit"), known
     switch = known.switch.turned(record.version, isinstance(record, PauseRecord), from_ms)
     return Outcome("applied"), replace(known, switch=switch)
 

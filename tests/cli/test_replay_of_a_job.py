@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from cep.cli.main import main
-from cep.model.rule import utc_text
+from cep.model.rule import ControlRecord, ListRecord, PauseRecord, ResumeRecord, utc_text
 from tests.rulebook.test_deploy import BODIES, SEEN_MS, TOGETHER, TYPES, rule
 
 # What a job begins with, whether its files have all patterns, what comes later, --levels, what is refused then.
@@ -24,6 +24,7 @@ CASES = {
     ),
     "there are levels enough": (("flags", "rings", "reads_ring"), True, ("echoes", "reads_flag"), 4, []),
 }
+CHANGES = 140
 RULE = """\
 id = "{name}"
 pattern = "{name}"
@@ -104,3 +105,46 @@ def test_a_job_that_goes_on_from_the_replay_has_the_same_rules(tmp_path: Path) -
     assert main(["run", "--from", str(tmp_path / "warm"), *goes_on, "--checkpoint", str(tmp_path / "job")]) == 0
     both = half.read_bytes().splitlines() + written(tmp_path / "rest")
     assert but_last(both) == but_last(whole.read_bytes().splitlines())
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_long_history_of_changes(is_warm: bool, tmp_path: Path) -> None:
+    """More versions of a rule and of a list, and more pauses, than may wait in a job at one time: they came and
+    went."""
+    source = TYPES + "list suspects: string\npattern plain by card { seq a where a: payment  tx_id in suspects }"
+    first = rule("plain", 0).model_copy(update={"source": source})
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "plain.toml").write_text(RULE.format(name="plain"))
+    (tmp_path / "rules" / "plain.cep").write_text(source)
+    records: list[ControlRecord] = []
+    for number in range(CHANGES):
+        at = utc_text(SEEN_MS + 1 + 6_000 * number)
+        listed = {"id": "suspects", "of": "string", "version": number + 1, "change": "add", "entries": [f"t{number}"]}
+        records.append(ListRecord.model_validate({**listed, "effective_at": at}))
+        records.append(first.model_copy(update={"version": number + 2, "effective_at": at}))
+        turn = PauseRecord if number % 2 == 0 else ResumeRecord
+        records.append(turn(id="plain", version=number + 1, effective_at=at))
+    (tmp_path / "control").mkdir()
+    control = tmp_path / "control" / "1.jsonl"
+    control.write_bytes(b"\n".join(record.to_json() for record in records) + b"\n")
+    events = [orjson.loads(line) for line in payments().splitlines()]
+    for number, event in enumerate(events):
+        event["event_time"] = utc_text(SEEN_MS + 30_000 * number)
+    (tmp_path / "events").mkdir()
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(map(orjson.dumps, events)))
+    given = ["--rules", str(tmp_path / "rules"), "--events", str(tmp_path / "events")]
+    out = tmp_path / "replayed.jsonl"
+    until = ["--savepoint", str(tmp_path / "warm"), "--until", utc_text(SEEN_MS + 400_000)] if is_warm else []
+    replay = ["replay", *given, "--control", str(control), "--out", str(out), "--engine", "embedded", *until]
+    assert main(replay) == 0
+    places = ["--alerts", str(tmp_path / "alerts"), "--checkpoint", str(tmp_path / "job"), "--available-now"]
+    goes_on = ["--events", str(tmp_path / "events"), "--from", str(tmp_path / "warm")]
+    begins = [*given, "--control", str(tmp_path / "control")]
+    assert main(["run", *(goes_on if is_warm else begins), *places]) == 0
+    found = but_last(out.read_bytes().splitlines() if out.exists() else [])
+    live = but_last(written(tmp_path / "alerts"))
+    assert not written(tmp_path / "job" / "dead_letters")
+    # Five changes lie between two payments; an even one pauses the rule, and the last one lets it go on.
+    wanted = {f"t{n}" for n in range(1, 30) if n % 2 == 0 or 5 * n >= CHANGES}
+    assert {orjson.loads(a)["events"][0]["event_id"] for a in (found + live if is_warm else found)} == wanted
+    assert is_warm or found == live

@@ -237,8 +237,8 @@ def test_compaction_keeps_what_is_needed() -> None:
 # ------------------------------------------------------------------------------------------------------ outcomes
 
 
-def outcome(book: Rulebook, record: ListRecord) -> tuple[str, str]:
-    found = book.apply(record, None)
+def outcome(book: Rulebook, record: ListRecord, seen_ms: int | None = None) -> tuple[str, str]:
+    found = book.apply(record, seen_ms)
     return found.kind, found.full_reason
 
 
@@ -263,7 +263,7 @@ def test_outcomes() -> None:
     assert outcome(book, change(5, "replace", [], stored="0" * 64))[0] == "refused"
     assert outcome(book, ListRecord(id="n", of="int", version=1, change="add", entries=[1, "2", 2.5]))[0] == "refused"
     for version in range(6, 6 + LIST_VERSIONS_MAX):
-        last = outcome(book, change(version, "add", ["1"]))
+        last = outcome(book, change(version, "add", ["1"]), 5)
     assert last[0] == "refused"
 
 
@@ -271,6 +271,7 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     book = Rulebook(SCHEMA, (DOMAIN,))
     monkeypatch.setattr(module, "LIST_ENTRIES_MAX", 2)
     monkeypatch.setattr(module, "LISTS_MAX", 1)
+    monkeypatch.setattr(module, "CHANGES_BEFORE_EVENTS_MAX", 2)
     assert outcome(book, change(1, "replace", ["1", "2", "3"])) == (
         "refused",
         "the list would have 3 entries, the limit is 2",
@@ -278,6 +279,8 @@ def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outcome(book, change(1, "replace", ["1", "2"]))[0] == "applied"
     other = change(1, "replace", []).model_copy(update={"id": "other"})
     assert outcome(book, other) == ("refused", "the job knows 1 lists, which is the limit")
+    assert outcome(book, change(3, "add", []))[0] == "waiting"
+    assert outcome(book, change(4, "add", [])) == ("refused", "2 versions of the list wait, which is the limit")
 
 
 def test_lists_that_rules_ask_and_nobody_has_given() -> None:

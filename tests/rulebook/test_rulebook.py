@@ -191,11 +191,18 @@ def test_a_version_without_a_window_drains_for_ever() -> None:
 def test_too_many_draining_versions_are_refused() -> None:
     book = new_book()
     for version in range(1, VERSIONS_PER_RULE_MAX + 1):
-        assert book.apply(upsert(version, effective_ms=version), None).kind == "applied"
-    outcome = book.apply(upsert(VERSIONS_PER_RULE_MAX + 1, effective_ms=10_000), None)
+        assert book.apply(upsert(version, effective_ms=10 + version), 5).kind == "applied"
+    outcome = book.apply(upsert(VERSIONS_PER_RULE_MAX + 1, effective_ms=10_000), 5)
     assert outcome.kind == "refused"
     assert str(VERSIONS_PER_RULE_MAX) in outcome.reason
-    assert book.apply(retire(VERSIONS_PER_RULE_MAX + 1), None).kind == "applied"
+    assert book.apply(retire(VERSIONS_PER_RULE_MAX + 1), 5).kind == "applied"
+
+
+def test_before_the_first_event_a_history_may_have_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    book, most = new_book(), VERSIONS_PER_RULE_MAX + 6
+    monkeypatch.setattr(rulebook_module, "CHANGES_BEFORE_EVENTS_MAX", most)
+    kinds = [book.apply(upsert(v, effective_ms=v), None).kind for v in range(1, most + 2)]
+    assert kinds == ["applied"] * most + ["refused"]
 
 
 def test_too_many_rules_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
