@@ -8,8 +8,8 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
-import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 from cep.model.rule import UpsertRecord
@@ -31,12 +31,12 @@ def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None
     Cost: the files of that commit are unpacked, because a pattern may import any of them.
     """
     top = _git(directory, "rev-parse", "--show-toplevel").decode().strip()
-    archive = _git(Path(top), "archive", "--format=tar", commit) if top else b""
+    archive = _git(Path(top), "archive", "--format=zip", commit) if top else b""
     if not archive:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
+        with zipfile.ZipFile(io.BytesIO(archive)) as files:
+            files.extractall(folder)  # no links, nothing outside of the folder
         records, _ = read_rules(Path(folder) / directory.resolve().relative_to(Path(top).resolve()))
     return next((record for record in records if record.id == rule_id), None)
 
