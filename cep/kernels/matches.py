@@ -121,43 +121,6 @@ def same_bindings(image: Any, nodes: Any, x: Any, z: Any) -> Any:
 
 
 @bare
-def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, runs: Any, runs_count: Any) -> Any:
-    """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
-
-    Time-outs among them are no matches: they are kept and cover nothing. Runs that a match covers lose all waits.
-    """
-    kept = first
-    for m in range(first, count):
-        out[m, y.MATCH_BOUND] = bound_count(nodes, out[m, y.MATCH_NODE])
-        if out[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
-            _swap(out, kept, m)
-            kept += 1
-    while kept < count:
-        best = kept
-        for m in range(kept + 1, count):
-            if _preferred(image, nodes, out, m, best):
-                best = m
-        _swap(out, kept, best)
-        cut = _resume_row(image, rule, nodes, out, kept)
-        kept += 1
-        rest = kept
-        for m in range(kept, count):
-            ran_out = out[m, y.MATCH_KIND] == y.KIND_BOTH
-            if out[m, y.MATCH_START_ROW] >= cut or ran_out:
-                _swap(out, rest, m)
-                rest += 1
-                if out[rest - 1, y.MATCH_START_ROW] < cut:  # no match any more, but a time-out all the same
-                    out[rest - 1, y.MATCH_KIND] = y.KIND_TIMEOUT
-                    _swap(out, kept, rest - 1)
-                    kept += 1
-        count = rest
-        for i in range(1, runs_count):
-            if runs[i, y.RUN_START_ROW] < cut:
-                runs[i, y.RUN_WAITS] = 0
-    return count
-
-
-@bare
 def _completed_before(image: Any, nodes: Any, runs: Any, a: Any, b: Any) -> Any:
     """Order of complete matches that are held back: by start, by completing event or deadline, then as `_preferred`."""
     if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
@@ -173,50 +136,115 @@ def _completed_before(image: Any, nodes: Any, runs: Any, a: Any, b: Any) -> Any:
 
 
 @bare
+def _comes_before(image: Any, nodes: Any, rows: Any, held: Any, a: Any, b: Any) -> Any:
+    """Of matches, or of runs that are `held` back as complete matches."""
+    if held:
+        return _completed_before(image, nodes, rows, a, b)
+    return _preferred(image, nodes, rows, a, b)
+
+
+@bare
+def _sink(image: Any, nodes: Any, rows: Any, held: Any, first: Any, at: Any, end: Any) -> None:
+    """Bring a row of the heap [first, end) below those that come after it."""
+    while True:
+        last, child = at, first + 2 * (at - first) + 1
+        for below in range(child, min(child + 2, end)):
+            if _comes_before(image, nodes, rows, held, last, below):
+                last = below
+        if last == at:
+            return
+        _swap(rows, at, last)
+        at = last
+
+
+@bare
+def _sort(image: Any, nodes: Any, rows: Any, held: Any, first: Any, end: Any) -> None:
+    """Bring rows [first, end) into their order, in O(n log n) comparisons: one event may complete thousands."""
+    for at in range(first + (end - first) // 2 - 1, first - 1, -1):
+        _sink(image, nodes, rows, held, first, at, end)
+    for last in range(end - 1, first, -1):
+        _swap(rows, first, last)
+        _sink(image, nodes, rows, held, first, first, last)
+
+
+@bare
+def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, runs: Any, runs_count: Any) -> Any:
+    """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
+
+    Time-outs among them are no matches: they are kept and cover nothing. Runs that a match covers lose all waits.
+    """
+    kept = first
+    for m in range(first, count):
+        out[m, y.MATCH_BOUND] = bound_count(nodes, out[m, y.MATCH_NODE])
+        if out[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
+            _swap(out, kept, m)
+            kept += 1
+    _sort(image, nodes, out, False, kept, count)
+    cut = np.int64(-1)
+    for m in range(kept, count):
+        if out[m, y.MATCH_START_ROW] >= cut:
+            _swap(out, kept, m)
+            cut = max(cut, _resume_row(image, rule, nodes, out, kept))
+            kept += 1
+        elif out[m, y.MATCH_KIND] == y.KIND_BOTH:  # no match any more, but a time-out all the same
+            out[m, y.MATCH_KIND] = y.KIND_TIMEOUT
+            _swap(out, kept, m)
+            kept += 1
+    for i in range(1, runs_count):
+        if runs[i, y.RUN_START_ROW] < cut:
+            runs[i, y.RUN_WAITS] = 0
+    return kept
+
+
+@bare
 def settle(
     image: Any, rule: Any, columns: Any, nulls: Any, runs: Any, runs_count: Any, nodes: Any, detected: Any, out: Any,
     matches: Any, machine: Any, counters: Any,
 ) -> Any:  # fmt: skip
     """`skip … in order`: hand out complete matches, earliest start first, as long as no open run started earlier.
 
-    Returns (matches, full).
+    They come to stand behind the open runs, in order. Returns (matches, full).
     """
-    while True:
-        best = -1
-        earliest = np.int64(y.FOREVER)
-        for i in range(1, runs_count):
-            if runs[i, y.RUN_WAITS] == np.int64(y.COMPLETE):
-                if best < 0 or _completed_before(image, nodes, runs, i, best):
-                    best = i
-            elif runs[i, y.RUN_WAITS] != 0:
+    first, earliest = 1, np.int64(y.FOREVER)
+    for i in range(1, runs_count):
+        if runs[i, y.RUN_WAITS] != np.int64(y.COMPLETE):
+            if runs[i, y.RUN_WAITS] != 0:
                 earliest = min(earliest, runs[i, y.RUN_START_ROW])
-        if best < 0 or earliest < runs[best, y.RUN_START_ROW]:
+            _swap(runs, first, i)
+            first += 1
+    _sort(image, nodes, runs, True, first, runs_count)
+    cut = np.int64(-1)
+    for best in range(first, runs_count):
+        if runs[best, y.RUN_START_ROW] < cut:
+            runs[best, y.RUN_WAITS] = 0
+            continue
+        if earliest < runs[best, y.RUN_START_ROW]:
             return matches, False
         if matches >= out.shape[0]:
             return matches, True
         last = nodes[runs[best, y.RUN_NODE], y.NODE_ROW]
         emit(
-            image,
-            rule,
-            columns,
-            nulls,
-            last,
-            runs,
-            best,
-            nodes,
-            y.KIND_MATCH,
-            detected,
-            out,
-            matches,
-            machine,
+            image, rule, columns, nulls, last, runs, best, nodes, y.KIND_MATCH, detected, out, matches, machine,
             counters,
-        )
-        cut = _resume_row(image, rule, nodes, out, matches)
+        )  # fmt: skip
+        cut = max(cut, _resume_row(image, rule, nodes, out, matches))
         matches += 1
         runs[best, y.RUN_WAITS] = 0
-        for i in range(1, runs_count):
-            if runs[i, y.RUN_START_ROW] < cut:
-                runs[i, y.RUN_WAITS] = 0
+        if earliest < cut:
+            earliest = _close_before(runs, first, cut)
+    return matches, False
+
+
+@bare
+def _close_before(runs: Any, end: Any, cut: Any) -> Any:
+    """Close the runs of rows [1, end) that started before the cut; the start of the earliest that is left."""
+    earliest = np.int64(y.FOREVER)
+    for i in range(1, end):
+        if runs[i, y.RUN_START_ROW] < cut:
+            runs[i, y.RUN_WAITS] = 0
+        elif runs[i, y.RUN_WAITS] != 0:
+            earliest = min(earliest, runs[i, y.RUN_START_ROW])
+    return earliest
 
 
 @bare

@@ -133,6 +133,20 @@ def test_what_an_event_completes_comes_before_what_a_later_deadline_completes() 
     assert bound([rule(text)], "x a@1 9.00", "x c@2", "x a@3 1.00", "x b@4 5.00") == [["e2"]]
 
 
+@pytest.mark.parametrize("skip", ["to last x", "to last x in order", "to first x in order"])
+def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str) -> None:
+    """Every b may be bound by either, in a round of its own or not. Where x is left out there is nothing to skip to."""
+    text = """seq x? -> (b+ any -> c?)+ any
+    where x: e kind == x
+          b: e kind == b
+          c: e kind == b
+    skip """
+    rows = [f"x b@{n}" for n in range(1, 8)]
+    every = bound([rule(text + "none")], *rows)
+    assert sorted(bound([rule(text + skip)], *rows)) == sorted(every)
+    assert len(every) > 300
+
+
 def _once(
     compiled: Program, kept: KeyedState | None, given: EventBatch, watermark_ms: int
 ) -> tuple[KeyedState, list[tuple[str, tuple[str, ...], int]]]:

@@ -16,6 +16,7 @@ from cep.testing.conformance.judge import judge
 from cep.testing.conformance.names import EVENT_TYPE, STAMP
 from cep.testing.conformance.run import Subject, answer, check_pattern, deliveries
 from cep.testing.conformance.scenario import Answer, Bindings, Scenario, bindings_of, scenario_of
+from tests.fuzz.peer import MATCHES_MAX
 from tests.oracle.matcher import Event, Match, find_matches
 
 Json = Any
@@ -50,7 +51,10 @@ def examine(given: Json) -> Finding:
     if is_refused or is_compared or outcome.written is None:
         return Finding(outcome)
     subject = check_pattern(outcome.written)
-    ours, oracle = answer(subject, outcome.scenario), oracle_answer(subject, outcome.scenario)
+    ours = answer(subject, outcome.scenario)
+    if outcome.scenario.expected is None and len(ours.matches) > MATCHES_MAX:
+        return Finding(outcome)  # no answer to compare with, and for the oracle it would be hours
+    oracle = oracle_answer(subject, outcome.scenario)
     return Finding(outcome, bug="" if ours == oracle else _contradiction(ours, oracle))
 
 
