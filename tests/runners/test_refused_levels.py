@@ -9,7 +9,6 @@ from random import Random
 from typing import Literal
 
 import orjson
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,18 +25,14 @@ from cep.model.rule import (
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.levels import levels_needed
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.group_rules import letters_of_refused
 from cep.runners.job import Job
 from cep.runners.spark.replay import read_events, replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
-from cep.state.memory import MemoryStore
-from cep.state.rocks import RocksStore
-from cep.state.store import DurableStore
-from tests.runners.embedded.cases import decoded, save
 from tests.runners.spark.live_cases import END, LiveRun, time_ms
 from tests.runners.test_later_rules import written
+from tests.runners.test_level_changes import lived
 from tests.runners.test_made_past import EVENTS, START_MS, lines_of
 
 TYPES = EVENTS + "event ring { ring_id id  event_time time  card string }\n"
@@ -126,35 +121,6 @@ def drawn(random: Random, changes_count: int) -> tuple[list[UpsertRecord], Later
                 known.setdefault(name, record)
         later.append((max(line, later[-1][0] if later else 0), record))
     return first, later, lines
-
-
-def lived(
-    job: Job, initial: list[UpsertRecord], later: Later, lines: list[bytes], random: Random, folder: Path
-) -> tuple[list[bytes], list[bytes]]:
-    """The alerts, and the letters of what it refused, of a job that is cut anywhere and starts again now and then."""
-    store: DurableStore = MemoryStore() if random.random() < 0.5 else RocksStore(folder / "first")
-    given = tuple(record.to_json() for record in initial)
-    engine = Engine(job, given, store, Workers(random.randint(1, 2)))
-    cuts = sorted({0, len(lines), *(line for line, _ in later), *random.sample(range(1, len(lines)), 14)})
-    tables: list[pa.Table] = []
-    letters: list[bytes] = []
-    for number, (start, end) in enumerate(pairwise(cuts)):
-        records = tuple(record.to_json() for line, record in later if line == start)
-        stepped = engine.step(decoded(job, lines[start:end]), records, {"p": (time_ms(lines[end - 1]), False)})
-        assert stepped.counters["late_events"] == 0
-        tables.append(stepped.alerts)
-        letters += stepped.letters
-        if random.random() < 0.3:
-            save(engine, number)
-            store.checkpoint(folder / str(number))
-            engine.close()
-            kind = MemoryStore.open if isinstance(store, MemoryStore) else RocksStore
-            store = kind(folder / str(number))
-            engine = Engine(job, given, store, Workers(random.randint(1, 2)))
-            engine.restore()
-    tables.append(engine.step([], (END,), {}).alerts)
-    engine.close()
-    return sorted(json_lines(pa.concat_tables(tables))), letters
 
 
 def replayed(job: Job, given: Deployment, lines: list[bytes], folder: Path) -> list[bytes]:
