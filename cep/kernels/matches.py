@@ -168,6 +168,18 @@ def _sort(image: Any, nodes: Any, rows: Any, held: Any, first: Any, end: Any) ->
 
 
 @bare
+def _close_before(runs: Any, end: Any, cut: Any) -> Any:
+    """Close the runs of rows [1, end) that started before the cut; the start of the earliest that is left."""
+    earliest = np.int64(y.FOREVER)
+    for i in range(1, end):
+        if runs[i, y.RUN_START_ROW] < cut:
+            runs[i, y.RUN_WAITS] = 0
+        elif runs[i, y.RUN_WAITS] != 0:
+            earliest = min(earliest, runs[i, y.RUN_START_ROW])
+    return earliest
+
+
+@bare
 def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, runs: Any, runs_count: Any) -> Any:
     """Apply the skip strategy to the matches [first, count) of one event or deadline; returns the new match count.
 
@@ -190,9 +202,7 @@ def choose(image: Any, rule: Any, nodes: Any, out: Any, first: Any, count: Any, 
             out[m, y.MATCH_KIND] = y.KIND_TIMEOUT
             _swap(out, kept, m)
             kept += 1
-    for i in range(1, runs_count):
-        if runs[i, y.RUN_START_ROW] < cut:
-            runs[i, y.RUN_WAITS] = 0
+    _close_before(runs, runs_count, cut)
     return kept
 
 
@@ -233,18 +243,6 @@ def settle(
         if earliest < cut:
             earliest = _close_before(runs, first, cut)
     return matches, False
-
-
-@bare
-def _close_before(runs: Any, end: Any, cut: Any) -> Any:
-    """Close the runs of rows [1, end) that started before the cut; the start of the earliest that is left."""
-    earliest = np.int64(y.FOREVER)
-    for i in range(1, end):
-        if runs[i, y.RUN_START_ROW] < cut:
-            runs[i, y.RUN_WAITS] = 0
-        elif runs[i, y.RUN_WAITS] != 0:
-            earliest = min(earliest, runs[i, y.RUN_START_ROW])
-    return earliest
 
 
 @bare
