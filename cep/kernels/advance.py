@@ -209,10 +209,10 @@ def _on_event(
             return runs, node_count, matches, full
         closed = closed or work[i, y.RUN_WAITS] == 0
     if rule[y.R_MERGES] != 0 and runs > live:
-        node_count, stuck = merge_runs(rule, work, live, runs, nodes, node_count)
+        node_count, full = merge_runs(rule, work, live, runs, nodes, node_count, trail)
         closed = True
-        if stuck:
-            return runs, node_count, matches, y.FULL_NODES
+        if full != y.FULL_NOT:
+            return runs, node_count, matches, full
     if matches > before or rule[y.R_IN_ORDER] != 0:
         closed = closed or rule[y.R_SKIP] != y.SKIP_NONE
         matches, stuck = _release(

@@ -22,7 +22,7 @@ from cep.kernels.jit import bare
 from cep.kernels.matches import emit
 from cep.kernels.runs import act
 
-_ONE = np.int64(1)
+_FEW_RUNS = 8  # new ones of one event: comparing each with all that there are is cheaper than a table of all
 
 
 @bare
@@ -40,24 +40,70 @@ def _alike(rule: Any, work: Any, a: Any, b: Any) -> Any:
 
 
 @bare
-def merge_runs(rule: Any, work: Any, live: Any, runs: Any, nodes: Any, node_count: Any) -> Any:
-    """Join each run in rows [live, runs) to an earlier row that is alike; it loses its waits.
+def _slot(rule: Any, work: Any, i: Any, size: Any) -> Any:
+    """Where the search for runs like run i begins in a table of `size` slots, a power of two (FNV-1a, by words)."""
+    mixed = np.uint64(0xCBF29CE484222325) ^ np.uint64(work[i, y.RUN_START_ROW])
+    mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(work[i, y.RUN_STATE])
+    mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(work[i, y.RUN_WAITS])
+    control = rule[y.R_CONTROL]
+    for r in range(work.shape[1] - y.RUN_HEADER):
+        if (control >> np.int64(r)) & 1 != 0:
+            mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(work[i, y.RUN_HEADER + r])
+    mixed *= np.uint64(0x9E3779B97F4A7C15)
+    return np.int64(mixed >> np.uint64(32)) & (size - 1)
 
-    Returns (node count, whether the nodes are full).
+
+@bare
+def _earlier(rule: Any, work: Any, i: Any) -> Any:
+    """The first row that is alike and open, before row i; 0 if there is none."""
+    for other in range(1, i):
+        if work[other, y.RUN_WAITS] != 0 and _alike(rule, work, i, other):
+            return other
+    return 0
+
+
+@bare
+def _known(rule: Any, work: Any, i: Any, table: Any, size: Any) -> Any:
+    """The row in the hash table that is alike; 0 if there is none, and row i is put into it."""
+    at = _slot(rule, work, i, size)
+    while table[at, 0] != 0 and not _alike(rule, work, i, table[at, 0]):
+        at = (at + 1) & (size - 1)
+    if table[at, 0] == 0:
+        table[at, 0] = i
+        return 0
+    return table[at, 0]
+
+
+@bare
+def merge_runs(rule: Any, work: Any, live: Any, runs: Any, nodes: Any, node_count: Any, table: Any) -> Any:
+    """Join each run in rows [live, runs) to the first row that is alike; it loses its waits.
+
+    table int64[*, 3] is scratch: its first column becomes a hash table of rows, unless few are to be looked up.
+    Returns (node count, FULL_*). Cost: O(runs).
     """
-    for child in range(live, runs):
-        for other in range(1, child):
-            if work[other, y.RUN_WAITS] != 0 and _alike(rule, work, child, other):
-                if node_count >= nodes.shape[0]:
-                    return node_count, True
-                nodes[node_count, y.NODE_ROW] = -1
-                nodes[node_count, y.NODE_STATE] = work[other, y.RUN_NODE]
-                nodes[node_count, y.NODE_PREVIOUS] = work[child, y.RUN_NODE]
-                work[other, y.RUN_NODE] = node_count
-                work[child, y.RUN_WAITS] = 0
-                node_count += 1
-                break
-    return node_count, False
+    few = runs - live <= _FEW_RUNS
+    size = 2
+    while not few and size < 2 * runs:
+        size *= 2
+    if size > table.shape[0]:
+        return node_count, y.FULL_TRAIL
+    for at in range(size):
+        table[at, 0] = 0
+    for i in range(live if few else 1, runs):
+        if work[i, y.RUN_WAITS] == 0:
+            continue
+        other = _earlier(rule, work, i) if few else _known(rule, work, i, table, size)
+        if other == 0 or i < live:
+            continue
+        if node_count >= nodes.shape[0]:
+            return node_count, y.FULL_NODES
+        nodes[node_count, y.NODE_ROW] = -1
+        nodes[node_count, y.NODE_STATE] = work[other, y.RUN_NODE]
+        nodes[node_count, y.NODE_PREVIOUS] = work[i, y.RUN_NODE]
+        work[other, y.RUN_NODE] = node_count
+        work[i, y.RUN_WAITS] = 0
+        node_count += 1
+    return node_count, y.FULL_NOT
 
 
 @bare

@@ -29,7 +29,7 @@ def _found(done: Advanced) -> dict[tuple[str, ...], tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
 def test_every_combination_is_a_match_with_its_own_measures(count: int) -> None:
     compiled = program(rule(PATTERN))
     first = advance(compiled, None, batch(*_events(count)), 0)
