@@ -161,6 +161,8 @@ def _bool(source: pa.Array, _type: Type) -> pa.Array:
 def _decimal(source: pa.Array, type_: Type) -> pa.Array:
     if pa.types.is_floating(source.type):
         return _decimal_from_float(source, type_.scale)
+    if pa.types.is_decimal128(source.type) and source.type.scale == type_.scale:
+        return _units(source)
     target = pa.decimal128(min(19 + type_.scale, 38), type_.scale)
     is_text = pa.types.is_string(source.type) or pa.types.is_large_string(source.type)
     if source.type == WIDE_DECIMAL:

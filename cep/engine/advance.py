@@ -100,7 +100,7 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     """
     fitted, orphans = fit(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
-        nothing = _no_matches(program, fitted)
+        nothing = _no_matches(program, fitted.keys)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
     outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch))
@@ -186,6 +186,8 @@ def _advance_rule(
 def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
                   outputs: Outputs) -> Matches:  # fmt: skip
     count = int(outputs.cursor[y.CURSOR_MATCHES])
+    if count == 0:
+        return _no_matches(program, prepared.keys)
     found = outputs.matches[:count]
     lengths = np.zeros(count, np.int64)
     match_lengths(found, outputs.nodes, lengths)
@@ -348,12 +350,12 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
     )
 
 
-def _no_matches(program: Program, fitted: KeyedState) -> Matches:
+def _no_matches(program: Program, keys: pa.Array) -> Matches:
     nothing = np.empty(0, np.int64)
     return Matches(
         nothing.astype(np.int32), nothing.astype(np.int32), nothing, nothing.astype(bool),
         nothing.astype(bool),
         np.empty((0, program.measures_max), np.int64), np.empty((0, program.measures_max), np.uint8),
-        np.zeros(1, np.int64), nothing.astype(np.int32), NO_TEXTS, nothing, fitted.keys,
+        np.zeros(1, np.int64), nothing.astype(np.int32), NO_TEXTS, nothing, keys,
         NO_TEXTS, nothing, nothing,
     )  # fmt: skip

@@ -62,6 +62,7 @@ ALERT_SCHEMA = pa.schema(
         ("content_hash", pa.string()),
     ]
 )
+NO_ALERTS = ALERT_SCHEMA.empty_table()
 _MATCH, _TIMEOUT = "match", "timeout"
 ALERT_ID_CHARS = 32
 # Of a deployed rule, under the names that alerts have for them.
@@ -111,7 +112,7 @@ def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
     """All alerts of tables that are sorted each, in that order too."""
     if len(tables) > 1:
         return sort_alerts(pa.concat_tables(tables))
-    return tables[0] if tables else ALERT_SCHEMA.empty_table()
+    return tables[0] if tables else NO_ALERTS
 
 
 def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
@@ -199,7 +200,7 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
 def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sorted: bool = True) -> pa.Table:
     """The alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
     if not parts:
-        return ALERT_SCHEMA.empty_table()
+        return NO_ALERTS
     rows = np.concatenate([part.rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
     bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()

@@ -26,7 +26,7 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain
 from cep.engine.advance import advance
-from cep.engine.alerts import ALERT_SCHEMA, Alerting, alerting, alerts_of
+from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
 from cep.engine.fit import hand_over
 from cep.engine.keyed_state import KeyedState
 from cep.engine.produced import produced_events
@@ -161,7 +161,7 @@ class StepOutput:
     since_ms: int = TIME_MS_MIN
 
     def alert_table(self) -> pa.Table:
-        return pa.concat_tables(self.alerts) if self.alerts else ALERT_SCHEMA.empty_table()
+        return pa.concat_tables(self.alerts) if self.alerts else NO_ALERTS
 
 
 def match_step(

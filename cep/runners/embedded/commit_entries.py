@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, StateFormatError
-from cep.engine.alerts import ALERT_SCHEMA
+from cep.engine.alerts import NO_ALERTS
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
@@ -111,7 +111,7 @@ class Outgoing:
         alerts, letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
         return {
             commit: Outgoing(
-                _alerts(alerts[commit]) if commit in alerts else ALERT_SCHEMA.empty_table(),
+                _alerts(alerts[commit]) if commit in alerts else NO_ALERTS,
                 tuple(letter.encode() for letter in orjson.loads(letters.get(commit, b"[]"))),
             )
             for commit in sorted({*alerts, *letters})

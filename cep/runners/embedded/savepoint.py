@@ -25,7 +25,7 @@ import pyarrow as pa
 from cep.base.errors import UsageError
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
-from cep.engine.alerts import ALERT_SCHEMA
+from cep.engine.alerts import NO_ALERTS
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED
@@ -113,7 +113,7 @@ def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> dict[s
             "engine": engine.told(),
             "positions": head.positions,
             "totals": head.totals,
-            "alerts": packed_alerts(ALERT_SCHEMA.empty_table()),
+            "alerts": packed_alerts(NO_ALERTS),
             "letters": [],
         }
     finally:

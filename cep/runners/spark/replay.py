@@ -29,7 +29,7 @@ from rich.console import Console
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch, concat_batches
 from cep.columnar.codec import decode_batch
-from cep.engine.alerts import ALERT_SCHEMA, sort_alerts
+from cep.engine.alerts import NO_ALERTS, sort_alerts
 from cep.lists.store import ListStore
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
@@ -117,7 +117,7 @@ def replay(
     levels = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
-    output = Replayed(ALERT_SCHEMA.empty_table(), (), Counter(), 0.0)
+    output = Replayed(NO_ALERTS, (), Counter(), 0.0)
     with tempfile.TemporaryDirectory(prefix="cep-lists-") as folder:
         shipped = _Shipped(rulebook_bytes(rulebook), _ship_lists(events.sparkSession, rulebook, Path(folder)))
         for level in range(levels):

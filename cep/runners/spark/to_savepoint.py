@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.engine.alerts import ALERT_SCHEMA
+from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
@@ -143,7 +143,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: Progress, batch_id:
             name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
         },
         "totals": dict(read_progress(checkpoint)[1]),
-        "alerts": packed_alerts(ALERT_SCHEMA.empty_table()),
+        "alerts": packed_alerts(NO_ALERTS),
         "letters": [],
     }
 
