@@ -106,8 +106,8 @@ class Clock:
             return
         self.committed, own, self.stepped = number, self.stepped, []
         delivery, syncing = commits._delivery, commits._syncing
-        if delivery is None:
-            self._take_when(syncing, own)
+        if delivery is None or (delivery is self.delivery and number not in commits._outgoing):
+            self._take_when(syncing, own)  # it has no alerts
         elif delivery is self.delivery:
             self.behind += own
         else:
