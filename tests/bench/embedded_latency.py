@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from cep.columnar.decode import Decoded
 from cep.runners.embedded import run as run_module
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
@@ -207,10 +208,9 @@ def bench_latency(
         commits = Commits(StoreSettings(folder / f"latency-{keys}", cache_bytes=64 << 20))
         initial = INITIAL if are_many else SELDOM
         engine = Engine(job, initial, commits.store, Workers(WORKERS, 0, None, 64 << 20))
-        _fill(engine, commits, keys)
+        first_ms = _fill(engine, commits, keys)
         sinks = () if servers is None else (KafkaTransactionSink(KafkaTarget(servers, _TOPIC, f"bench-{keys}")),)
         shorten_pauses()
-        first_ms = START_MS + 60_000
         for rate in rates:
             count = int(rate * seconds)
             source = Paced(payments(count, keys, 1, first_ms), rate)
@@ -245,17 +245,26 @@ def bench_latency(
     show("what this machine does to those who do nothing else", ("", "p50 ms", "p99 ms", "p99.9 ms"), floors_ms(folder))
 
 
-def _fill(engine: Engine, commits: Commits, keys: int) -> None:
-    """An event of every key, before the clock starts."""
-    for number in range(0, keys, 50_000):
-        some = min(50_000, keys - number)
-        values = payments(some, keys, 0, START_MS, in_order=True, first=number)
+def _fill(engine: Engine, commits: Commits, keys: int) -> int:
+    """An event of every key, before the clock starts; returns when the next event is to be (ms UTC): a minute later."""
+    first_ms, at_once = START_MS, 50_000
+    for number in range(0, keys, at_once):
+        values = payments(min(at_once, keys - number), keys, 0, first_ms, in_order=True, first=number)
         decoded = decode_chunks(engine.job.schema, [Chunk("paced", values)])
-        engine.step(decoded.parts, (), {"paced": (decoded.latest_ms["paced"], False)})
-        batch = WriteBatch()
-        engine.save(batch, 0)
-        commits.store.write(batch)
+        first_ms = decoded.latest_ms["paced"] + 1
+        _step(engine, commits, decoded.parts, first_ms - 1)
+    first_ms += 60_000
+    _step(engine, commits, [], first_ms - 1)
     os.sync()  # what was written to have the keys is not to be waited for later
+    return first_ms
+
+
+def _step(engine: Engine, commits: Commits, parts: Sequence[Decoded], watermark_ms: int) -> None:
+    counters = engine.step(parts, (), {"paced": (watermark_ms, False)}).counters
+    assert not counters["late_events"], "every key has its event"
+    batch = WriteBatch()
+    engine.save(batch, 0)
+    commits.store.write(batch)
 
 
 def floors_ms(folder: Path) -> list[tuple[str, ...]]:
