@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only, slots
-from cep.engine.history_rows import Block
+from cep.engine.history_rows import Block, HistoryRows
 from cep.engine.text_numbers import HashedTexts, hashed_texts, value_bytes
 from cep.kernels.layout import Int32, Int64
 from cep.kernels.reach import fill_classes, fill_codes, find_latest
@@ -47,33 +47,44 @@ class Latest:
     def __init__(
         self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
     ) -> None:
-        self._name, self._event_type = name, event_type
-        self._number, self._codes, self._values = read_only(number), codes, value_bytes(column)
+        self._name, self._event_type, self._column = name, event_type, column
+        self._number, self._codes, self._values = read_only(number), read_only(codes), value_bytes(column)
         self._bits, self._places = _empty_table(len(codes))
         values = self._values
-        fill_classes(codes, self._number, values.offsets, values.data, values.nulls, self._bits, self._places)
+        fill_classes(self._codes, self._number, values.offsets, values.data, values.nulls, self._bits, self._places)
         self._latest_ms = np.full(len(codes), back_ms, np.int64)
         self._latest_at = np.full(len(codes), -1, np.int64)
 
-    def look(self, at: int, block: Block, number: Int32, last_ms: int) -> None:
-        """Look at a block, the `at`-th, whose keys have these numbers; its latest event is of `last_ms`. The newest
-        block comes first, or else more events are looked at than need be."""
-        if self._name not in block.rows.columns:
-            return
-        if self._name not in block.values:
-            block.values[self._name] = value_bytes(block.rows.columns[self._name])
-        own, values = self._values, block.values[self._name]
-        find_latest(
-            self._bits, self._places, self._codes, self._number, own.offsets, own.data,
-            codes_of_block(block, (self._name,)), *block.read_only_rows, values.offsets, values.data, values.nulls,
-            number, self._event_type, at * _ROWS, last_ms, self._latest_ms, self._latest_at,
-            np.empty(len(block), np.int64),
-        )  # fmt: skip
+    def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
+        """Look at blocks in the order of their segments, whose keys have these numbers and whose latest events are of
+        these times. The newest block comes first, or else more events are looked at than need be."""
+        own, scratch = self._values, np.empty((3, max(map(len, blocks), default=0)), np.int64)
+        for at in reversed(range(len(blocks))):
+            block = blocks[at]
+            if self._name not in block.rows.columns:
+                continue
+            if self._name not in block.values:
+                block.values[self._name] = value_bytes(block.rows.columns[self._name])
+            values = block.values[self._name]
+            find_latest(
+                self._bits, self._places, self._codes, self._number, own.offsets, own.data,
+                codes_of_block(block, (self._name,)), *block.read_only_rows, values.offsets, values.data, values.nulls,
+                numbers[at], self._event_type, at * _ROWS, last_ms[at], self._latest_ms, self._latest_at, *scratch,
+            )  # fmt: skip
 
     def rows(self, blocks_count: int) -> list[Int64]:
         """By block the rows that are the latest of their class, ascending, after all blocks were looked at."""
         at = np.sort(self._latest_at[self._latest_at >= 0])
         return np.split(at % _ROWS, np.searchsorted(at, _ROWS * np.arange(1, blocks_count)))
+
+    def events(self) -> tuple[HistoryRows, Int64]:
+        """The same as events with no field but that one, in the order of their times; and the block of each."""
+        there = np.flatnonzero(self._latest_at >= 0)
+        there = there[np.argsort(self._latest_ms[there], kind="stable")]
+        event_type, span = np.full(len(there), self._event_type), np.zeros(len(there), np.int8)
+        columns = {self._name: self._column.take(pa.array(there))}
+        rows = HistoryRows(self._number[there], event_type, self._latest_ms[there], span, columns)
+        return rows, self._latest_at[there] // _ROWS
 
 
 def _empty_table(count: int) -> tuple[UInt64, Int32]:

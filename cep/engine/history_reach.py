@@ -83,7 +83,7 @@ class _Look:
     """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
     only those of the classes by these fields that have new events, or events that leave; with `is_latest` only the
     latest one of each of these classes, of an event type if that is not -1. After `until_ms` it is no more than the
-    first one of each key, of such a type."""
+    first one of each key, of such a type. `is_begun`: all events of keys of which nothing is carried yet."""
 
     back_ms: int
     keys: np.ndarray
@@ -91,6 +91,7 @@ class _Look:
     until_ms: int = TIME_MS_MAX
     event_type: int = -1
     is_latest: bool = False
+    is_begun: bool = False
 
     def mark(
         self, wanted: Wanted | None, block: Block, rows: tuple[Int32, Int64, Int64], number: Int32, chosen: np.ndarray
@@ -123,12 +124,29 @@ class _Opened:
     numbers: list[Int32]
     leaving: dict[int, np.ndarray]
 
-    def chosen(self, looks: list[_Look], new: NewEvents) -> list[Int64]:
+    def latest(self, looks: list[_Look], new: NewEvents) -> list[Latest]:
+        """The latest events of classes that are looked at."""
+        found = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
+        for classes in found:
+            classes.look(self.blocks, self.numbers, self.last_ms)
+        return found
+
+    def is_all(self, looks: list[_Look]) -> bool:
+        """Whether these are all that is looked at: keys of which nothing is carried yet have no events here."""
+        return all(
+            look.event_type >= 0
+            if look.is_latest
+            else look.is_begun and not any(kernels.is_any_asked(number, look.keys) for number in self.numbers)
+            for look in looks
+        )
+
+    def chosen(self, looks: list[_Look], latest: list[Latest], new: NewEvents) -> list[Int64]:
         """By block the events that leave, and those that are looked at, ascending."""
-        latest = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
-        for classes in latest:
-            for at in reversed(range(len(self.blocks))):
-                classes.look(at, self.blocks[at], self.numbers[at], self.last_ms[at])
+        if not looks and not latest:
+            nothing = np.empty(0, np.int64)
+            return [
+                np.flatnonzero(self.leaving[at]) if at in self.leaving else nothing for at in range(len(self.blocks))
+            ]
         of_latest = [classes.rows(len(self.blocks)) for classes in latest]
         others = [look for look in looks if not look.is_latest]
         if len(latest) == 1 and not others and not self.leaving:
@@ -209,25 +227,22 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
         np.where(number < len(known.keys), number, -1) if is_strange[page] else number
         for (_, page), number in zip(opened, numbers, strict=True)
     ]
-    chosen = _Opened(texts, blocks, [s.last_ms for s, _ in opened], of_call, leaving).chosen(looks, new)
-    parts: list[HistoryRows] = []
-    rows: list[Int64] = []
-    for at, ((_, page), block, number, own) in enumerate(zip(opened, blocks, numbers, chosen, strict=True)):
-        if is_strange[page]:
-            own = np.arange(len(block))  # noqa: PLW2901
-        if is_strange[page] or at in leaving:  # what leaves may be of other keys
-            own = own[number[block.rows.key[own]] >= 0]  # noqa: PLW2901
-        rows.append(own)
-        if len(own):
-            part = block.rows if len(own) == len(block) else block.rows.take(own)
-            parts.append(part.of_keys(number[part.key]))
-    counts = [len(own) for own in rows]
+    events = _Opened(texts, blocks, [s.last_ms for s, _ in opened], of_call, leaving)
+    latest = events.latest(looks, new)
+    is_alone = bool(latest) and not is_strange.any() and events.is_all(looks)
+    chosen = events.chosen(*([], []) if is_alone else (looks, latest), new)
+    strange = [at for at, (_, page) in enumerate(opened) if is_strange[page]]
+    place_of = np.array([page for _, page in opened], np.int32)
+    found = _found(blocks, numbers, chosen, place_of, strange, leaving)
+    for classes in latest if is_alone else ():
+        events_alone, block_of = classes.events()
+        found = found.and_latest(events_alone, place_of[block_of], edges)
     return Reached(
         keys,
-        concat_rows(parts),
-        np.repeat(np.array([page for _, page in opened], np.int32), counts),
-        np.repeat(np.arange(len(opened)), counts),
-        np.concatenate([np.empty(0, np.int64), *rows]),
+        found.rows,
+        found.page,
+        found.segment,
+        found.row,
         tuple(segment for segment, _ in opened),
         facts,
         is_strange,
@@ -236,6 +251,56 @@ def reach(plan: HistoryPlan, histories: Histories, known: KnownKeys, new: NewEve
         {name: np.append(own, np.zeros(len(keys) - len(own), bool)) for name, own in begun.items()},
         before.of_keys(np.arange(len(known.keys)), len(keys)) if len(keys) > len(known.keys) else before,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is looked at, as in `Reached`."""
+
+    rows: HistoryRows
+    page: Int32
+    segment: Int64
+    row: Int64
+
+    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _Found:
+        """With the latest events of classes, of one field alone and in the order of their times, but not those that
+        leave a window: they are there, with all fields. These have no place in a segment, as nobody asks for it."""
+        leaves = np.zeros(len(rows), bool)
+        for lows, high in edges:
+            leaves |= (rows.time_ms > lows[page]) & (rows.time_ms <= high)
+        if leaves.any():
+            rows, page = rows.take(np.flatnonzero(~leaves)), page[~leaves]
+        nowhere = np.full(len(rows), -1)
+        if not len(self.rows):
+            return _Found(rows, page, nowhere, nowhere)
+        both = concat_rows([self.rows, rows])
+        order = np.argsort(both.time_ms, kind="stable")
+        page, segment, row = (
+            np.concatenate([own, more])[order]
+            for own, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
+        )
+        return _Found(both.take(order), page, segment, row)
+
+
+def _found(
+    blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
+    leaving: Mapping[int, np.ndarray],
+) -> _Found:  # fmt: skip
+    """The chosen rows of blocks, which are of these pages; all of those that are strange."""
+    parts: list[HistoryRows] = []
+    rows: list[Int64] = [np.empty(0, np.int64)]
+    for at, (block, number, own) in enumerate(zip(blocks, numbers, chosen, strict=True)):
+        if at in strange:
+            own = np.arange(len(block))  # noqa: PLW2901
+        if at in strange or at in leaving:  # what leaves may be of other keys
+            own = own[number[block.rows.key[own]] >= 0]  # noqa: PLW2901
+        rows.append(own)
+        if len(own):
+            part = block.rows if len(own) == len(block) else block.rows.take(own)
+            parts.append(part.of_keys(number[part.key]))
+    counts = [len(own) for own in rows[1:]]
+    segment = np.repeat(np.arange(len(blocks)), counts)
+    return _Found(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
 
 
 def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> bool:
@@ -300,7 +365,7 @@ def _looks(
         at = np.array([first_ms], np.int64)
         back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
         if begun and _name(history) in begun:
-            yield _Look(back_ms, np.append(begun[_name(history)], False))
+            yield _Look(back_ms, np.append(begun[_name(history)], False), is_begun=True)
             if history.counted:
                 assert isinstance(history.expr.argument, CurrentField), "others are not counted"
                 # Whether a value is still there is told by the latest event with it; conditions are not known yet.

@@ -56,14 +56,15 @@ class HistoryRows:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes`, `hashed` and
-    `values` are worked out from them once (history_classes.py)."""
+    """Kept events with the keys that they belong to: text[K], each of which has an event. `codes`, `hashed`, `values`
+    and `views` are worked out from them once (history_classes.py)."""
 
     keys: pa.Array
     rows: HistoryRows
     codes: dict[tuple[str, ...], NDArray[np.uint32]] = field(default_factory=dict, compare=False, repr=False)
     hashed: list[HashedTexts] = field(default_factory=list, compare=False, repr=False)
     values: dict[str, ValueBytes] = field(default_factory=dict, compare=False, repr=False)
+    views: list[tuple[Int32, Int64, Int64]] = field(default_factory=list, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -71,7 +72,10 @@ class Block:
     @property
     def read_only_rows(self) -> tuple[Int32, Int64, Int64]:
         """Key, time and event type, as kernels take them."""
-        return read_only(self.rows.key), read_only(self.rows.time_ms), read_only(self.rows.event_type)
+        if not self.views:
+            rows = self.rows
+            self.views.append((read_only(rows.key), read_only(rows.time_ms), read_only(rows.event_type)))
+        return self.views[0]
 
     @property
     def nbytes(self) -> int:

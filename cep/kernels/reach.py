@@ -83,7 +83,8 @@ def fill_codes(codes: Any, bits: Any, places: Any) -> None:
 
 
 @bare
-def _is_any_asked(number: Any, keys: Any) -> Any:
+def is_any_asked(number: Any, keys: Any) -> Any:
+    """Whether keys that are asked for, bool[K] by number, have any events in a block."""
     for own in number:
         if own >= 0 and keys[own]:
             return True
@@ -93,7 +94,7 @@ def _is_any_asked(number: Any, keys: Any) -> Any:
 @bare
 def choose(key: Any, time: Any, number: Any, keys: Any, back_ms: Any, chosen: Any) -> None:
     """Set chosen bool[N] for the events later than back_ms of keys that are asked for: keys bool[K], by number."""
-    if not _is_any_asked(number, keys):
+    if not is_any_asked(number, keys):
         return
     for i in range(key.shape[0]):
         own = number[key[i]]
@@ -144,33 +145,43 @@ def fill_classes(codes: Any, number: Any, offsets: Any, data: Any, nulls: Any, b
 def find_latest(
     bits: Any, places: Any, own_codes: Any, own_number: Any, own_offsets: Any, own_data: Any, codes: Any, key: Any,
     time: Any, event_type: Any, offsets: Any, data: Any, nulls: Any, number: Any, wanted_type: Any, first: Any,
-    last_ms: Any, latest_ms: Any, latest_at: Any, rows: Any,
+    last_ms: Any, latest_ms: Any, latest_at: Any, rows: Any, times: Any, numbers: Any,
 ) -> None:  # fmt: skip
     """The latest event of each class of a table in several blocks, of which this is one.
 
     Shapes: codes, nulls and values by event; latest_ms int64[C], which nothing is later than at first, is its time and
     latest_at int64[C] its place: `first` is that of the block's first event, last_ms the time of its latest. Of an
-    event type if that is not −1. rows int64[N] is scratch.
+    event type if that is not −1. rows, times, numbers int64[N] are scratch, or longer.
 
-    First of all events the codes are read alone, in their order; what else is read is mostly in no cache, and by a loop
-    of its own the processor fetches it for many events at a time.
+    First of all events the codes are read alone, in their order, then of those that may be of a class the time and the
+    key: they are in no cache mostly, and by loops of their own the processor fetches them for many events at a time.
     """
-    mask, count = np.uint32(places.shape[0] - 1), 0
+    mask, count, kept = np.uint32(places.shape[0] - 1), np.int64(0), np.int64(0)
     for i in range(codes.shape[0]):
-        if _has_bit(bits, codes[i]) != 0:
-            rows[count] = i
-            count += 1
+        rows[count] = i
+        count += np.int64(_has_bit(bits, codes[i]))
     for k in range(count):
+        code = codes[rows[k]]
+        at = np.int64(code & mask)
+        while places[at] >= 0:
+            own = np.int64(places[at])
+            if own_codes[own] == code and latest_ms[own] < last_ms:
+                rows[kept] = rows[k]
+                kept += 1
+                break
+            at = (at + 1) & np.int64(mask)
+    for k in range(kept):
+        times[k], numbers[k] = time[rows[k]], number[key[rows[k]]]
+    for k in range(kept):
         i = rows[k]
         at = np.int64(codes[i] & mask)
         while places[at] >= 0:
             own = np.int64(places[at])
-            is_code = own_codes[own] == codes[i] and latest_ms[own] < last_ms
-            if is_code and time[i] > latest_ms[own] and own_number[own] == number[key[i]]:
+            if own_codes[own] == codes[i] and times[k] > latest_ms[own] and own_number[own] == numbers[k]:
                 if _is_same(offsets, data, i, own_offsets, own_data, own):
                     is_null = nulls.shape[0] > 0 and nulls[i] != 0
                     if not is_null and (wanted_type < 0 or event_type[i] == wanted_type):
-                        latest_ms[own], latest_at[own] = time[i], first + i
+                        latest_ms[own], latest_at[own] = times[k], first + i
                     break
             at = (at + 1) & np.int64(mask)
 
@@ -185,7 +196,7 @@ def choose_first(
     Keys that have it are taken out of `keys`.
     """
     found = np.int64(-1)
-    if not _is_any_asked(number, keys):
+    if not is_any_asked(number, keys):
         return
     for i in range(key.shape[0]):
         own = np.int64(number[key[i]])

@@ -87,16 +87,21 @@ def encode_head(histories: Histories) -> bytes:
 def decode_head(data: bytes, load: Load) -> Histories:
     """The histories of a head; `load` reads a segment. Raises: as decode_sheet."""
     about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data, older=_OLDER_HEADS)
-    lists = {name: columns[name].to_pylist() for name in columns if name.startswith(("segment_", "span_"))}
+    lists = {
+        name: column.to_pylist() if name == "segment_digest" else _numbers(column).tolist()
+        for name, column in columns.items()
+        if name.startswith(("segment_", "span_"))
+    }
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
         spans[at][code] = count
     panes = lists.get("segment_panes", [0] * len(spans))  # heads of before there were any have none
     segments = []
-    for at, counts in enumerate(spans):
-        kept = Kept(*(lists[f"segment_{name}"][at] for name in ("number", "size", "digest")))
-        first, last, span, most = (lists[f"segment_{name}"][at] for name in ("first", "last", "span", "most"))
-        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, panes=panes[at]))
+    names = ("number", "size", "digest", "first", "last", "span", "most")
+    facts_of = zip(spans, panes, *(lists[f"segment_{name}"] for name in names), strict=True)
+    for counts, own_panes, number, size, digest, first, last, span, most in facts_of:
+        kept = Kept(number, size, digest)
+        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, panes=own_panes))
     pinned = HistoryRows(
         _numbers(columns["pinned_key"]),
         _numbers(columns["pinned_type"]).astype(np.int64),

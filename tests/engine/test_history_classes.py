@@ -12,6 +12,7 @@ import pytest
 
 from cep.columnar.batch import TEXT
 from cep.engine.history_classes import Latest, Wanted, class_codes, codes_of_block
+from cep.engine.history_reach import _Found
 from cep.engine.history_rows import Block, HistoryRows
 from cep.engine.text_numbers import hashed_texts
 from cep.kernels.reach import choose_classes
@@ -69,6 +70,35 @@ def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypa
     monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", random.choice((0, 2, 5)))
     monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
     check_in_pieces(MANY, payments(random), random)
+
+
+ALONE = (
+    "distinct(pay.shop over 65 ms) > 1",
+    "distinct(pay.shop over 40 ms) > 1",
+    "distinct(pay.size over previous 70 ms) > 1",
+    "sum(pay.amount over 15 ms) > 1.00",
+    "avg(pay.size over 55 ms where way == cash) > 1",
+    "last(pay over 40 ms).amount > 1.00",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing else is looked at, of the latest events of classes only their value is."""
+    random, found = Random(f"alone {seed}"), []
+
+    def and_latest(self: _Found, rows: HistoryRows, *given: object) -> _Found:
+        found.append((len(self.rows), len(rows)))
+        return laid(self, rows, *given)  # type: ignore[arg-type]
+
+    laid = _Found.and_latest
+    monkeypatch.setattr(_Found, "and_latest", and_latest)
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.engine.history_kept._CARRIED_SHARE", 0.0)
+    check_in_pieces(ALONE, payments(random), random)
+    assert any(leave and laid_beside for leave, laid_beside in found)
 
 
 def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,8 +173,7 @@ def test_the_latest_event_of_a_class_is_found(
     asked, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
     codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(asked, 0), [column])
     latest = Latest("shop", asked, codes, column, back_ms, event_type)
-    for at in random.permutation(4).tolist():
-        latest.look(at, blocks[at], number, int(blocks[at].rows.time_ms.max()))
+    latest.look(blocks, [number] * 4, [int(block.rows.time_ms.max()) for block in blocks])
     expected: dict[tuple[int, object], int] = {}
     wanted = {(own, value) for own, value in zip(asked.tolist(), column.to_pylist(), strict=True) if value is not None}
     for block in blocks:
@@ -163,6 +192,11 @@ def test_the_latest_event_of_a_class_is_found(
             )
     assert found == expected
     assert sum(map(len, latest.rows(4))) == len(expected) > 3
+    alone, block_of = latest.events()
+    of_events = zip(alone.key.tolist(), alone.columns["shop"].to_pylist(), strict=True)
+    assert dict(zip(of_events, alone.time_ms.tolist(), strict=True)) == expected
+    assert sorted(alone.time_ms) == alone.time_ms.tolist()
+    assert [*map(len, latest.rows(4))] == np.bincount(block_of, minlength=4).tolist()
 
 
 def test_no_event_of_a_class_is_missing() -> None:
