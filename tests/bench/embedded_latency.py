@@ -29,6 +29,7 @@ from cep.runners.job import Job
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.live.base import Chunk, Positions, decode_chunks
+from cep.state.rocks import RocksStore
 from cep.state.store import WriteBatch
 from tests.bench.embedded_cases import GIVEN, INITIAL, SELDOM, START_MS, WORKERS, payments
 from tests.bench.peer_data import show
@@ -255,7 +256,14 @@ def _fill(engine: Engine, commits: Commits, keys: int) -> int:
         _step(engine, commits, decoded.parts, first_ms - 1)
     first_ms += 60_000
     _step(engine, commits, [], first_ms - 1)
-    os.sync()  # what was written to have the keys is not to be waited for later
+    # What was written to have the keys is not to be waited for later, nor the first checkpoint, which copies all of it.
+    commits.checkpoint(engine)
+    commits.finish(wait=True)
+    store = commits.store
+    assert isinstance(store, RocksStore)
+    while store._figure("num-running-compactions") or store._figure("compaction-pending"):
+        time.sleep(_SETTLING_S)
+    os.sync()
     return first_ms
 
 

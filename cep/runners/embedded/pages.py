@@ -39,6 +39,8 @@ SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known
+# Parts of a generation of pages in memory, a power of two: making room in one, or letting go of it, takes no while.
+_PARTS = 64
 OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
 
 
@@ -101,9 +103,10 @@ class Pages:
         self._half_max = None if bytes_max is None else max(1, bytes_max // 2)
         self.open_bytes_max = _OPEN_BYTES_MAX if self._half_max is None else min(_OPEN_BYTES_MAX, self._half_max)
         self._changed: dict[int, bytes | None] = {}
-        # Two generations: what is used moves to the young one; when that is full it becomes the old one.
-        self._young: dict[int, bytes] = {}
-        self._old: dict[int, bytes] = {}
+        # Two generations: what is used moves to the young one; when that is full it becomes the old one. The one before
+        # is let go part by part, so that no micro-batch waits for all of it.
+        self._young, self._old = _generation(), _generation()
+        self._gone: list[dict[int, bytes]] = []
         self._young_bytes = 0
         slots_count = len(self._groups) * self._count
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
@@ -177,8 +180,8 @@ class Pages:
             gone = [slot for slot, page in changed.items() if page is None]
             for slot, key in zip(gone, self._keys(gone), strict=True):
                 batch.delete(key)
-                self._young_bytes -= len(self._young.pop(slot, b""))
-                self._old.pop(slot, None)
+                self._young_bytes -= len(self._young[slot % _PARTS].pop(slot, b""))
+                self._old[slot % _PARTS].pop(slot, None)
         return np.fromiter(changed, np.int64, len(changed))
 
     def restored(self) -> None:
@@ -186,8 +189,10 @@ class Pages:
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _read(self, slots: Sequence[int]) -> list[bytes]:
-        changed, young, old = self._changed.get, self._young.get, self._old.get
-        found = [changed(slot) or young(slot) or old(slot) for slot in slots]  # no page is empty
+        changed, young, old = self._changed.get, self._young, self._old
+        found = [  # no page is empty
+            changed(slot) or young[slot % _PARTS].get(slot) or old[slot % _PARTS].get(slot) for slot in slots
+        ]
         if None in found:
             missing = [slot for slot, page in zip(slots, found, strict=True) if page is None]
             self.loads += len(missing)
@@ -198,7 +203,7 @@ class Pages:
             read = iter(stored)
             found = [next(read) if page is None else page for page in found]
         pages = [page for page in found if page is not None]
-        older = {slot: page for slot, page in zip(slots, pages, strict=True) if slot not in self._young}
+        older = {slot: page for slot, page in zip(slots, pages, strict=True) if slot not in young[slot % _PARTS]}
         if older:
             self._keep(older)
         return pages
@@ -215,12 +220,21 @@ class Pages:
             for some in (slots[: len(slots) // 2], slots[len(slots) // 2 :]):
                 self._keep({slot: pages[slot] for slot in some})
             return
-        size -= sum(len(self._young[slot]) for slot in pages.keys() & self._young.keys())
+        young = self._young
+        size -= sum(len(young[slot % _PARTS].get(slot, b"")) for slot in pages)
         if self._half_max is not None and self._young_bytes + size > self._half_max:
-            self._old, self._young, self._young_bytes = self._young, {}, 0
-            size = sum(map(len, pages.values()))
-        self._young.update(pages)
+            self._gone, self._old, self._young, self._young_bytes = self._old, young, _generation(), 0
+            size, young = sum(map(len, pages.values())), self._young
+        for slot, page in pages.items():
+            young[slot % _PARTS][slot] = page
         self._young_bytes += size
+        if self._gone:
+            self._gone.pop()
+
+
+def _generation() -> list[dict[int, bytes]]:
+    """No pages yet, by the remainder of their slots."""
+    return [{} for _ in range(_PARTS)]
 
 
 class MatchedPages:
