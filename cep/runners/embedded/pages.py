@@ -39,7 +39,7 @@ SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known
-# Parts of a generation of pages in memory, a power of two: making room in one, or letting go of it, takes no while.
+# Parts of a generation of pages in memory: making room in one, or letting go of it, takes no while.
 _PARTS = 64
 OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
 
