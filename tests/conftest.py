@@ -54,12 +54,22 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# No task of a test takes long; one that has stopped is not to hold up all others for minutes.
+_SHORT_WAITS = {
+    "spark.python.worker.tracebackDumpIntervalSeconds": "75",
+    "spark.python.worker.idleTimeoutSeconds": "90",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One local session for all tests marked `spark`; starting the JVM takes seconds, so only they pay for it."""
-    from cep.runners.spark.session import create_session  # noqa: PLC0415 the other tests need no Spark
+    """One local session for all tests marked `spark`, set up as a live job's is; starting Java takes seconds, so only
+    they pay for it.
+    """
+    from cep.runners.spark.live import ATTEMPTS, JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the others need no Spark
+    from cep.runners.spark.session import create_session  # noqa: PLC0415
 
-    session = create_session("cep-tests", 2)
+    session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS, ATTEMPTS)
     yield session
     session.stop()
 

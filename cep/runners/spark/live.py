@@ -53,8 +53,8 @@ from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
-from cep.runners.spark.match_stage import MatchProcessor
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource
@@ -67,7 +67,13 @@ SPARK_SETTINGS = {
     # Java and its Python workers speak by turns, in small messages. Over TCP some of them wait for the acknowledgement
     # of the one before, tens of milliseconds a micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
+    # A worker that is silent would hold up the job for good. Half-way it prints where it stands, then it is killed, and
+    # its task is tried again (ATTEMPTS). A task of a micro-batch takes seconds.
+    "spark.python.worker.tracebackDumpIntervalSeconds": "150",
+    "spark.python.worker.idleTimeoutSeconds": "300",
+    "spark.python.worker.killOnIdleTimeout": "true",
 }
+ATTEMPTS = 2  # of a task, for the same session
 # Of its Java: micro-batches are planned over and over, and little else is done there. The optimising compiler took a
 # third of Java's processor time in the first thousand of them, and the collector that works beside the job a tenth.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -21,14 +21,12 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import orjson
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Row
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cep.base.errors import StateFormatError
 from cep.base.limits import PAGE_BYTES_HELD, TIME_MS_MAX, TIME_MS_MIN
@@ -118,32 +116,30 @@ class Progress:
         )
 
 
-class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor for one job.
+class MatchStage:
+    """One stage of one job, in one task.
 
     `level`: which of the rules (rulebook/levels.py). The first stage tells what became of records, each hands on all
-    that the next one needs.
+    that the next one needs. `begins`: the directory and what it begins with (beginning.py).
     """
 
-    def __init__(self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None = None) -> None:
+    def __init__(self, kept: GroupParts, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None) -> None:
         self._job = rules.job
         self._level = level
         self._rules_of_job = rules
         self._begins = begins
+        self._kept = kept
+        self._pasts = PastPages(kept.past, kept.segments)
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        self._kept = GroupParts(handle)
-        self._pasts = PastPages(self._kept.past, self._kept.segments)
-
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Called once a micro-batch for each key group that has rows."""
+    def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows that those of one key group in one micro-batch become."""
         batches: dict[int, list[EventBatch]] = {}
         controls: list[str] = []
         times = TimesRead({})
         is_last = self._level + 1 == self._job.levels_count
         for row in rows:
             if row.kind not in _TAKEN or not is_last:
-                yield _row((key[0], row.kind, row.domain, row.order, bytes(row.payload)))
+                yield _row((group, row.kind, row.domain, row.order, bytes(row.payload)))
             if row.kind == EVENTS:
                 batches.setdefault(row.domain, []).append(decode_batch(bytes(row.payload)))
             elif row.kind == TIMES:
@@ -151,11 +147,8 @@ class MatchProcessor(StatefulProcessor):
             elif row.kind == CONTROL:
                 controls.append(bytes(row.payload).decode())
         if batches or controls or times.partitions:
-            for found in self._step(key[0], batches, told(self._rules_of_job, tuple(sorted(controls))), times):
+            for found in self._step(group, batches, told(self._rules_of_job, tuple(sorted(controls))), times):
                 yield _row(found)
-
-    def close(self) -> None:
-        """Nothing is held between micro-batches but caches."""
 
     # ------------------------------------------------------------------------------------------------ one step
 

@@ -72,14 +72,14 @@ _SETTINGS = {
 
 
 def create_session(
-    app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = ""
+    app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = "", attempts: int = 1
 ) -> SparkSession:
     """A Spark session on this machine's first `cores` cores, with as many shuffle partitions; under spark-submit, where
     its options say.
 
-    `java_options` are for the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other
-    modules from where the driver does. A session that already runs in this process is returned, with the settings that
-    can change at run time.
+    A task that fails is tried `attempts` times in all. `java_options` are for the driver's Java. `settings` come last
+    and win. Workers import `cep` and the caller's other modules from where the driver does. A session that already runs
+    in this process is returned, with the settings that can change at run time.
     Errors: UsageError for cores < 1 and when no Java of version 17 or later is found. Cost: 3 to 5 s the first time.
     """
     if cores < 1:
@@ -89,7 +89,7 @@ def create_session(
     # The driver hands this name to its workers; the setting of the same meaning is only read by spark-submit.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen = {
-        "spark.master": f"local[{cores}]",
+        "spark.master": f"local[{cores}, {attempts}]",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_path()),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {_FAST_SPAWN} {java_options}",

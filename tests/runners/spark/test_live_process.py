@@ -21,6 +21,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.runners.live_progress import read_progress
+from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
 from tests.bench.metrics import metrics, phases_ms
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
@@ -94,6 +95,44 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     _, totals = read_progress(tmp_path / "checkpoint")
     assert totals["events"] == totals["records"] == len(lines), "totals go on over the restart"
     assert not (tmp_path / "checkpoint" / "dead_letters").exists()
+
+
+def workers() -> list[int]:
+    """The processes that match, forked by the daemon of a job that was started here."""
+    words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
+    told = subprocess.run(words, capture_output=True, check=True, text=True).stdout
+    processes = [line.split(maxsplit=2) for line in told.splitlines()]
+    loaded = {int(pid): int(parent) for pid, parent, args in processes if f"{daemon.MODULE} pyspark.worker" in args}
+    return [pid for pid, parent in loaded.items() if parent in loaded]
+
+
+def test_a_worker_that_hangs_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    idle_s = 8
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'[spark]\nconf = {{ "spark.python.worker.idleTimeoutSeconds" = "{idle_s}" }}\n')
+    lines = payments(33)
+    parts = split(lines, 2)
+    write_file(tmp_path / "events" / "0.jsonl", parts[0], 0)
+    before = workers()
+    process = start(tmp_path, "--conf", str(settings))
+    wait_for_batch(process, tmp_path, 0)
+    hanging = [worker for worker in workers() if worker not in before]
+    for worker in hanging:
+        os.kill(worker, signal.SIGSTOP)
+    write_file(tmp_path / "events" / "1.jsonl", parts[1], 1)
+    time.sleep(1.5 * idle_s)
+    for worker in hanging:  # what has been asked to end meanwhile does so now, at once
+        os.kill(worker, signal.SIGCONT)
+    wait_for_batch(process, tmp_path, 1)
+    assert not set(hanging) <= set(workers())
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+    given = rules()
+    found = replayed(spark, tmp_path / "events", make_job(given.values()), given.values())
+    alerts = [orjson.loads(line) for line in rows(found.alerts)]
+    assert sorted(map(orjson.dumps, read_alerts(tmp_path / "alerts"))) == sorted(map(orjson.dumps, alerts))
 
 
 def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(tmp_path: Path) -> None:
