@@ -16,6 +16,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +54,7 @@ from cep.runners.spark.group_parts import refuse_other_variables
 from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, KafkaEventsSource
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
+from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures
@@ -129,7 +131,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     matched, begun = packed, None if begins is None else (directory, begins)
     for level in range(job.levels_count):
         matched = matched.groupBy("key_group").transformWithState(
-            MatchProcessor(rules, level, begun),
+            MatchProcessor(partial(MatchStage, rules, level, begun)),
             PACKED_SCHEMA,
             "Append",
             "None",

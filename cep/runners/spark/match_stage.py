@@ -123,7 +123,7 @@ class MatchStage:
     that the next one needs. `begins`: the directory and what it begins with (beginning.py).
     """
 
-    def __init__(self, kept: GroupParts, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None) -> None:
+    def __init__(self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, kept: GroupParts) -> None:
         self._job = rules.job
         self._level = level
         self._rules_of_job = rules

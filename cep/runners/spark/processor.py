@@ -9,27 +9,28 @@ Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_processor.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cep.runners.spark.group_parts import GroupParts
 
-if TYPE_CHECKING:
-    from cep.runners.beginning import Beginning
-    from cep.runners.group_rules import JobRules
-    from cep.runners.spark.match_stage import MatchStage
+
+class Stage(Protocol):
+    """What a task does with the rows of its key groups (match_stage.py)."""
+
+    def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
+        """The rows that those of one key group in one micro-batch become."""
 
 
 class MatchProcessor(StatefulProcessor):
-    """transformWithState's processor for one stage of one job (match_stage.py, which says what the arguments are)."""
+    """transformWithState's processor. `stage` makes a task's stage of what its key groups keep, and can be pickled."""
 
-    def __init__(self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None = None) -> None:
-        self._given = pickle.dumps((rules, level, begins))  # bytes: to read them is to load their modules
-        self._stage: MatchStage | None = None
+    def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
+        self._pickled = pickle.dumps(stage)  # to read it is to load its modules
+        self._stage: Stage | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._kept = GroupParts(handle)
@@ -37,9 +38,7 @@ class MatchProcessor(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """Called once a micro-batch for each key group that has rows."""
         if self._stage is None:
-            from cep.runners.spark.match_stage import MatchStage  # noqa: PLC0415 see above
-
-            self._stage = MatchStage(self._kept, *pickle.loads(self._given))  # noqa: S301 from __init__, by Spark
+            self._stage = pickle.loads(self._pickled)(self._kept)  # noqa: S301 what __init__ was given
         return self._stage.rows(key[0], rows)
 
     def close(self) -> None:

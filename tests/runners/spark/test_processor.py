@@ -5,10 +5,12 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from cep.rulebook.store import RulebookStore
 from cep.runners.group_rules import JobRules
+from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.processor import MatchProcessor
 from tests.runners.spark.live_cases import make_job, rules
 
@@ -22,6 +24,7 @@ print(type(processor).__name__, *{"numba", "numpy", "pyarrow", "pandas"} & sys.m
 def test_what_matches_is_not_loaded_to_ask_what_is_kept(tmp_path: Path) -> None:
     given = rules("card_testing")
     job_rules = JobRules(make_job(given.values()), (), RulebookStore(tmp_path))
+    processor = MatchProcessor(partial(MatchStage, job_rules, 0, None))
     words = [sys.executable, "-c", _LOADED]
-    ended = subprocess.run(words, input=pickle.dumps(MatchProcessor(job_rules, 0)), capture_output=True, check=True)
+    ended = subprocess.run(words, input=pickle.dumps(processor), capture_output=True, check=True)
     assert ended.stdout.split() == [b"MatchProcessor"]
