@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from rocksdict import (
+    BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
     Checkpoint,
@@ -41,6 +42,7 @@ from cep.state.synced import Synced
 _BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
 # Of a file that compaction writes: brought to the disk bit by bit, so that no commit waits behind all of it.
 _WRITTEN_OUT_BYTES = 1 << 20
+_ENTRIES_OF_ANY_SIZE = 0
 _INGEST_BYTES = 64 << 20  # of one file that `ingest` writes
 _SNAPSHOT_READ = 1_024  # entries of a snapshot that are read at once
 _FLUSH_WAIT_S, _FLUSH_NAP_S = 60.0, 0.002
@@ -56,7 +58,8 @@ class RocksMemory:
         # A store switches buffers at half of it and waits for the disk at two of them; the manager's own way of waiting
         # (allow_stall) can wait for ever.
         self.buffer_bytes = write_buffer_bytes // 2
-        self.cache = Cache(cache_bytes)
+        # The other kind of cache is cut into shards of a megabyte, in which a filter does not stay beside what is read.
+        self.cache = Cache.new_hyper_clock_cache(cache_bytes, _ENTRIES_OF_ANY_SIZE)
         self.buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_buffer_bytes, allow_stall=False, cache=self.cache
         )
@@ -72,7 +75,7 @@ class RocksSettings:
 
     memory: RocksMemory = field(default_factory=_default_memory)
     wal: bool = True
-    block_bytes: int = 16 << 10
+    block_bytes: int = 4 << 10
     background_jobs: int = 2
 
     def options(self) -> Options:
@@ -80,6 +83,11 @@ class RocksSettings:
         table.set_block_cache(self.memory.cache)
         table.set_cache_index_and_filter_blocks(True)
         table.set_bloom_filter(_BLOOM_BITS, block_based=False)
+        # In blocks too: of a store that is much larger than its cache a read needs some of them and not all.
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        table.set_pin_top_level_index_and_filter(True)
         table.set_block_size(self.block_bytes)
         found = Options(raw_mode=True)
         found.create_if_missing(True)
