@@ -222,12 +222,15 @@ def main() -> None:
         return
     parser = ArgumentParser()
     parser.add_argument("events", nargs="?", type=int, default=1_754_155)
-    parser.add_argument("--live", action="store_true")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--live", action="store_true", help="the functions of a live job alone")
+    which.add_argument("--replay", action="store_true", help="the windows of a replay alone")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--only", action="append", choices=list(_LIVE), help="functions of a live job")
     options = parser.parse_args()
     batch = read(options.events)
-    show_live(batch, options.only or list(_LIVE), options.repeats)
+    if not options.replay:
+        show_live(batch, options.only or list(_LIVE), options.repeats)
     if options.live:
         return
     count, shares = len(batch), in_shares(batch)
