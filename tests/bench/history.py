@@ -1,6 +1,6 @@
 """What a look back costs: 20 rules with windows from 1 min to 90 d on 1.75 million card payments.
 
-    python -m tests.bench.history [EVENTS] [--live] [--only FUNCTIONS] [--repeats N]
+    python -m tests.bench.history [EVENTS] [--live | --replay] [--only FUNCTIONS] [--repeats N]
 
 1. `engine.advance` on one core, one window for all rules at a time: the cost must not depend on how long it is.
 2. The 20 rules together, and the same aggregates by Spark SQL window functions on one core, in the same run. Spark's
