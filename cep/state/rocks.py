@@ -92,6 +92,7 @@ class RocksSettings:
         found = Options(raw_mode=True)
         found.create_if_missing(True)
         found.set_block_based_table_factory(table)
+        found.set_optimize_filters_for_hits(True)  # most of what is asked for is there: none for the last level
         found.set_write_buffer_manager(self.memory.buffers)
         found.set_write_buffer_size(self.memory.buffer_bytes)
         found.set_compression_type(DBCompressionType.lz4())
