@@ -17,7 +17,7 @@ from rich.console import Console
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.job import Job
 from cep.runners.output import Replayed
-from cep.runners.spark.live import ATTEMPTS, SPARK_SETTINGS, LiveSettings, start_live
+from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
@@ -34,7 +34,7 @@ class OnSpark:
         self._cores = cores
         self._console = console
         with console.status("starting Spark"), _stderr_into(folder / "spark.log"):
-            self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS, attempts=ATTEMPTS)
+            self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS)
 
     @contextmanager
     def live(

@@ -66,10 +66,10 @@ def spark() -> Iterator[SparkSession]:
     """One local session for all tests marked `spark`, set up as a live job's is; starting Java takes seconds, so only
     they pay for it.
     """
-    from cep.runners.spark.live import ATTEMPTS, JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the others need no Spark
+    from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the other tests need no Spark
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
-    session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS, ATTEMPTS)
+    session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS)
     yield session
     session.stop()
 

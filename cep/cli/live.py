@@ -121,12 +121,12 @@ def run(options: argparse.Namespace) -> int:
 
 def _session(settings: SparkSettings, log: Log, console: Console) -> Any:
     """Spark's session, once the kernels are compiled."""
-    from cep.runners.spark.live import ATTEMPTS, JAVA_OPTIONS  # noqa: PLC0415
+    from cep.runners.spark.live import JAVA_OPTIONS  # noqa: PLC0415
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
     with closing(Warming()) as warming:
         with console.status("starting Spark"):
-            spark = create_session("cep live", settings.cores, _spark_settings(settings), JAVA_OPTIONS, ATTEMPTS)
+            spark = create_session("cep live", settings.cores, _spark_settings(settings), JAVA_OPTIONS)
         _wait_for_kernels(warming, log, console)
     return spark
 

@@ -39,7 +39,7 @@ from cep.state.keys import KeyRange
 from cep.state.store import Change, DurableStore, StoreSizes, StoreSnapshot, WriteBatch
 from cep.state.synced import Synced
 
-_BLOOM_BITS = 10  # one read in a hundred of a key that is not there touches the disk
+_BLOOM_BITS = 10  # of levels but the last: one read in a hundred of a key that is not there touches the disk
 # Of a file that compaction writes: brought to the disk bit by bit, so that no commit waits behind all of it.
 _WRITTEN_OUT_BYTES = 1 << 20
 _ENTRIES_OF_ANY_SIZE = 0

@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
 from cep.runners.spark.kafka import FORMAT, KafkaDataSource
-from cep.runners.spark.live import ATTEMPTS, JAVA_OPTIONS, SPARK_SETTINGS
+from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS
 from cep.runners.spark.progress import measures
 from cep.runners.spark.session import create_session
 from tests.bench.metrics import Samples, metrics, phases_ms, processor_ms, watch
@@ -113,7 +113,7 @@ def parse() -> argparse.Namespace:
 
 def copy(address: str, folder: Path) -> None:
     """The stream that does nothing, until it is stopped."""
-    spark = create_session("nothing", CORES, SPARK_SETTINGS, JAVA_OPTIONS, ATTEMPTS)
+    spark = create_session("nothing", CORES, SPARK_SETTINGS, JAVA_OPTIONS)
     spark.dataSource.register(KafkaDataSource)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 1})
 

@@ -35,7 +35,7 @@ from pyspark.sql import SparkSession
 from cep.rulebook.deploy import deploy
 from cep.runners.job import Job
 from cep.runners.spark.group_parts import PAGES
-from cep.runners.spark.live import ATTEMPTS, JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, serve, start_live
+from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
@@ -205,7 +205,7 @@ def main() -> None:
     job = Job(deployment.schema, deployment.key_domains, options.key_groups, options.pages)
     initial = tuple(record.to_json() for record in given)
     warm_up()  # or the first micro-batch would compile
-    spark = create_session("bench", CORES, SPARK_SETTINGS, JAVA_OPTIONS, ATTEMPTS)
+    spark = create_session("bench", CORES, SPARK_SETTINGS, JAVA_OPTIONS)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if options.kafka:

@@ -70,12 +70,12 @@ SPARK_SETTINGS = {
     # of the one before, tens of milliseconds a micro-batch.
     "spark.python.unix.domain.socket.enabled": "true",
     # A worker that is silent would hold up the job for good. Half-way it prints where it stands, then it is killed, and
-    # its task is tried again (ATTEMPTS). A task of a micro-batch takes seconds.
+    # its task is tried again. A task of a micro-batch takes seconds.
     "spark.python.worker.tracebackDumpIntervalSeconds": "150",
     "spark.python.worker.idleTimeoutSeconds": "300",
     "spark.python.worker.killOnIdleTimeout": "true",
+    "spark.task.maxFailures": "2",
 }
-ATTEMPTS = 2  # of a task, for the same session
 # Of its Java: micro-batches are planned over and over, and little else is done there. The optimising compiler took a
 # third of Java's processor time in the first thousand of them, and the collector that works beside the job a tenth.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -10,27 +10,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from cep.runners.spark.group_parts import GroupParts
 
-
-class Stage(Protocol):
-    """What a task does with the rows of its key groups (match_stage.py)."""
-
-    def rows(self, group: int, rows: Iterator[Row]) -> Iterator[Row]:
-        """The rows that those of one key group in one micro-batch become."""
+if TYPE_CHECKING:
+    from cep.runners.spark.match_stage import MatchStage
 
 
 class MatchProcessor(StatefulProcessor):
     """transformWithState's processor. `stage` makes a task's stage of what its key groups keep, and can be pickled."""
 
-    def __init__(self, stage: Callable[[GroupParts], Stage]) -> None:
+    def __init__(self, stage: Callable[[GroupParts], MatchStage]) -> None:
         self._pickled = pickle.dumps(stage)  # to read it is to load its modules
-        self._stage: Stage | None = None
+        self._stage: MatchStage | None = None
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._kept = GroupParts(handle)

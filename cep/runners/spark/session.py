@@ -25,7 +25,8 @@ _PACKAGE_ROOT = Path(__file__).parents[3]
 
 # Set by spark-submit in the program that it starts, and the settings that are then its own.
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
-_SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions")
+_ATTEMPTS = "spark.task.maxFailures"
+_SUBMITS = ("spark.master", "spark.driver.host", "spark.driver.bindAddress", "spark.driver.extraJavaOptions", _ATTEMPTS)
 _NOISE = re.compile(rb"(Starting )?Streaming TransformWithState\w* Python worker|WARNING: Using incubator modules")
 _TRACEBACK = b"Traceback (most recent call last):"
 # A worker that Java has what it wanted from, and which finds its socket closed when it says goodbye.
@@ -72,14 +73,14 @@ _SETTINGS = {
 
 
 def create_session(
-    app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = "", attempts: int = 1
+    app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = ""
 ) -> SparkSession:
     """A Spark session on this machine's first `cores` cores, with as many shuffle partitions; under spark-submit, where
     its options say.
 
-    A task that fails is tried `attempts` times in all. `java_options` are for the driver's Java. `settings` come last
-    and win. Workers import `cep` and the caller's other modules from where the driver does. A session that already runs
-    in this process is returned, with the settings that can change at run time.
+    A task that fails is tried as often as spark.task.maxFailures of `settings` says, else once. `java_options` are for
+    the driver's Java. `settings` come last and win. Workers import `cep` and the caller's other modules from where the
+    driver does. A session that already runs in this process is returned, with the settings that can change at run time.
     Errors: UsageError for cores < 1 and when no Java of version 17 or later is found. Cost: 3 to 5 s the first time.
     """
     if cores < 1:
@@ -88,6 +89,7 @@ def create_session(
         check_java()
     # The driver hands this name to its workers; the setting of the same meaning is only read by spark-submit.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    attempts = (settings or {}).get(_ATTEMPTS, "1")  # Spark asks a local master for it
     chosen = {
         "spark.master": f"local[{cores}, {attempts}]",
         "spark.sql.shuffle.partitions": str(cores),
@@ -99,7 +101,7 @@ def create_session(
     if _SUBMITTED in os.environ:
         # spark-submit has started Java, and its options say where the job runs.
         for name in _SUBMITS:
-            chosen.pop(name)
+            chosen.pop(name, None)
     builder = SparkSession.builder.appName(app_name)
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -75,6 +75,13 @@ def end(process: subprocess.Popen[bytes], number: signal.Signals) -> int:
     return process.wait(WAIT_S)
 
 
+def assert_alerts_are_those_of_replay(spark: SparkSession, folder: Path) -> None:
+    given = rules()
+    found = replayed(spark, folder / "events", make_job(given.values()), given.values())
+    alerts = [orjson.loads(line) for line in rows(found.alerts)]
+    assert sorted(map(orjson.dumps, read_alerts(folder / "alerts"))) == sorted(map(orjson.dumps, alerts))
+
+
 def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
@@ -88,17 +95,14 @@ def test_kill_and_restart(spark: SparkSession, tmp_path: Path) -> None:
     assert killed_at < FILES - 1, "it was not in the middle"
     process = start(tmp_path, "--available-now")
     assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-    given = rules()
-    found = replayed(spark, tmp_path / "events", make_job(given.values()), given.values())
-    alerts = [orjson.loads(line) for line in rows(found.alerts)]
-    assert sorted(map(orjson.dumps, read_alerts(tmp_path / "alerts"))) == sorted(map(orjson.dumps, alerts))
+    assert_alerts_are_those_of_replay(spark, tmp_path)
     _, totals = read_progress(tmp_path / "checkpoint")
     assert totals["events"] == totals["records"] == len(lines), "totals go on over the restart"
     assert not (tmp_path / "checkpoint" / "dead_letters").exists()
 
 
 def workers() -> list[int]:
-    """The processes that match, forked by the daemon of a job that was started here."""
+    """The Python processes of all live jobs, forked by daemons of ours."""
     words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="]
     told = subprocess.run(words, capture_output=True, check=True, text=True).stdout
     processes = [line.split(maxsplit=2) for line in told.splitlines()]
@@ -129,10 +133,7 @@ def test_a_worker_that_hangs_is_replaced(spark: SparkSession, tmp_path: Path) ->
     assert not set(hanging) <= set(workers())
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-    given = rules()
-    found = replayed(spark, tmp_path / "events", make_job(given.values()), given.values())
-    alerts = [orjson.loads(line) for line in rows(found.alerts)]
-    assert sorted(map(orjson.dumps, read_alerts(tmp_path / "alerts"))) == sorted(map(orjson.dumps, alerts))
+    assert_alerts_are_those_of_replay(spark, tmp_path)
 
 
 def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(tmp_path: Path) -> None:
