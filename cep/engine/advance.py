@@ -22,7 +22,7 @@ from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
-from cep.engine.outputs import Outputs
+from cep.engine.outputs import Outputs, cut
 from cep.engine.starts import NO_STARTS, LiveRuns, Starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
 from cep.kernels import layout as y
@@ -286,20 +286,16 @@ def _first_of(wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
     """The event ids of rows of the event table."""
-    new = rows >= prepared.first_row
-    if new.all():
-        return batch.event_id.take(pa.array(prepared.batch_rows[rows - prepared.first_row]))
-    at = np.where(new, len(fitted.events), rows)
-    at[new] += prepared.batch_rows[rows[new] - prepared.first_row]
-    return pa.chunked_array([fitted.events.event_id, batch.event_id]).take(pa.array(at)).combine_chunks()
+    at = prepared.event_of.take(rows)
+    return pa.concat_arrays([fitted.events.event_id, batch.event_id]).take(pa.array(at))
 
 
 def _live_runs(program: Program, outputs: Outputs, run_rule: Int32, starts: Sequence[Starts], watermark_ms: int,
                counters: Counter[str]) -> LiveRuns:  # fmt: skip
-    """What is alive after a call: runs of rules, then what rules share of how they begin."""
-    runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
+    """What is alive after a call: runs of rules, then what rules share of how they begin. The outputs are used up."""
+    nodes_count = int(outputs.cursor[y.CURSOR_NODES])
     own = LiveRuns(
-        outputs.runs[:runs_count].copy(), run_rule, outputs.run_key[:runs_count], outputs.nodes[:nodes_count]
+        cut(outputs.runs, len(run_rule)), run_rule, cut(outputs.run_key, len(run_rule)), cut(outputs.nodes, nodes_count)
     )
     if not any(len(found.rows) for found in starts):
         return own
@@ -315,35 +311,36 @@ def _live_runs(program: Program, outputs: Outputs, run_rule: Int32, starts: Sequ
 def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
     """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
-    runs, nodes = live.runs, live.nodes
-    row_map = np.full(prepared.rows_count, -1, np.int64)
-    node_map = np.full(len(nodes), -1, np.int64)
-    nodes_kept, _ = compact(runs, nodes, program.row_registers, live.run_rule, node_map, row_map)
-    rows = np.flatnonzero(row_map >= 0)
-    wanted = np.zeros(len(prepared.keys), bool)
-    wanted[live.run_key] = True
-    new_key = (np.cumsum(wanted) - 1).astype(np.int32)
+    rows_count, keys_count = prepared.rows_count, len(prepared.keys)
+    rows, keys = np.empty(rows_count, np.int64), np.empty(keys_count, np.int64)
+    row_keys = np.empty(rows_count, np.int32)
+    nodes_kept, rows_kept, keys_kept = compact(
+        live.runs, live.run_rule, live.run_key, live.nodes, program.row_registers, prepared.columns[y.COLUMN_KEY],
+        np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32), rows,
+        row_keys, keys,
+    )  # fmt: skip
+    rows = rows[:rows_kept]
     columns: dict[str, pa.Array] = {}
     for number, column in enumerate(program.columns):
         if not column.retained:
             continue
-        values, nulls = prepared.columns[number, rows], prepared.nulls[number, rows]
+        values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
         if column.type.is_text:
             columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))
         else:
             columns[column.name] = from_slots(values, nulls, column.type)
     return KeyedState(
         Layout.of(program),
-        prepared.keys.filter(pa.array(wanted)),
-        runs,
+        prepared.keys if keys_kept == keys_count else prepared.keys.take(pa.array(keys[:keys_kept])),
+        live.runs,
         live.run_rule,
-        new_key[live.run_key],
-        nodes[:nodes_kept].copy(),
+        live.run_key,
+        cut(live.nodes, nodes_kept),
         RetainedEvents(
-            new_key[prepared.columns[y.COLUMN_KEY, rows]],
+            cut(row_keys, rows_kept),
             _ids(fitted, batch, prepared, rows),
-            prepared.columns[y.COLUMN_TYPE, rows],
-            prepared.columns[y.COLUMN_TIME, rows],
+            prepared.columns[y.COLUMN_TYPE].take(rows),
+            prepared.columns[y.COLUMN_TIME].take(rows),
             columns,
         ),
         prepared.histories,

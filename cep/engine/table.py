@@ -32,8 +32,8 @@ from cep.nfa.program import Program
 @dataclass(frozen=True, slots=True)
 class PreparedEvents:
     """Everything about the events of one call, as the kernels want it. `image` is the program's, with the numbers of
-    this call's texts in it; `first_row` is the first new row of the columns. `batch_rows` says which event of the
-    batch a new row is.
+    this call's texts in it; `first_row` is the first new row of the columns. `event_of` int64[N] says which event a row
+    is, of the retained ones and then those of the batch.
 
     `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
     histories with older events folded, `cut` those that may lack some. `histories` are what is kept from now on.
@@ -45,7 +45,7 @@ class PreparedEvents:
     image: Int64
     bitmaps: UInt64
     first_row: int
-    batch_rows: Int64
+    event_of: Int64
     texts: pa.Array
     overflows: int
     folded: int
@@ -56,6 +56,11 @@ class PreparedEvents:
     @property
     def rows_count(self) -> int:
         return int(self.columns.shape[1])
+
+    @property
+    def batch_rows(self) -> Int64:
+        """Which event of the batch each new row is."""
+        return self.event_of[self.first_row :] - self.first_row
 
 
 def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, watermark_ms: int) -> PreparedEvents:
@@ -69,6 +74,8 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     batch_key = codes[len(codes) - len(batch) :]
     batch_rows = _order(batch, batch_key, len(encoded.dictionary))
     first_row = len(keyed_state.events)
+    event_of = np.arange(first_row + len(batch))
+    np.add(batch_rows, first_row, out=event_of[first_row:])
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
     columns[y.COLUMN_TYPE, :first_row] = keyed_state.events.event_type
@@ -111,7 +118,7 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     if len(batch) and len(program.predicates.groups):
         errors[0] += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
     return PreparedEvents(
-        encoded.dictionary, columns, nulls, image, bitmaps, first_row, batch_rows, texts,
+        encoded.dictionary, columns, nulls, image, bitmaps, first_row, event_of, texts,
         int(errors[0]) + past.overflows, past.folded, past.cut, past.dropped, past.histories,
     )  # fmt: skip
 

@@ -257,6 +257,23 @@ def test_many_runs_and_matches_enlarge_what_holds_them() -> None:
     assert np.bincount(done.matches.key).tolist() == [1_000] * 3
 
 
+@pytest.mark.parametrize("text", [PAIR, GUARDED])
+def test_what_was_enlarged_again_and_again_holds_the_same(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = program(rule(text + "skip none"), rule("seq a ->> b\nwhere a: e\n b: e\nskip none", "r2"))
+    first = batch(*(f"k{i % 3} a@{i // 9}" for i in range(60)))
+    second = batch(*(f"k{i % 4} {'abc'[i % 3]}@{7 + i // 9}" for i in range(60)))
+
+    def found() -> tuple[bytes, int, list[str | None]]:
+        kept = advance(compiled, advance(compiled, None, first, 6).keyed_state, second, 9)
+        return encode_page(kept.keyed_state), len(kept.matches), kept.matches.event_id.to_pylist()
+
+    with_room = found()
+    assert with_room[1] > 100
+    for name, rows in (("_WORK_ROWS", 2), ("_ROOM_MIN", 1), ("_ROOM_MAX", 1)):
+        monkeypatch.setattr(f"cep.engine.outputs.{name}", rows)
+    assert found() == with_room
+
+
 def test_no_rule_reads_nothing() -> None:
     done = advance(program(), None, batch("x a@1"), END_MS)
     assert (len(done.matches), len(done.keyed_state)) == (0, 0)
