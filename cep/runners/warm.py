@@ -29,7 +29,6 @@ from cep.engine.history_table import HistoryTable
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
 from cep.engine.known_values import Asking, known_values
 from cep.engine.panes import NO_PANES
-from cep.engine.partition import arrange_keys
 from cep.kernels import layout as y
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
@@ -200,7 +199,7 @@ def _stored(program: Program, kept: KeyedState) -> KeyedState:
     kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
     if len(kept.keys):  # and as the pages of `cep run` are
         shape, registers = Shape.of(kept), program.row_registers
-        packed = pack(arrange_keys(kept, np.arange(len(kept.keys)), len(kept.keys), registers), shape)
+        packed, _ = pack(kept, np.arange(len(kept.keys)), len(kept.keys), registers, shape)
         kept = replace(unpack(packed, shape, registers), histories=kept.histories)
     return concat_states([kept], program.row_registers)
 

@@ -30,19 +30,28 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
-from cep.columnar.batch import TEXT, read_only
+from cep.base.limits import TIME_MS_MAX
+from cep.columnar.batch import TEXT, read_only, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
-from cep.engine.partition import Arranged
-from cep.kernels.layout import NODE_WIDTH, Int64
-from cep.kernels.packed import measure_columns, read_bytes, read_columns, write_bytes, write_columns
-from cep.kernels.parts import point_among_all
+from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
+from cep.kernels.packed import (
+    COUNTS,
+    EVENTS,
+    KEYS,
+    NODES,
+    RUNS,
+    order_rows,
+    read_bounds,
+    read_rows,
+    read_texts,
+    write_pages,
+    write_texts,
+)
 
 PACKED_FORMAT = 2  # 1 had eight bytes for every number
 _MAGIC = b"CPP"
 _HEAD = struct.Struct("<3sBQ")
-_KEYS, _RUNS, _NODES, _EVENTS = range(4)
-_COUNTS = 4
-_COUNT_MAX = 1 << 31  # of the rows of a page, whose bytes say anything at all
+_PAGE_BYTES_MIN = 1 << 12  # room for a page that has more than others
 _CODES = {pa.int64(): "i", pa.float64(): "f", pa.bool_(): "b", TEXT: "t"}
 _TYPES = {code: type_ for type_, code in _CODES.items()}
 _NUMBERS = {"i": np.int64, "f": np.float64}
@@ -86,54 +95,109 @@ class Shape:
         return int.from_bytes(hashlib.blake2b(self.to_bytes(), digest_size=8).digest(), "little")
 
     @cached_property
-    def head(self) -> bytes:
+    def head(self) -> UInt8:
         """What every page of this shape begins with."""
-        return _HEAD.pack(_MAGIC, PACKED_FORMAT, self.number)
+        return np.frombuffer(_HEAD.pack(_MAGIC, PACKED_FORMAT, self.number), np.uint8)
 
-    @property
+    @cached_property
     def event_width(self) -> int:
         """The columns of the table of events."""
         return _EVENT_FIXED + len(self.events) + 1 + len(self.events)
+
+    @cached_property
+    def texts(self) -> Int64:
+        """Which columns of the table of events are lengths of texts, in their order: of ids, then of columns."""
+        own = [_EVENT_FIXED + at for at, (_, code) in enumerate(self.events) if code == "t"]
+        return np.array([_EVENT_FIXED + len(self.events), *own])
 
 
 # ------------------------------------------------------------------------------------------------------- pages
 
 
-def pack(arranged: Arranged, shape: Shape) -> list[bytes]:
-    """The bytes of each part; those of a part without keys mean nothing.
+def pack(
+    keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray, shape: Shape
+) -> tuple[list[bytes], Int64]:
+    """The bytes of a page for each part of the state; and when the first of its runs is over, ms UTC: int64[P].
 
+    `part` int64[K] says for each key its part in [0, P). A part without runs is never over (TIME_MS_MAX), the bytes of
+    one without keys mean nothing.
     Cost: O(state), and less than a microsecond for each part.
     """
-    bounds = (arranged.keys, arranged.runs, arranged.nodes, arranged.events)
-    counts = np.stack([np.diff(own) for own in bounds], axis=1)
-    each = np.arange(len(counts) + 1)
-    tables = [(counts, each), *_tables(arranged, shape)]
-    texts = [(content, offsets[bounds[which]]) for which, content, offsets in _texts(arranged.whole, shape)]
-    sizes = np.full(len(counts), len(shape.head), np.int64)
-    measured = [_measured(table, own, sizes) for table, own in tables]
-    for _, own in texts:
-        sizes += np.diff(own)
-    starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    data = np.empty(int(starts[-1]), np.uint8)
-    cursor = starts[:-1] + len(shape.head)
-    data[starts[:-1, None] + np.arange(len(shape.head))] = np.frombuffer(shape.head, np.uint8)
-    for (table, own), (widths, bases) in zip(tables, measured, strict=True):
-        write_columns(table, own, widths, bases, data, cursor)
-    for content, own in texts:
-        write_bytes(content, own, data, cursor)
+    runs, nodes, run_key = read_only(keyed_state.runs), read_only(keyed_state.nodes), read_only(keyed_state.run_key)
+    event_key, run_rule = read_only(keyed_state.events.key), read_only(keyed_state.run_rule)
+    bounds, cursors = np.zeros((COUNTS, parts_count + 1), np.int64), np.empty((COUNTS, parts_count), np.int64)
+    counts = (len(part), len(runs), len(nodes), len(event_key))
+    orders = keys, order, node_order, rows = [np.empty(count, np.int64) for count in counts]
+    key_place, node_place, row_place = [np.empty(counts[which], np.int64) for which in (KEYS, NODES, EVENTS)]
+    most = order_rows(
+        part,
+        run_key,
+        event_key,
+        nodes,
+        bounds,
+        cursors,
+        keys,
+        order,
+        node_order,
+        rows,
+        key_place,
+        node_place,
+        row_place,
+    )
+    line = np.empty(most, np.int64)
+    texts = [(which, *text_buffers(column)) for which, column in _texts(keyed_state, shape)]
+    events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])
+    starts, over, cursor = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64), cursors[0]
+    data = np.empty(_guessed_bytes(counts, texts, parts_count, shape), np.uint8)
+    at = 0
+    while True:
+        at = write_pages(
+            shape.head, bounds, keys, order, node_order, rows, key_place, node_place, row_place, texts[0][1],
+            runs, run_rule, run_key, row_registers, nodes, event_key, events, shape.texts,
+            line, over, TIME_MS_MAX, data, starts, cursor, at,
+        )  # fmt: skip
+        if at == parts_count:
+            break
+        data = np.concatenate([data[: starts[at]], np.empty(2 * len(data), np.uint8)])  # more room
+    for which, offsets, content in texts:
+        write_texts(content, offsets, bounds[which], orders[which], data, cursor)
     whole = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(counts), [None, pa.py_buffer(starts), pa.py_buffer(data)]
+        pa.large_binary(), parts_count, [None, pa.py_buffer(starts), pa.py_buffer(data)]
     )
     pages: list[bytes] = whole.to_pylist()
-    return pages
+    return pages, over
 
 
-def _measured(table: Int64, bounds: Int64, sizes: Int64) -> tuple[NDArray[np.uint8], Int64]:
-    """How the columns of each page are written, widths and bases; `sizes` grow by the bytes of each page."""
-    shape = (len(sizes), table.shape[1])
-    widths, bases = np.empty(shape, np.uint8), np.empty(shape, np.int64)
-    measure_columns(table, bounds, widths, bases, sizes)
-    return widths, bases
+def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, pa.Array]]:
+    """Every column of texts, with what has it: keys, ids of events, then as `Shape.texts`."""
+    events = keyed_state.events
+    columns = [(EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
+    return [(KEYS, keyed_state.keys), (EVENTS, events.event_id), *columns]
+
+
+def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]) -> Int64:
+    """Events by column: int64[C, E], but for the first one, the keys. `offsets` are those of `Shape.texts`."""
+    events, count = keyed_state.events, len(shape.events)
+    table = np.empty((shape.event_width, len(events)), np.int64)
+    table[1], table[2] = events.event_type, events.time_ms
+    for at, own in zip(shape.texts.tolist(), offsets, strict=True):
+        np.subtract(own[1:], own[:-1], out=table[at])
+    for at, (name, code) in enumerate(shape.events):
+        column = events.columns[name]
+        if code != "t":
+            table[_EVENT_FIXED + at] = _bits(column, code)
+        table[_EVENT_FIXED + count + 1 + at] = np.asarray(column.is_null()) if column.null_count else 0
+    return table
+
+
+def _guessed_bytes(
+    counts: Sequence[int], texts: Sequence[tuple[int, Int64, UInt8]], parts_count: int, shape: Shape
+) -> int:
+    """Room for pages as they are apart from rare ones."""
+    columns = COUNTS + shape.width + shape.event_width
+    numbers = 8 * counts[RUNS] + 4 * counts[NODES] + 2 * shape.event_width * counts[EVENTS]
+    content = sum(int(offsets[-1] - offsets[0]) for _, offsets, _ in texts)
+    return numbers + content + 4 * columns * parts_count + _PAGE_BYTES_MIN
 
 
 def shape_number(page: bytes) -> int:
@@ -164,132 +228,86 @@ def by_shape(pages: Sequence[bytes]) -> dict[int, list[bytes]]:
     return found
 
 
-def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray | None) -> KeyedState:
+def unpack(pages: Sequence[bytes], shape: Shape, row_registers: np.ndarray) -> KeyedState:
     """The state of all these pages, which have this shape and no key in common; its keys stand page by page.
 
-    `row_registers` are those of the program that wrote them; None if the pages are one.
-    Raises: StateCorruptError for bytes that do not add up.
+    `row_registers` are those of the program that wrote them. Raises: StateCorruptError for bytes that do not add up.
     """
     reader = _Reader(pages)
-    counts = reader.counts
-    before = np.cumsum(counts, axis=0) - counts
-    bounds = [np.concatenate([before[:, which], counts[:, which].sum(keepdims=True)]) for which in range(_COUNTS)]
-    runs = reader.table(bounds[_RUNS], shape.width + 2)
-    nodes = reader.table(bounds[_NODES], NODE_WIDTH)
-    events = reader.table(bounds[_EVENTS], shape.event_width)
-    lengths = reader.table(bounds[_KEYS], 1)
-    keys = reader.texts(lengths[:, 0], bounds[_KEYS], None)
-    retained = _retained(reader, events, bounds[_EVENTS], shape)
+    keys_count, runs_count, nodes_count, events_count = reader.bounds[:, -1].tolist()
+    runs, raw = np.empty((runs_count, shape.width), np.int64), np.empty((runs_count, shape.width + 2), np.int64)
+    run_rule, run_key = np.empty(runs_count, np.int32), np.empty(runs_count, np.int32)
+    nodes, event_key = np.empty((nodes_count, NODE_WIDTH), np.int64), np.empty(events_count, np.int32)
+    events, has = np.empty(shape.event_width * events_count, np.int64), np.zeros(shape.event_width, np.uint8)
+    lengths, rule_ends = np.empty(keys_count, np.int64), np.zeros(len(row_registers) + 1, np.int64)
+    if not read_rows(
+        reader.data, reader.ends, reader.cursor, reader.bounds, row_registers, reader.line, raw, runs, run_rule,
+        run_key, nodes, event_key, events, has, lengths, rule_ends,
+    ):  # fmt: skip
+        raise _torn()
+    keys = reader.texts(KEYS, lengths, None)
+    retained = _retained(reader, event_key, events.reshape(shape.event_width, -1), has.tolist(), shape)
     reader.end()
-    run_rule, run_key = runs[:, shape.width].astype(np.int32), runs[:, shape.width + 1].astype(np.int32)
-    runs = np.ascontiguousarray(runs[:, : shape.width])
-    if len(pages) > 1:  # what points to a node or a row of its page
-        assert row_registers is not None, "several pages"
-        own = (bounds[which] for which in (_RUNS, _NODES, _EVENTS))
-        if not point_among_all(runs, run_rule, nodes, row_registers, *own):
-            raise _torn()
-        keys_before = before[:, _KEYS].astype(np.int32)
-        run_key += np.repeat(keys_before, counts[:, _RUNS])
-        retained.key[:] += np.repeat(keys_before, counts[:, _EVENTS])
-        order = np.lexsort((run_key, run_rule))
-        runs, run_rule, run_key = runs.take(order, axis=0), run_rule[order], run_key[order]
     return KeyedState(shape.layout, keys, runs, run_rule, run_key, nodes, retained)
 
 
 def runs_count(pages: Sequence[bytes]) -> int:
     """How many runs are in these pages. Raises: StateCorruptError."""
-    return int(_Reader(pages).counts[:, _RUNS].sum()) if pages else 0
+    return int(_Reader(pages).bounds[RUNS, -1]) if pages else 0
+
+
+def _retained(reader: _Reader, event_key: Int32, table: Int64, has: Sequence[int], shape: Shape) -> RetainedEvents:
+    """The events of all pages; `has` says which columns of their table are not 0 everywhere."""
+    count = len(shape.events)
+    event_id = reader.texts(EVENTS, table[_EVENT_FIXED + count], None)
+    columns: dict[str, pa.Array] = {}
+    for at, (name, code) in enumerate(shape.events):
+        values, flags = table[_EVENT_FIXED + at], _EVENT_FIXED + count + 1 + at
+        nulls = table[flags].astype(bool) if has[flags] else None
+        if code == "t":
+            columns[name] = reader.texts(EVENTS, values, nulls)
+        else:
+            own = values.astype(bool) if code == "b" else values.view(_NUMBERS[code])
+            columns[name] = pa.array(own, _TYPES[code], mask=nulls)
+    return RetainedEvents(event_key, event_id, table[1], table[2], columns)
 
 
 class _Reader:
-    """Reads from all pages at once what `pack` has written to each, in the same order.
+    """Reads from all pages at once what `pack` has written to each, in the same order. `bounds` as in the kernels.
 
     Everything raises StateCorruptError where bytes are missing.
     """
 
     def __init__(self, pages: Sequence[bytes]) -> None:
-        self._data = np.frombuffer(b"".join(pages), np.uint8)
+        self.data = np.frombuffer(b"".join(pages), np.uint8)
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-        self._ends = np.cumsum(sizes)
-        self._cursor = self._ends - sizes + _HEAD.size
-        self.counts = self.table(np.arange(len(pages) + 1), _COUNTS)
-        if ((self.counts < 0) | (self.counts > _COUNT_MAX)).any():
+        self.ends = np.cumsum(sizes)
+        self.cursor = self.ends - sizes + _HEAD.size
+        self.bounds = np.zeros((COUNTS, len(pages) + 1), np.int64)
+        most = read_bounds(self.data, self.ends, self.cursor, self.bounds, np.empty(1, np.int64))
+        if most < 0:
             raise _torn()
+        self.line = np.empty(most, np.int64)
 
-    def table(self, bounds: Int64, width: int) -> Int64:
-        """The next table: int64[rows of all pages, width]; those of page p are bounds[p] <= i < bounds[p + 1]."""
-        found = np.empty((int(bounds[-1]), width), np.int64)
-        if not read_columns(self._data, self._ends, self._cursor, bounds, found):
+    def texts(self, which: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
+        """The next column of texts, of these lengths: one for each row of a kind."""
+        size = int(lengths.sum())
+        if not 0 <= size <= len(self.data):
             raise _torn()
-        return found
-
-    def texts(self, lengths: Int64, bounds: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
-        """The next column of texts, of these lengths."""
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        own = offsets[bounds]
-        if (lengths < 0).any() or int(own[-1]) > len(self._data):
-            raise _torn()
-        content = np.empty(int(own[-1]), np.uint8)
-        if not read_bytes(self._data, self._ends, self._cursor, own, content):
+        offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
+        if not read_texts(self.data, self.ends, self.cursor, self.bounds[which], lengths, offsets, content):
             raise _torn()
         valid = None if nulls is None else pa.array(~nulls).buffers()[1]
         return pa.LargeStringArray.from_buffers(len(lengths), pa.py_buffer(offsets), pa.py_buffer(content), valid)
 
     def end(self) -> None:
         """All has been read."""
-        if (self._cursor != self._ends).any():
+        if (self.cursor != self.ends).any():
             raise _torn()
 
 
 def _torn() -> StateCorruptError:
     return StateCorruptError("what a page holds does not add up to its bytes; restore a checkpoint")
-
-
-# ------------------------------------------------------------------------------------------------------ tables
-
-
-def _tables(arranged: Arranged, shape: Shape) -> list[tuple[Int64, Int64]]:
-    """Runs, nodes, events and keys as tables, with the rows of each part."""
-    whole = arranged.whole
-    events = whole.events
-    runs = np.empty((len(whole.runs), shape.width + 2), np.int64)
-    runs[:, : shape.width] = whole.runs
-    runs[:, shape.width], runs[:, shape.width + 1] = whole.run_rule, whole.run_key
-    own = np.empty((len(events), shape.event_width), np.int64)
-    own[:, 0], own[:, 1], own[:, 2] = events.key, events.event_type, events.time_ms
-    own[:, _EVENT_FIXED + len(shape.events)] = np.diff(_offsets(events.event_id))
-    for at, (name, code) in enumerate(shape.events):
-        column = events.columns[name]
-        own[:, _EVENT_FIXED + at] = np.diff(_offsets(column)) if code == "t" else _bits(column, code)
-        is_null = np.asarray(column.is_null()) if column.null_count else 0
-        own[:, _EVENT_FIXED + len(shape.events) + 1 + at] = is_null
-    keys = np.diff(_offsets(whole.keys))[:, None]
-    return [(runs, arranged.runs), (whole.nodes, arranged.nodes), (own, arranged.events), (keys, arranged.keys)]
-
-
-def _texts(keyed_state: KeyedState, shape: Shape) -> list[tuple[int, NDArray[np.uint8], Int64]]:
-    """(which count, bytes, where each row begins and the last one ends) of every column of texts."""
-    events = keyed_state.events
-    columns = [(_KEYS, keyed_state.keys), (_EVENTS, events.event_id)]
-    columns += [(_EVENTS, events.columns[name]) for name, code in shape.events if code == "t"]
-    return [(which, _text_bytes(column), _offsets(column)) for which, column in columns]
-
-
-def _retained(reader: _Reader, rows: Int64, bounds: Int64, shape: Shape) -> RetainedEvents:
-    """The events of all pages; the numbers of their keys are those within a page."""
-    names = len(shape.events)
-    event_id = reader.texts(rows[:, _EVENT_FIXED + names], bounds, None)
-    columns: dict[str, pa.Array] = {}
-    for at, (name, code) in enumerate(shape.events):
-        values = rows[:, _EVENT_FIXED + at]
-        flags = rows[:, _EVENT_FIXED + names + 1 + at]
-        nulls = flags.astype(bool) if flags.any() else None
-        if code == "t":
-            columns[name] = reader.texts(values, bounds, nulls)
-        else:
-            own = values.astype(bool) if code == "b" else np.ascontiguousarray(values).view(_NUMBERS[code])
-            columns[name] = pa.array(own, _TYPES[code], mask=nulls)
-    return RetainedEvents(rows[:, 0].astype(np.int32), event_id, rows[:, 1].copy(), rows[:, 2].copy(), columns)
 
 
 def _bits(column: pa.Array, code: str) -> np.ndarray:
@@ -298,16 +316,3 @@ def _bits(column: pa.Array, code: str) -> np.ndarray:
         column = column.fill_null(False if code == "b" else 0)
     values: np.ndarray = column.to_numpy(zero_copy_only=False)
     return values if code == "b" else values.view(np.int64)
-
-
-def _offsets(text: pa.Array) -> Int64:
-    """Where each text begins in its buffer, and where the last one ends."""
-    if not len(text):
-        return np.zeros(1, np.int64)
-    return np.frombuffer(text.buffers()[1], np.int64)[text.offset : text.offset + len(text) + 1]
-
-
-def _text_bytes(text: pa.Array) -> NDArray[np.uint8]:
-    content = text.buffers()[2] if len(text) else None
-    # As an array that cannot be written to in either case: another type to the compiler.
-    return read_only(np.empty(0, np.uint8)) if content is None else np.frombuffer(content, np.uint8)

@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState, concat_states, select_keys
-from cep.engine.partition import arrange_keys, partition_keys
+from cep.engine.partition import partition_keys
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
 from cep.state.packed import Shape, pack, shape_number, unpack
@@ -60,12 +61,13 @@ def test_what_is_packed_comes_back_page_by_page_and_together(seed: int) -> None:
     registers = program.row_registers
     shape = Shape.of(keyed_state)
     assert Shape.from_bytes(shape.to_bytes()) == shape
-    pages = pack(arrange_keys(keyed_state, part, parts_count, registers), shape)
+    pages, over = pack(keyed_state, part, parts_count, registers, shape)
     cut = partition_keys(keyed_state, part, parts_count, registers)
     for page, wanted in zip(pages, cut, strict=True):
         assert shape_number(page) == shape.number
         if len(wanted.keys):
-            assert encode_page(unpack([page], shape, None)) == encode_page(wanted)
+            assert encode_page(unpack([page], shape, registers)) == encode_page(wanted)
+    assert over.tolist() == [TIME_MS_MAX if (at := own.expiry_min) is None else min(at, TIME_MS_MAX - 1) for own in cut]
     filled = [at for at, share in enumerate(cut) if len(share.keys)]
     if filled:
         chosen = random.permutation(filled).tolist()
@@ -79,7 +81,7 @@ def test_pages_with_and_without_nulls_are_joined() -> None:
     whole = replace(keyed_state, events=_filled(keyed_state))
     shape, registers = Shape.of(keyed_state), program.row_registers
     parts = [select_keys(keyed_state, first, registers), select_keys(whole, ~first, registers)]
-    pages = [pack(arrange_keys(part, np.zeros(len(part.keys), np.int64), 1, registers), shape)[0] for part in parts]
+    pages = [pack(part, np.zeros(len(part.keys), np.int64), 1, registers, shape)[0][0] for part in parts]
     assert encode_page(unpack(pages, shape, registers)) == encode_page(concat_states(parts, registers))
 
 
@@ -93,7 +95,7 @@ def test_bytes_that_are_no_page_are_refused_by_name() -> None:
     program, keyed_state = next(found for found in map(halfway, range(60)) if found and len(found[1].keys))
     shape = Shape.of(keyed_state)
     part = np.zeros(len(keyed_state.keys), np.int64)
-    (page,) = pack(arrange_keys(keyed_state, part, 1, program.row_registers), shape)
+    (page,), _ = pack(keyed_state, part, 1, program.row_registers, shape)
     with pytest.raises(StateFormatError, match="format 9, this build reads 2"):
         shape_number(page[:3] + b"\x09" + page[4:])
     with pytest.raises(StateCorruptError, match="not ours"):
@@ -102,6 +104,6 @@ def test_bytes_that_are_no_page_are_refused_by_name() -> None:
         shape_number(page[:5])
     for torn in (page[:20], page[:-1], page + b"x"):
         with pytest.raises(StateCorruptError):
-            unpack([torn], shape, None)
+            unpack([torn], shape, program.row_registers)
     with pytest.raises(StateCorruptError):
         Shape.from_bytes(b'{"rules": 1}')

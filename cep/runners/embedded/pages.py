@@ -5,14 +5,15 @@
 
 A page is a few keys, so that a micro-batch reads and writes little more than the keys that it has events of. All that
 it touches are unpacked, and packed again, at once. What has changed is held until `save` adds it to a write batch:
-between two commits the store does not change. Beside it, what was read or written last is kept, bounded by bytes.
+between two commits the store does not change. Beside it, what was written last is kept, bounded by bytes.
 Tested by: tests/runners/embedded/test_pages.py
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
 
@@ -25,7 +26,6 @@ from cep.columnar.route import KeyDomain, key_hashes
 from cep.engine.fit import fit
 from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.partition import Arranged, arrange_keys
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
@@ -39,8 +39,6 @@ SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known
-# Parts of a generation of pages in memory: making room in one, or letting go of it, takes no while.
-_PARTS = 64
 OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
 
 
@@ -84,7 +82,7 @@ class Shapes:
 
 class Pages:
     """`count` pages of each key group of `groups`. `bytes_max` bounds what is kept beside the store; None keeps all.
-    What may be open beside that (MatchedPages) is half as much.
+    What may be open beside that (MatchedPages) is half as much, and what has changed since the last `save` is kept.
 
     A slot is the number of a page among them. `deadlines` int64[slots]: when to look at a page again though its keys
     have no events; NEVER: there is no page.
@@ -99,15 +97,13 @@ class Pages:
         self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
-        self._prefixes = [store_key(group, b"", PAGES, name) for group in self._groups]
-        self._half_max = None if bytes_max is None else max(1, bytes_max // 2)
-        self.open_bytes_max = _OPEN_BYTES_MAX if self._half_max is None else min(_OPEN_BYTES_MAX, self._half_max)
-        self._changed: dict[int, bytes | None] = {}
-        # Two generations: what is used moves to the young one; when that is full it becomes the old one. The one before
-        # is let go part by part, so that no micro-batch waits for all of it.
-        self._young, self._old = _generation(), _generation()
-        self._gone: list[dict[int, bytes]] = []
-        self._young_bytes = 0
+        prefixes = b"".join(store_key(group, b"", PAGES, name) for group in self._groups)
+        self._prefixes = np.frombuffer(prefixes, np.uint8).reshape(len(self._groups), -1)
+        self._bytes_max = bytes_max
+        self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
+        self._kept = OrderedDict[int, bytes]()  # what was written last stands last
+        self._kept_bytes = 0
+        self._changed: set[int] = set()  # slots, since the last `save`
         slots_count = len(self._groups) * self._count
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
         self._stretches = stretches
@@ -146,95 +142,83 @@ class Pages:
 
     def read(self, slots: Int64) -> list[bytes]:
         """The pages of these slots, of those that have one. Raises: StateError."""
-        return self._read(slots[self.deadlines[slots] != NEVER].tolist())
+        return self._read(slots[self.deadlines[slots] != NEVER])
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
         filled = deadlines != NEVER
-        written = dict(compress(zip(slots.tolist(), pages, strict=True), filled.tolist()))
-        self._changed.update(written)
-        self.changed_bytes += sum(map(len, written.values()))
-        gone = slots[~filled & (self.deadlines[slots] != NEVER)]
-        self._changed.update(dict.fromkeys(gone.tolist()))
+        if not filled.all():
+            self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
+            slots, deadlines = slots[filled], deadlines[filled]
+            pages = list(compress(pages, filled.tolist()))
+        numbers, kept = slots.tolist(), self._kept
+        before = sum(map(len, filter(None, map(kept.get, numbers))))
+        kept.update(zip(numbers, pages, strict=True))
+        deque(map(kept.move_to_end, numbers), maxlen=0)
+        written = sum(map(len, pages))
+        self._kept_bytes += written - before
+        self.changed_bytes += written
+        self._changed.update(numbers)
         self.deadlines[slots] = deadlines
         np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
 
     def drop(self) -> int:
         """Forget all pages; returns how many runs were in them. Raises: StateError."""
         stored = np.flatnonzero(self.deadlines != NEVER)
-        dropped = runs_count(self._read(stored.tolist()))
-        self._changed.update(dict.fromkeys(stored.tolist()))
-        self.deadlines[stored] = NEVER
+        dropped = runs_count(self._read(stored))
+        self._forget(stored)
         return dropped
 
     # ----------------------------------------------------------------------------------------------- save, restore
 
     def save(self, batch: WriteBatch) -> Int64:
         """Add every page that has changed since the last time; returns their slots."""
-        changed, self._changed = self._changed, {}
-        self.changed_bytes = 0
-        written = {slot: page for slot, page in changed.items() if page is not None}
-        batch.put_all(self._keys(written), written.values())
-        self._keep(written)
+        changed = np.fromiter(self._changed, np.int64, len(self._changed))
+        changed.sort()
+        self._changed, self.changed_bytes = set(), 0
+        is_there = self.deadlines[changed] != NEVER
+        written = changed if is_there.all() else changed[is_there]
+        batch.put_all(self._keys(written), map(self._kept.__getitem__, written.tolist()))
         if len(written) < len(changed):
-            gone = [slot for slot, page in changed.items() if page is None]
-            for slot, key in zip(gone, self._keys(gone), strict=True):
+            for key in self._keys(changed[~is_there]):
                 batch.delete(key)
-                self._young_bytes -= len(self._young[slot % _PARTS].pop(slot, b""))
-                self._old[slot % _PARTS].pop(slot, None)
-        return np.fromiter(changed, np.int64, len(changed))
+        while self._bytes_max is not None and self._kept_bytes > self._bytes_max:
+            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+        return changed
 
     def restored(self) -> None:
         """The deadlines are those of the store now."""
         self._earliest_ms = self._stretches.min(axis=1)
 
-    def _read(self, slots: Sequence[int]) -> list[bytes]:
-        changed, young, old = self._changed.get, self._young, self._old
-        found = [  # no page is empty
-            changed(slot) or young[slot % _PARTS].get(slot) or old[slot % _PARTS].get(slot) for slot in slots
-        ]
+    def _read(self, slots: Int64) -> list[bytes]:
+        found = list(map(self._kept.get, slots.tolist()))
         if None in found:
-            missing = [slot for slot, page in zip(slots, found, strict=True) if page is None]
-            self.loads += len(missing)
+            at = [number for number, page in enumerate(found) if page is None]
+            missing = slots[at]
+            self.loads += len(at)
             stored = self._store.multi_get(self._keys(missing))
             if None in stored:
                 slot = missing[stored.index(None)]
                 raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
-            read = iter(stored)
-            found = [next(read) if page is None else page for page in found]
-        pages = [page for page in found if page is not None]
-        older = {slot: page for slot, page in zip(slots, pages, strict=True) if slot not in young[slot % _PARTS]}
-        if older:
-            self._keep(older)
-        return pages
+            for number, page in zip(at, stored, strict=True):
+                found[number] = page
+        return [page for page in found if page is not None]
 
-    def _keys(self, slots: Iterable[int]) -> list[bytes]:
-        count, prefixes, number = self._count, self._prefixes, PAGE.pack
-        return [prefixes[slot // count] + number(slot % count) for slot in slots]
+    def _forget(self, slots: Int64) -> None:
+        """There are no such pages from now on."""
+        numbers = slots.tolist()
+        self._kept_bytes -= sum(len(self._kept.pop(slot, b"")) for slot in numbers)
+        self.deadlines[slots] = NEVER
+        self._changed.update(numbers)
 
-    def _keep(self, pages: Mapping[int, bytes]) -> None:
-        """What was read or written just now; of more than fits what comes last."""
-        size = sum(map(len, pages.values()))
-        if self._half_max is not None and size > self._half_max and len(pages) > 1:
-            slots = list(pages)
-            for some in (slots[: len(slots) // 2], slots[len(slots) // 2 :]):
-                self._keep({slot: pages[slot] for slot in some})
-            return
-        young = self._young
-        size -= sum(len(young[slot % _PARTS].get(slot, b"")) for slot in pages)
-        if self._half_max is not None and self._young_bytes + size > self._half_max:
-            self._gone, self._old, self._young, self._young_bytes = self._old, young, _generation(), 0
-            size, young = sum(map(len, pages.values())), self._young
-        for slot, page in pages.items():
-            young[slot % _PARTS][slot] = page
-        self._young_bytes += size
-        if self._gone:
-            self._gone.pop()
-
-
-def _generation() -> list[dict[int, bytes]]:
-    """No pages yet, by the remainder of their slots."""
-    return [{} for _ in range(_PARTS)]
+    def _keys(self, slots: Int64) -> list[bytes]:
+        """Their keys in the store."""
+        rows = np.empty((len(slots), self._prefixes.shape[1] + PAGE.size), np.uint8)
+        groups, pages = np.divmod(slots, self._count)
+        rows[:, : -PAGE.size] = self._prefixes[groups]
+        rows[:, -PAGE.size :] = pages.astype(">u2")[:, None].view(np.uint8)
+        found: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
+        return found
 
 
 class MatchedPages:
@@ -310,9 +294,8 @@ class MatchedPages:
 
     def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = np.searchsorted(slots, self.slots(after.keys))
-        arranged = arrange_keys(after, of_key, len(slots), program.row_registers)
-        deadlines = deadlines_of(arranged)
-        pages = pack(arranged, self._parts[0].shapes.learn(Shape.of(after)))
+        shape = self._parts[0].shapes.learn(Shape.of(after))
+        pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
         for part, own, first in self._divided(slots):
             part.hold(slots[own] - first, pages[own], deadlines[own])
 
@@ -362,16 +345,6 @@ def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tu
         orphans_count += orphans
         states.append(fitted)
     return concat_states(states, program.row_registers) if states else None, orphans_count
-
-
-def deadlines_of(arranged: Arranged) -> Int64:
-    """When the first run of each part is over; NEVER for a part without any: int64[P]."""
-    found = np.full(len(arranged.runs) - 1, NEVER, np.int64)
-    filled = np.flatnonzero(np.diff(arranged.runs))
-    if len(filled):
-        expiry = np.minimum.reduceat(arranged.whole.runs[:, y.RUN_EXPIRY], arranged.runs[filled])
-        found[filled] = np.minimum(expiry, NEVER - 1)
-    return found
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:

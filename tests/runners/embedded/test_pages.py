@@ -10,10 +10,10 @@ from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT
 from cep.engine.keyed_state import KeyedState, select_keys
-from cep.engine.partition import arrange_keys, partition_keys
+from cep.engine.partition import partition_keys
 from cep.nfa.program import Program
 from cep.runners.embedded import pages as pages_module
-from cep.runners.embedded.pages import Shapes, deadlines_of, stored_states
+from cep.runners.embedded.pages import Shapes, stored_states
 from cep.runners.embedded.share import Cache, Share
 from cep.runners.group_entries import NEVER
 from cep.runners.intake import take_in
@@ -95,14 +95,6 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
             store.write(batch)
     assert (kept.loads > 0) == (seed in (1, 2))
     assert (was_open > 0) == (open_min < 100 and seed != 1)
-
-
-def test_an_arranged_state_has_the_deadline_of_each_part(whole: tuple[Program, KeyedState]) -> None:
-    program, keyed_state = whole
-    part = np.arange(len(keyed_state.keys)) % 7
-    found = deadlines_of(arrange_keys(keyed_state, part, 9, program.row_registers))
-    cut = partition_keys(keyed_state, part, 9, program.row_registers)
-    assert found.tolist() == [NEVER if (at := own.expiry_min) is None else at for own in cut]
 
 
 def test_what_is_due_is_touched_once_its_time_has_come(whole: tuple[Program, KeyedState]) -> None:
