@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,8 @@ from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
 from cep.engine.advance import Matches
 from cep.engine.reach import KeptWindow, kept_known_ms, known_from, made_known_ms
-from cep.kernels.alert_texts import digest_texts
-from cep.kernels.layout import Int64, UInt8
+from cep.kernels.alert_texts import bound_rows, chosen_texts, digest_texts
+from cep.kernels.layout import Int32, Int64, UInt8
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
@@ -68,6 +68,7 @@ ALERT_ID_CHARS = 32
 # Of a deployed rule, under the names that alerts have for them.
 _OF_RULE = ("rule_id", "version", "epoch", "status", "severity", "priority", "score", "content_hash")
 _HEX = np.array([f"{byte:02x}".encode() for byte in range(256)]).view(np.uint16)  # two characters for each byte
+_COLUMN_BYTES = 1 << 31
 _AT_ONCE = 1 << 20  # alerts of several rules that are made together
 _RULES_KEPT = 64  # sets of rules that reacted together, of which what their alerts have in common is kept
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -110,9 +111,13 @@ def sort_alerts(table: pa.Table) -> pa.Table:
 
 def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
     """All alerts of tables that are sorted each, in that order too."""
-    if len(tables) > 1:
-        return sort_alerts(pa.concat_tables(tables))
-    return tables[0] if tables else NO_ALERTS
+    own = [table for table in tables if table.num_rows]
+    if len(own) < 2:
+        return own[0] if own else NO_ALERTS
+    whole = pa.concat_tables(own)
+    times = [(table["detected_at"][0].value, table["detected_at"][-1].value) for table in own]
+    follow = all(last < first for (_, last), (first, _) in pairwise(times))
+    return whole if follow else sort_alerts(whole)
 
 
 def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
@@ -126,16 +131,20 @@ def _kept(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
 
 
-def _lacked_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
-    """int64[M]: since when is known what the matches of a part were made of, and what they were found without; times
-    are those of their first events, and when they were detected."""
+def _known_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
+    """int64[M]: since when is known what the matches of a part look back at, what they were made of, and what they were
+    found without, TIME_MS_MIN for those that lack nothing; times are those of their first events, and when they were
+    detected."""
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
-    found = np.maximum(matches.made_ms[part.rows], made_known_ms(deployed.made, first_ms, detected_ms, since_ms))
+    found: Int64 = matches.made_ms[part.rows]
+    if deployed.made:
+        found = np.maximum(found, made_known_ms(deployed.made, first_ms, detected_ms, since_ms))
     if deployed.busy_ms:  # where older events are folded, some were folded before the rule came, for others than it
         is_folded = matches.told[part.rows] & TOLD_FOLDED != 0
         busy_ms = kept_known_ms(_kept(deployed, deployed.busy_ms), first_ms)
         found[is_folded] = np.maximum(found, busy_ms)[is_folded]
-    return found
+    kept = _kept(deployed, deployed.known_ms[1:])
+    return known_from(part.rule.windows, first_ms, since_ms, kept, found) if part.rule.windows or kept else found
 
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
@@ -151,17 +160,17 @@ class Alerting:
     rows: Int64
     kind: str = _MATCH
 
-    def measures(self, matches: Matches) -> dict[str, tuple[pa.Array, Type]]:
-        """Their measures as columns, with the types."""
+    def measures(self, matches: Matches, rows: Int64) -> dict[str, tuple[pa.Array, Type]]:
+        """Those of some of them as columns, with the types."""
         rule, first = self.rule, 0
         named = rule.measures
         if self.kind == _TIMEOUT:
             named, first = rule.timeout_measures, len(rule.measures)
-        return {name: measure_values(matches, self.rows, first + at, type_) for at, (name, type_) in enumerate(named)}
+        return {name: measure_values(matches, rows, first + at, type_) for at, (name, type_) in enumerate(named)}
 
-    def texts(self, matches: Matches, key: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Their messages, and their measures as JSON."""
-        measures, template = self.measures(matches), self.rule.deployed.message
+    def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The messages of some of them, whose keys are given, and their measures as JSON."""
+        measures, template = self.measures(matches, rows), self.rule.deployed.message
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
 
@@ -169,12 +178,19 @@ class Alerting:
 @dataclass(frozen=True, slots=True)
 class _Common:
     """What all alerts of a part have in common, for P parts: columns, P rows; the texts that their ids' digests begin
-    with; the variables of part p are those from first_variable[p] on, int64[P]."""
+    with; the variables of part p are those texts from first_variable[p] on, int64[P]."""
 
     columns: pa.RecordBatch
     heads: tuple[Int64, UInt8]
-    variables: pa.Array
+    variables: tuple[Int64, UInt8]
     first_variable: Int64
+
+    def of(self, part_of: Int64) -> dict[str, pa.Array]:
+        """The columns of alerts of these parts: M rows for part_of int64[M]."""
+        count = self.columns.num_rows
+        is_each = len(part_of) == count and (part_of == np.arange(count)).all()
+        chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
+        return dict(zip(self.columns.schema.names, chosen.columns, strict=True))
 
 
 @lru_cache(maxsize=_RULES_KEPT)
@@ -192,7 +208,7 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
     return _Common(
         pa.RecordBatch.from_arrays(arrays, list(columns)),
         text_buffers(pa.array(heads, TEXT)),
-        pa.array([name for rule, _ in parts for name in rule.variables], pa.string()),
+        text_buffers(pa.array([name for rule, _ in parts for name in rule.variables], TEXT)),
         np.cumsum([0, *(len(rule.variables) for rule, _ in parts)]),
     )
 
@@ -201,55 +217,82 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
     """The alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
     if not parts:
         return NO_ALERTS
+    common = _common(tuple([(part.rule, part.kind) for part in parts]))
     rows = np.concatenate([part.rows for part in parts])
     part_of = np.repeat(np.arange(len(parts)), [len(part.rows) for part in parts])
-    bounds = np.searchsorted(part_of, np.arange(len(parts) + 1)).tolist()
+    bounds = [0, *accumulate(len(part.rows) for part in parts)]
     first_ms = matches.event_time_ms[matches.offsets[rows]]
     last_ms = matches.event_time_ms[matches.offsets[rows + 1] - 1]
     # An absence without a window is certain when the input ends, which is no time of day: its last event's serves.
-    detected = np.where(matches.detected_ms[rows] >= TIME_MS_MAX, last_ms, matches.detected_ms[rows])
-    key = matches.keys.take(pa.array(matches.key[rows])).cast(pa.string())
-    texts = [part.texts(matches, key[a:b]) for part, (a, b) in zip(parts, pairwise(bounds), strict=True)]
-    known = []
-    for part, (a, b) in zip(parts, pairwise(bounds), strict=True):
-        deployed, own = part.rule.deployed, (first_ms[a:b], detected[a:b])
-        kept = _kept(deployed, deployed.known_ms[1:])
-        known.append(known_from(part.rule.windows, own[0], since_ms, kept, _lacked_ms(part, matches, own, since_ms)))
-
-    common = _common(tuple((part.rule, part.kind) for part in parts))
+    detected_ms = matches.detected_ms[rows]
+    detected_ms = np.where(detected_ms >= TIME_MS_MAX, last_ms, detected_ms)
+    known_ms = np.concatenate(
+        [
+            _known_ms(part, matches, (first_ms[a:b], detected_ms[a:b]), since_ms)
+            for part, (a, b) in zip(parts, pairwise(bounds), strict=True)
+        ]
+    )
     digests = _digests(common.heads, part_of, matches, rows)
-    order = _order(detected, digests) if is_sorted else np.arange(len(rows))
-    rows, part_of, at = rows[order], part_of[order], pa.array(order)
-    of_rule = common.columns.take(pa.array(part_of))
-    columns = {name: of_rule.column(name) for name in of_rule.schema.names} | {
-        "alert_id": _hex(digests[order]),
-        "key": key.take(at),
-        "message": pa.concat_arrays([message for message, _ in texts]).take(at),
-        "measures": pa.concat_arrays([measures for _, measures in texts]).take(at),
+    if is_sorted and len(rows) > 1:
+        order = _order(detected_ms, digests)
+        rows, part_of, digests = rows[order], part_of[order], digests[order]
+        first_ms, last_ms, detected_ms, known_ms = (at[order] for at in (first_ms, last_ms, detected_ms, known_ms))
+    key = _chosen(text_buffers(matches.keys), matches.key[rows])
+    messages, measures = _texts(parts, part_of, matches, rows, key)
+    told = matches.told[rows]
+    columns = common.of(part_of) | {
+        "alert_id": _hex(digests),
+        "key": key,
+        "message": messages,
+        "measures": measures,
         "events": _bound_events(common, part_of, matches, rows),
-        "history_cut": pa.array(matches.told[rows] & TOLD_CUT != 0),
-        "history_folded": pa.array(matches.told[rows] & TOLD_FOLDED != 0),
-        "history_from": pa.concat_arrays(known).take(at).view(_TIMESTAMP),
-        "match_start": pa.array(first_ms[order]).view(_TIMESTAMP),
-        "match_end": pa.array(last_ms[order]).view(_TIMESTAMP),
-        "detected_at": pa.array(detected[order]).view(_TIMESTAMP),
+        "history_cut": pa.array(told & TOLD_CUT != 0),
+        "history_folded": pa.array(told & TOLD_FOLDED != 0),
+        "history_from": _stamps(known_ms, known_ms > TIME_MS_MIN),
+        "match_start": _stamps(first_ms),
+        "match_end": _stamps(last_ms),
+        "detected_at": _stamps(detected_ms),
     }
     return pa.Table.from_arrays([columns[name] for name in ALERT_SCHEMA.names], schema=ALERT_SCHEMA)
 
 
+def _texts(
+    parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
+) -> tuple[pa.Array, pa.Array]:
+    """The messages, and the measures as JSON, of matches with these keys; part_of int64[M] says whose each is."""
+    if len(parts) == 1:
+        return parts[0].texts(matches, rows, key)
+    by_part = np.argsort(part_of, kind="stable")
+    own = np.split(by_part, np.searchsorted(part_of[by_part], np.arange(1, len(parts))))
+    texts = [part.texts(matches, rows[at], key.take(pa.array(at))) for part, at in zip(parts, own, strict=True)]
+    place = pa.array(np.argsort(by_part))
+    messages, measures = zip(*texts, strict=True)
+    return pa.concat_arrays(messages).take(place), pa.concat_arrays(measures).take(place)
+
+
 def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
     """The events that each match has bound, in binding order; part_of int64[M] says whose variables name them."""
-    lengths = matches.offsets[rows + 1] - matches.offsets[rows]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    flat = np.arange(int(offsets[-1])) + np.repeat(matches.offsets[rows] - offsets[:-1], lengths)
-    before = np.repeat(common.first_variable[part_of], lengths)
-    variables = common.variables.take(pa.array(matches.variable[flat] + before))
-    event_id = matches.event_id.take(pa.array(flat)).cast(pa.string())
-    stamped = pa.array(matches.event_time_ms[flat]).view(_TIMESTAMP)
-    return pa.ListArray.from_arrays(
-        pa.array(offsets.astype(np.int32)),
-        pa.StructArray.from_arrays([variables, event_id, stamped], type=_BOUND_EVENT),
-    )
+    offsets, events = bound_rows(matches.offsets, rows)
+    variables = matches.variable[events] + np.repeat(common.first_variable[part_of], np.diff(offsets))
+    columns = [
+        _chosen(common.variables, variables),
+        _chosen(text_buffers(matches.event_id), events),
+        _stamps(matches.event_time_ms[events]),
+    ]
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(columns, type=_BOUND_EVENT))
+
+
+def _chosen(texts: tuple[Int64, UInt8], rows: Int64 | Int32) -> pa.Array:
+    """Texts, none of which is null, at these rows."""
+    offsets, data = chosen_texts(*texts, rows)
+    assert len(data) < _COLUMN_BYTES, "a column of texts holds two gigabytes"
+    return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
+
+
+def _stamps(time_ms: Int64, known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Times as timestamps, null where they are not known."""
+    valid = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
+    return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
 
 def _digests(heads: tuple[Int64, UInt8], head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
@@ -325,29 +368,27 @@ def _unit(scale: int) -> pa.Scalar:
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:
     """The template with each {name} replaced; a name that the match does not have stays as it is written."""
-    parts: list[Any] = []
+    parts: list[str | pa.Array] = []
     at = 0
     for found in _PLACEHOLDER.finditer(template):
-        parts.append(pa.scalar(template[at : found.start()], pa.string()))
-        parts.append(values.get(found.group(1), pa.scalar(found.group(0), pa.string())))
+        parts += [template[at : found.start()], values.get(found.group(1), found.group(0))]
         at = found.end()
-    parts.append(pa.scalar(template[at:], pa.string()))
-    return _joined(parts, count)
+    return _joined([*parts, template[at:]], count)
 
 
-def _joined(parts: list[Any], count: int) -> pa.Array:
-    joined = pc.binary_join_element_wise(*parts, "")
-    return joined if isinstance(joined, pa.Array) else pa.repeat(joined, count)
+def _joined(parts: Sequence[str | pa.Array], count: int) -> pa.Array:
+    """Columns and constant texts beside each other."""
+    if all(isinstance(part, str) for part in parts):
+        return pa.repeat(pa.scalar("".join(parts), pa.string()), count)
+    return pc.binary_join_element_wise(*parts, "")
 
 
 def _measures_json(measures: dict[str, tuple[pa.Array, Type]], count: int) -> pa.Array:
     """A JSON object a match. Decimals are JSON numbers with all their digits; times and durations are texts."""
-    parts: list[Any] = []
+    parts: list[str | pa.Array] = []
     for number, (name, (values, type_)) in enumerate(measures.items()):
-        parts.append(pa.scalar(("{" if number == 0 else ",") + json.dumps(name) + ":", pa.string()))
-        parts.append(_json_values(values, type_))
-    parts.append(pa.scalar("}" if measures else "{}", pa.string()))
-    return _joined(parts, count)
+        parts += [("{" if number == 0 else ",") + json.dumps(name) + ":", _json_values(values, type_)]
+    return _joined([*parts, "}" if measures else "{}"], count)
 
 
 def _json_values(values: pa.Array, type_: Type) -> pa.Array:

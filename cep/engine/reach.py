@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MIN
 from cep.engine.calendar import unit_starts
@@ -43,8 +42,8 @@ def known_from(
     since_ms: int,
     kept: Sequence[KeptWindow] = (),
     made_ms: Int64 | None = None,
-) -> pa.Array:
-    """Since when events are known for the matches whose windows reach back before that, null for the others.
+) -> Int64:
+    """Since when events are known for the matches whose windows reach back before that, TIME_MS_MIN for the others.
 
     Shapes: first_ms int64[M] is the time of the first event of each match; the result is int64[M]. A job that does not
     know since when it has seen events has a `since_ms` of TIME_MS_MIN. `kept`: of windows of a rule that came later,
@@ -56,7 +55,7 @@ def known_from(
         lacks = reaches_ms(windows, first_ms) < since_ms
         found[lacks] = np.maximum(found[lacks], since_ms)
     np.maximum(found, kept_known_ms(kept, first_ms), out=found)
-    return pa.array(found, pa.int64(), mask=found == TIME_MS_MIN)
+    return found
 
 
 def kept_known_ms(kept: Sequence[KeptWindow], first_ms: Int64) -> Int64:

@@ -1,4 +1,4 @@
-"""The texts whose digests are the ids of alerts.
+"""The texts of alerts: those whose digests are their ids, and those that are taken over.
 
 Tested by: tests/kernels/test_alert_texts.py, tests/engine/test_alerts.py
 """
@@ -70,3 +70,43 @@ def digest_texts(heads: Any, head_of: Any, keys: Any, key_of: Any, ids: Any, bou
         for event in range(bounds[rows[i]], bounds[rows[i] + 1]):
             at = _write(ids, event, out, at)
     return out, ends
+
+
+@kernel
+def chosen_texts(offsets: Any, data: Any, rows: Any) -> Any:
+    """The texts at these rows one after the other: their offsets int32[N + 1], and bytes uint8[B].
+
+    Shapes: int64 offsets into data uint8, rows int64[N] or int32[N]. B is to be less than two gigabytes.
+    """
+    ends = np.zeros(rows.shape[0] + 1, np.int32)
+    total = 0
+    for i in range(rows.shape[0]):
+        total += offsets[rows[i] + 1] - offsets[rows[i]]
+        ends[i + 1] = total
+    out = np.empty(total, np.uint8)
+    at = 0
+    for i in range(rows.shape[0]):
+        for k in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            out[at] = data[k]
+            at += 1
+    return ends, out
+
+
+@kernel
+def bound_rows(bounds: Any, rows: Any) -> Any:
+    """Which events these matches have bound: offsets int32[M + 1], and the events' numbers int64[B], match by match.
+
+    Shapes: the events of match number r are bounds[r] to bounds[r + 1], int64; rows int64[M] are the matches.
+    """
+    ends = np.zeros(rows.shape[0] + 1, np.int32)
+    total = 0
+    for i in range(rows.shape[0]):
+        total += bounds[rows[i] + 1] - bounds[rows[i]]
+        ends[i + 1] = total
+    events = np.empty(total, np.int64)
+    at = 0
+    for i in range(rows.shape[0]):
+        for event in range(bounds[rows[i]], bounds[rows[i] + 1]):
+            events[at] = event
+            at += 1
+    return ends, events

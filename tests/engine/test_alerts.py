@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from cep.engine.advance import advance
-from cep.engine.alerts import ALERT_SCHEMA, alert_table
+from cep.engine.alerts import ALERT_SCHEMA, alert_table, sort_alerts, sorted_together
 from cep.nfa.deployed import DeployedRule
 from tests.engine.rules import batch, program, rule
 
@@ -124,6 +124,29 @@ def test_alerts_come_in_the_order_of_detection_then_id() -> None:
     keys = list(zip(found["detected_at"].to_pylist(), found["alert_id"].to_pylist(), strict=True))
     assert keys == sorted(keys)
     assert set(found["rule_id"].to_pylist()) == {"r1", "r2"}
+
+
+def test_alerts_of_several_rules_between_each_other_keep_what_is_theirs() -> None:
+    rows = [f"k{i % 5} {'ab'[i // 5 % 2]}@{i}" for i in range(60)]
+    emit = "emit at = a.amount\n"
+    rules = [
+        rule(PAIR + emit, "r1", message="{key} one"),
+        rule(PAIR, "r2", message="two"),
+        rule(PAIR, "r3", message="3"),
+    ]
+    found = alerts(rows, *rules).to_pylist()
+    alone = [alert for one in rules for alert in alerts(rows, one).to_pylist()]
+    assert found == sorted(alone, key=lambda alert: (alert["detected_at"], alert["alert_id"]))
+    assert len({alert["rule_id"] for alert in found[:4]}) > 1
+
+
+def test_tables_that_follow_each_other_or_do_not_become_one_in_order() -> None:
+    whole = alerts([f"k{i % 5} {'ab'[i // 5 % 2]}@{i // 2}" for i in range(60)], rule(PAIR, "r1"), rule(PAIR, "r2"))
+    for cut in range(whole.num_rows + 1):
+        parts = [whole.slice(0, cut), whole.slice(cut)]
+        assert sorted_together(parts).equals(whole)
+        assert sorted_together(parts[::-1]).equals(whole)
+    assert sort_alerts(whole).equals(whole)
 
 
 def test_no_match_gives_an_empty_table_of_the_same_shape() -> None:

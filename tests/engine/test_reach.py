@@ -37,9 +37,9 @@ def test_the_earliest_time_of_a_window_is_the_last_that_it_holds(unit: str | Non
 def test_the_longest_window_decides_and_a_job_that_does_not_know_says_nothing() -> None:
     windows = [HistoryWindow(10, None, previous=False), HistoryWindow(100, None, previous=True)]
     times = np.array([1_050, 1_098, 1_099, 1_100])
-    assert known_from(windows, times, 1_000).to_pylist() == [1_000, 1_000, None, None]
-    assert known_from(windows, times, TIME_MS_MIN).null_count == len(times)
-    assert known_from([], times, 1_000).null_count == len(times)
+    assert known_from(windows, times, 1_000).tolist() == [1_000, 1_000, TIME_MS_MIN, TIME_MS_MIN]
+    assert (known_from(windows, times, TIME_MS_MIN) == TIME_MS_MIN).all()
+    assert (known_from([], times, 1_000) == TIME_MS_MIN).all()
 
 
 def test_an_alert_has_it_and_a_rule_without_a_window_never() -> None:

@@ -1,4 +1,4 @@
-"""The texts that alert ids are digests of, against the same written out."""
+"""The texts of alerts, and those that their ids are digests of, against the same written out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT, text_buffers
-from cep.kernels.alert_texts import digest_texts
+from cep.kernels.alert_texts import bound_rows, chosen_texts, digest_texts
 
 WORDS = st.text(max_size=12)
 
@@ -33,3 +33,23 @@ def test_everything_stands_behind_its_length(heads: list[str], keys: list[str], 
     starts = [0, *ends.tolist()]
     assert [bytes(texts[a:b]) for a, b in pairwise(starts)] == expected
     assert len(texts) == ends[-1]
+
+
+@given(st.lists(WORDS, min_size=1), st.lists(st.integers(0, 1_000)))
+def test_texts_are_chosen_by_row(words: list[str], numbers: list[int]) -> None:
+    rows = np.array([number % len(words) for number in numbers], np.int64)
+    for array in (pa.array(words, TEXT), pa.array(["first", *words], TEXT).slice(1)):
+        offsets, data = chosen_texts(*text_buffers(array), rows)
+        found = pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
+        found.validate(full=True)
+        assert found.to_pylist() == [words[row] for row in rows]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1), st.lists(st.integers(0, 1_000)))
+def test_the_events_of_matches_follow_each_other(counts: list[int], numbers: list[int]) -> None:
+    bounds = np.cumsum([0, *counts])
+    rows = np.array([number % len(counts) for number in numbers], np.int64)
+    offsets, events = bound_rows(bounds, rows)
+    found = [events[a:b].tolist() for a, b in pairwise(offsets.tolist())]
+    assert found == [list(range(bounds[row], bounds[row + 1])) for row in rows]
+    assert len(events) == offsets[-1]
