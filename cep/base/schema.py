@@ -142,6 +142,16 @@ class Schema:
 
     event_types: tuple[EventType, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[type[Schema], tuple[tuple[EventType, ...]]]:
+        return Schema, (self.event_types,)  # hashes of texts are other ones in another process
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.event_types)
+
     def event_type(self, name: str) -> EventType | None:
         return next((e for e in self.event_types if e.name == name), None)
 

@@ -50,6 +50,8 @@ class Converted:
 
 def convert(source: pa.Array, type_: Type) -> Converted:
     """Convert a column. Cost: a pass or two; values that do not fit are found one by one only if there are any."""
+    if type_.kind in _AS_THEY_ARE and source.type == _AS_THEY_ARE[type_.kind] and not source.null_count:
+        return Converted(source, None)
     if pa.types.is_dictionary(source.type):
         source = source.dictionary_decode()
     nulls = np.asarray(pc.is_null(source)) if source.null_count else None
@@ -102,8 +104,10 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 def _time(source: pa.Array, _type: Type) -> pa.Array:
     found = _time_ms(source)
     values = np.asarray(found.fill_null(0) if found.null_count else found)
+    if not len(values) or (values.min() >= EVENT_TIME_MS_MIN and values.max() <= EVENT_TIME_MS_MAX):
+        return found
     outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
-    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), found) if outside.any() else found
+    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), found)
 
 
 def _time_ms(source: pa.Array) -> pa.Array:
@@ -218,6 +222,8 @@ def _enum(source: pa.Array, type_: Type) -> pa.Array:
     return pc.index_in(texts, value_set=pa.array(type_.symbols, texts.type)).cast(pa.int64())
 
 
+# Kinds whose values are what they are to be if they come as this type.
+_AS_THEY_ARE = {kind: arrow_type(Type(kind)) for kind in (Kind.ID, Kind.STRING, Kind.DURATION, Kind.INT, Kind.BOOL)}
 _CONVERSIONS: dict[Kind, Callable[[pa.Array, Type], pa.Array]] = {
     Kind.ID: _text,
     Kind.STRING: _text,

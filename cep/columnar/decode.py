@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from cep.base.schema import Kind, Schema, Type
+from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
 from cep.kernels.lines import join_lines
@@ -32,6 +32,7 @@ _PARSE_BLOCK_BYTES = 1 << 26
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
 _SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
+_NO_ID = pa.scalar(None, TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,12 @@ def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     good, broken = _parse(schema, values if values.type == pa.large_binary() else values.cast(pa.large_binary()))
     parts = [decode_table(schema, table, partial(_record_text, texts)) for table, texts in good]
     merged = concat_decoded(schema, parts)
-    return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *broken))
+    return replace(merged, poison=(*merged.poison, *broken)) if broken else merged
 
 
-def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.Table, pa.Array]], list[Poison]]:
-    """Tables with the records they came from, and the records that are no JSON objects of the schema's shape."""
-    good: list[tuple[pa.Table, pa.Array]] = []
+def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.RecordBatch, pa.Array]], list[Poison]]:
+    """Columns with the records they came from, and the records that are no JSON objects of the schema's shape."""
+    good: list[tuple[pa.RecordBatch, pa.Array]] = []
     broken: list[Poison] = []
     blocks = [values] if len(values) else []
     while blocks:
@@ -96,8 +97,8 @@ def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.Table, pa.Ar
     return good, broken
 
 
-def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
-    """All records of the block as one table, or an error if one of them spoils it.
+def _parse_block(schema: Schema, block: pa.Array) -> pa.RecordBatch:
+    """All records of the block as columns, or an error if one of them spoils it.
 
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
     there are as many objects as records, each record is one object.
@@ -118,41 +119,36 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.Table:
         records = pc.replace_substring(records, b"\n", b" ")
         lines, _, _ = join_lines(*text_buffers(records))
     sample = orjson.loads(records[0].as_py())
+    numbers = frozenset([name for name in _may_be_numbers(schema) if type(sample.get(name)) is int])
     try:
-        table = _read(lines, _json_shape(schema, sample, exact=True))
+        found = _read(lines, _parse_options(schema, numbers, exact=True))
     except pa.ArrowInvalid:
         # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
-        table = _read(lines, _json_shape(schema, sample, exact=False))
-    if table.num_rows != len(records):
+        found = _read(lines, _parse_options(schema, numbers, exact=False))
+    if found.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
-    return table
+    return found
 
 
-def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Table:
+def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.RecordBatch:
     # As a stream of one block: without threads but the one that reads it.
-    reader = pj.open_json(
-        pa.BufferReader(pa.py_buffer(lines)),
-        read_options=pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES)),
-        parse_options=parse_options,
-    )
-    table = reader.read_all()
-    table.validate(full=True)  # text that is not UTF-8
-    return table
-
-
-def _json_shape(schema: Schema, sample: Mapping[str, object], *, exact: bool) -> pj.ParseOptions:
-    """How to read each field: as its type wants it, or, for texts and times, as the sample writes it."""
-    columns = tuple(schema.columns().items())
-    written = {name for name, value in sample.items() if isinstance(value, int) and not isinstance(value, bool)}
-    numbers = frozenset(name for name, type_ in columns if name in written and type_.kind in _MAY_BE_NUMBERS)
-    return _parse_options(columns, numbers, exact)
+    options = pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES))
+    found = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
+    found.validate(full=True)  # text that is not UTF-8
+    return found
 
 
 @lru_cache(maxsize=_SHAPES_KEPT)
-def _parse_options(columns: Sequence[tuple[str, Type]], numbers: AbstractSet[str], exact: bool) -> pj.ParseOptions:
-    """`numbers`: the fields that are read as whole numbers, whatever they are to become."""
+def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
+    """The fields that one producer writes as a number and another one as text."""
+    return tuple(name for name, type_ in schema.columns().items() if type_.is_text or type_.kind is Kind.TIME)
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _parse_options(schema: Schema, numbers: AbstractSet[str], *, exact: bool) -> pj.ParseOptions:
+    """How to read each field: as its type wants it, those in `numbers` as whole numbers."""
     shape: dict[str, pa.DataType] = {TYPE_FIELD: pa.string()}
-    for name, type_ in columns:
+    for name, type_ in schema.columns().items():
         if name in numbers:
             shape[name] = pa.int64()
         elif type_.kind is Kind.DECIMAL:
@@ -164,7 +160,6 @@ def _parse_options(columns: Sequence[tuple[str, Type]], numbers: AbstractSet[str
     )
 
 
-_MAY_BE_NUMBERS = (Kind.ID, Kind.STRING, Kind.TIME)
 _JSON_TYPES = {
     Kind.DURATION: pa.int64(),
     Kind.INT: pa.int64(),
@@ -183,7 +178,7 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
-    ids = pa.nulls(rows, TEXT)
+    ids: pa.Array | pa.Scalar = _NO_ID
     for use in schema.column_uses:
         name = use.name
         converted = convert(given[name] if name in given else pa.nulls(rows), use.type)
@@ -202,10 +197,11 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
         columns[name] = values
-        if any(use.is_id):
-            has_id = np.array(use.is_id)[event_type]
-            ids = values if has_id.all() else pc.if_else(pa.array(has_id), values, ids)
-    if not verdict.any_bad:
+        if all(use.is_id):
+            ids = values
+        elif any(use.is_id):
+            ids = pc.if_else(pa.array(np.array(use.is_id)[event_type]), values, ids)
+    if verdict.bad is None:
         return Decoded(ids, event_type, times, columns, ())
     kept = np.flatnonzero(~verdict.bad)
     indices = pa.array(kept)
@@ -219,26 +215,23 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
 
 
 class _Verdict:
-    """Which rows are refused, and the first reason for each."""
+    """Which rows are refused, None as long as it is none of them; and the first reason for each."""
 
     def __init__(self, rows: int) -> None:
-        self.bad = np.zeros(rows, bool)
-        self._reason = np.full(rows, -1, np.int32)
+        self.bad: NDArray[np.bool_] | None = None
+        self._reason = np.empty(rows, np.int32)
         self._reasons: list[tuple[str, str]] = []
 
     def refuse(self, rows: NDArray[np.bool_], code: str, reason: str) -> None:
-        new = rows & ~self.bad
+        new = rows if self.bad is None else rows & ~self.bad
         if new.any():
             self._reason[new] = len(self._reasons)
             self._reasons.append((code, reason))
-            self.bad |= new
-
-    @property
-    def any_bad(self) -> bool:
-        return bool(self._reasons)
+            self.bad = new if self.bad is None else self.bad | new
 
     def poison(self, show: Callable[[int], str]) -> tuple[Poison, ...]:
-        found = [(self._reasons[self._reason[row]], int(row)) for row in np.flatnonzero(self.bad)]
+        rows = [] if self.bad is None else np.flatnonzero(self.bad).tolist()
+        found = [(self._reasons[self._reason[row]], row) for row in rows]
         return tuple(Poison(code, reason, show(row)) for (code, reason), row in found)
 
 
@@ -247,14 +240,14 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     # A record that names no type is of the only one that comes from sources.
     given = [code for code, e in enumerate(schema.event_types) if not e.derived]
     single = len(given) == 1
-    if column is None or TYPE_FIELD in schema.columns():
+    if column is None or any(use.name == TYPE_FIELD for use in schema.column_uses):
         if not single:
             verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing")
         return np.full(rows, given[0] if single else 0, np.int16), verdict
     if single and column.null_count == rows:
         return np.full(rows, given[0], np.int16), verdict
-    names = column.cast(pa.string())
-    codes = pc.index_in(names, value_set=pa.array([e.name for e in schema.event_types], pa.string()))
+    names = column if column.type == pa.string() else column.cast(pa.string())
+    codes = pc.index_in(names, value_set=_type_names(schema))
     if codes.null_count == 0:
         return np.asarray(codes).astype(np.int16), verdict
     unnamed = np.asarray(pc.is_null(names))
@@ -270,15 +263,21 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _type_names(schema: Schema) -> pa.Array:
+    return pa.array([e.name for e in schema.event_types], pa.string())
+
+
 def _arrays(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
-    found = dict(zip(table.schema.names, map(_whole, table.columns), strict=True))
-    # Of two columns of one name neither is meant: Arrow says so where one is asked for.
-    return found if len(found) == table.num_columns else {name: _whole(table.column(name)) for name in found}
+    columns = table.columns if isinstance(table, pa.RecordBatch) else [_whole(column) for column in table.columns]
+    found = dict(zip(table.schema.names, columns, strict=True))
+    if len(found) < len(columns):
+        for name in found:
+            table.column(name)  # of two columns of one name neither is meant: Arrow says so where one is asked for
+    return found
 
 
-def _whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
+def _whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

@@ -27,7 +27,9 @@ class Intake:
 
 def span_ms(job: Job, decoded: Decoded) -> tuple[int, int]:
     """The times of the first and the last event that the job takes; (TIME_MS_MAX, TIME_MS_MIN) if there is none."""
-    inside = decoded.time_ms[(decoded.time_ms >= job.begins_ms) & (decoded.time_ms < job.ends_ms)]
+    inside = decoded.time_ms
+    if job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX:
+        inside = inside[(inside >= job.begins_ms) & (inside < job.ends_ms)]
     return (int(inside.min()), int(inside.max())) if len(inside) else (TIME_MS_MAX, TIME_MS_MIN)
 
 
@@ -42,7 +44,8 @@ def take_in(job: Job, decoded: Decoded) -> Intake:
     batches = []
     for domain in job.domains:
         batch, without_key = route(decoded, domain, types)
-        counters[f"unkeyed[{','.join(domain)}]"] += without_key
+        if without_key:
+            counters[f"unkeyed[{','.join(domain)}]"] += without_key
         batches.append(batch)
     for poison in decoded.poison:
         counters[f"poison[{poison.code}]"] += 1

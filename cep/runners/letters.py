@@ -40,8 +40,8 @@ def on_time(
     fresh: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
-        is_on_time = batch.time_ms >= watermark_ms
-        if not is_on_time.all():
+        if len(batch) and batch.time_ms.min() < watermark_ms:
+            is_on_time = batch.time_ms >= watermark_ms
             behind = batch.take(~is_on_time)
             late += _late_letters(job, number, behind)
             output.counters["late_events"] += first_seen(job, number, behind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -53,6 +54,15 @@ def test_a_column_is_nullable_where_an_event_may_lack_it() -> None:
 
 def test_a_schema_survives_json() -> None:
     assert Schema.from_json(json.loads(json.dumps(SCHEMA.to_json()))) == SCHEMA
+
+
+def test_a_schema_that_went_to_another_process_is_hashed_anew() -> None:
+    """Hashes of texts are other ones there, and a schema keeps its own."""
+    assert hash(SCHEMA) == hash(Schema((PAYMENT, LOGIN)))
+    arrived = pickle.loads(pickle.dumps(SCHEMA))
+    assert vars(arrived) == {"event_types": SCHEMA.event_types}
+    assert arrived == SCHEMA
+    assert hash(arrived) == hash(SCHEMA)
 
 
 @pytest.mark.parametrize(

@@ -282,9 +282,8 @@ class Commits:
     @property
     def undelivered_count(self) -> int:
         """Alerts and letters that no sink is known to have."""
-        waiting = [(item.alerts.num_rows, item.letters) for item in self._outgoing.values()]
-        waiting.append((sum(table.num_rows for table in self.held.alerts), tuple(self.held.letters)))
-        return sum(alerts_count + len(letters) for alerts_count, letters in waiting)
+        outgoing_count: int = sum(item.alerts.num_rows + len(item.letters) for item in self._outgoing.values())
+        return outgoing_count + sum(table.num_rows for table in self.held.alerts) + len(self.held.letters)
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """2, and 3 and 4 in the background; says whether there was a commit.

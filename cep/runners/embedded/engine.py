@@ -200,7 +200,9 @@ class Engine:
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
             self._rulebook = forgotten(self._rules, self._rulebook, self.watermark_ms)
-        return Stepped(alerts, (*refused, *letters), Counter({name: n for name, n in counters.items() if n}))
+        for name in [name for name, count in counters.items() if not count]:
+            del counters[name]
+        return Stepped(alerts, (*refused, *letters), counters)
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
         """The pages in which a key may have runs, and the programs in force by level.

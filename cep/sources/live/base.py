@@ -79,8 +79,9 @@ def decode_chunks(
     tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
     found = DecodedChunks([], {})
     if texts:
-        whole = decode(schema, pa.concat_arrays([chunk.records for chunk in texts]))
-        if len(whole) == sum(len(chunk) for chunk in texts):
+        values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
+        whole = decode(schema, values)
+        if len(whole) == len(values):
             starts = np.cumsum([0, *(len(chunk) for chunk in texts[:-1])])
             found.parts.append(whole)
             _note(found, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
