@@ -282,8 +282,8 @@ class Commits:
     @property
     def undelivered_count(self) -> int:
         """Alerts and letters that no sink is known to have."""
-        outgoing_count: int = sum(item.alerts.num_rows + len(item.letters) for item in self._outgoing.values())
-        return outgoing_count + sum(table.num_rows for table in self.held.alerts) + len(self.held.letters)
+        outgoing = sum(item.alerts.num_rows + len(item.letters) for item in self._outgoing.values())
+        return int(outgoing + sum(table.num_rows for table in self.held.alerts) + len(self.held.letters))
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """2, and 3 and 4 in the background; says whether there was a commit.
