@@ -1,7 +1,7 @@
 """advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
 
 1. Sort the batch, work out histories (histories.py), evaluate what needs one event alone (table.py).
-2. For each rule, carry its runs over the events that it may react to (kernels/advance.py).
+2. For each rule, carry its runs over the events that it may react to (kernels/rules.py).
 3. Read the matches out of the tree of bound events.
 4. Keep what live runs can still reach.
 
@@ -19,29 +19,24 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
-from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots
+from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.outputs import Outputs, cut
-from cep.engine.starts import NO_STARTS, LiveRuns, Starts, find_starts, keep_starts
-from cep.engine.table import PreparedEvents, number_stream, prepare, queue_of, rules_that_react
+from cep.engine.starts import AllStarts, LiveRuns, Starts, all_starts, find_starts, keep_starts
+from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
-from cep.kernels.advance import advance_rule
 from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
-from cep.kernels.plain import advance_plain
+from cep.kernels.rules import advance_rules
 from cep.nfa.columns import TOLD
 from cep.nfa.program import Program, RuleProgram
 
-_COUNTER_NAMES = {
-    y.COUNT_STARTED: "runs_started",
-    y.COUNT_EXPIRED: "runs_expired",
-    y.COUNT_EVICTED: "runs_evicted",
-    y.COUNT_DROPPED: "matches_dropped",
-    y.COUNT_OVERFLOW: "arithmetic_overflows",
-    y.COUNT_STEPS: "run_steps",
-}
+# In the order of layout.COUNT_STARTED …
+_COUNTER_NAMES = (
+    "runs_started", "runs_expired", "runs_evicted", "matches_dropped", "arithmetic_overflows", "run_steps",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,33 +98,13 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
         nothing = _no_matches(program, fitted.keys)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
-    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch))
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
-    rule_of_run: list[Int32] = []
-    costs: dict[int, int] = dict.fromkeys(program.compared, 0)
-    machine = np.zeros(2 * program.machine_size, np.int64)
-    stream_counts = np.zeros(len(prepared.keys), np.int32)
-    numbered = -1
-    concerned = rules_that_react(program, prepared)
-    has_runs = np.diff(bounds[: len(program.rules) + 1]) > 0
     starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
-    for number in np.flatnonzero(concerned | has_runs).tolist():
-        rule = program.rules[number]
-        if rule.stream not in (-1, numbered):
-            stream_counts = number_stream(prepared, program.streams[rule.stream], len(program.schema.event_types))
-            numbered = rule.stream
-        before = int(outputs.cursor[y.CURSOR_OUT])
-        steps_before = int(outputs.counters[y.COUNT_STEPS])
-        own = slice(int(bounds[number]), int(bounds[number + 1]))
-        shared = starts[rule.row[y.R_SHARES] - 1] if rule.row[y.R_SHARES] else NO_STARTS
-        _advance_rule(program, rule, prepared, stream_counts, fitted, own, shared, watermark_ms, outputs, machine)
-        rule_of_run.append(np.full(int(outputs.cursor[y.CURSOR_OUT]) - before, number, np.int32))
-        if number in program.compared:
-            costs[number] = int(outputs.counters[y.COUNT_STEPS]) - steps_before
-    run_rule = np.concatenate(rule_of_run) if rule_of_run else np.empty(0, np.int32)
+    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch))
+    steps = _advance_rules(program, prepared, fitted, bounds, all_starts(program, starts), watermark_ms, outputs)
     matches = _read_matches(program, fitted, batch, prepared, outputs)
-    counters = Counter({name: int(outputs.counters[slot]) for slot, name in _COUNTER_NAMES.items()})
-    live = _live_runs(program, outputs, run_rule, starts, watermark_ms, counters)
+    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.counters.tolist(), strict=True)))
+    live = _live_runs(program, outputs, starts, watermark_ms, counters)
     kept = _keep(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
@@ -138,48 +113,40 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(matches.completed.sum())
     counters["timeouts"] = int(matches.timed_out.sum())
-    counters.update(_cost_of_versions(program, batch, costs))
+    for number in program.compared:
+        _count_cost(program.rules[number], batch, int(steps[number]), counters)
     return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
 
 
-def _cost_of_versions(program: Program, batch: EventBatch, steps: Mapping[int, int]) -> Counter[str]:
-    """What versions that are compared have cost: the events that they saw, and the runs that those were offered to."""
-    found: Counter[str] = Counter()
-    for number, count in steps.items():
-        rule = program.rules[number].deployed
-        version = f"[{rule.rule_id}@{rule.version}]"
-        found[f"rule_events{version}"] += int(((batch.time_ms >= rule.from_ms) & (batch.time_ms < rule.until_ms)).sum())
-        found[f"rule_steps{version}"] += count
-    return found
+def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:
+    """What a version that is compared has cost: the events that it saw, and the runs that those were offered to."""
+    own = rule.deployed
+    seen = (batch.time_ms >= own.from_ms) & (batch.time_ms < own.until_ms)
+    counters[f"rule_events[{own.rule_id}@{own.version}]"] += int(seen.sum())
+    counters[f"rule_steps[{own.rule_id}@{own.version}]"] += steps
 
 
-def _advance_rule(
-    program: Program, rule: RuleProgram, prepared: PreparedEvents, stream_count: Int32, fitted: KeyedState, own: slice,
-    shared: Starts, watermark_ms: int, outputs: Outputs, machine: Int64,
-) -> None:  # fmt: skip
-    queue = queue_of(prepared, program.relevant_to(int(rule.row[y.R_NUMBER])))
-    if len(queue) == 0 and own.start == own.stop:
-        return
-    outputs.cursor[y.CURSOR_QUEUE] = outputs.cursor[y.CURSOR_RUN] = 0
-    held = np.empty(y.COUNTERS, np.int64)
-    start_run = program.start_runs[rule.row[y.R_NUMBER]]
+def _advance_rules(
+    program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: AllStarts,
+    watermark_ms: int, outputs: Outputs,
+) -> Int64:  # fmt: skip
+    """Carry the runs of each rule over the new events; returns how many runs those were offered to: int64[rules]."""
+    new_count, rules_count = prepared.rows_count - prepared.first_row, len(program.rules)
+    queue, stream_count = np.empty(new_count, np.int32), np.empty(len(prepared.keys), np.int32)
+    machine, held = np.zeros(2 * program.machine_size, np.int64), np.empty(y.COUNTERS, np.int64)
+    runs, run_key = read_only(fitted.runs), read_only(fitted.run_key)
+    steps = np.zeros(rules_count, np.int64)
     while True:
-        if rule.row[y.R_PLAIN] != 0:
-            full = advance_plain(
-                prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
-                queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work, outputs.nodes,
-                outputs.matches, outputs.runs, outputs.run_key, outputs.picked, shared.keys, shared.rows, shared.counts,
-                shared.bits, shared.columns, machine, outputs.cursor, outputs.counters, held,
-            )  # fmt: skip
-        else:
-            full = advance_rule(
-                prepared.image, rule.row, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row,
-                stream_count, queue, start_run, fitted.runs[own], fitted.run_key[own], watermark_ms, outputs.work,
-                outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.trail, machine, outputs.cursor,
-                outputs.counters, held,
-            )  # fmt: skip
+        full = advance_rules(
+            prepared.image, program.rules.rows, program.relevance_first, program.relevance, program.streams,
+            program.start_runs, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row, runs, run_key,
+            bounds, watermark_ms, shared.keys, shared.rows, shared.counts, shared.bits,
+            shared.columns, shared.bounds, stream_count, queue, outputs.work, outputs.picked, outputs.trail, machine,
+            outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.run_rule, steps, outputs.cursor,
+            outputs.counters, held,
+        )  # fmt: skip
         if full == y.FULL_NOT:
-            return
+            return steps
         outputs.enlarge(full)
 
 
@@ -290,13 +257,14 @@ def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: 
     return pa.concat_arrays([fitted.events.event_id, batch.event_id]).take(pa.array(at))
 
 
-def _live_runs(program: Program, outputs: Outputs, run_rule: Int32, starts: Sequence[Starts], watermark_ms: int,
+def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
                counters: Counter[str]) -> LiveRuns:  # fmt: skip
     """What is alive after a call: runs of rules, then what rules share of how they begin. The outputs are used up."""
-    nodes_count = int(outputs.cursor[y.CURSOR_NODES])
+    runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
     own = LiveRuns(
-        cut(outputs.runs, len(run_rule)), run_rule, cut(outputs.run_key, len(run_rule)), cut(outputs.nodes, nodes_count)
-    )
+        cut(outputs.runs, runs_count), cut(outputs.run_rule, runs_count), cut(outputs.run_key, runs_count),
+        cut(outputs.nodes, nodes_count),
+    )  # fmt: skip
     if not any(len(found.rows) for found in starts):
         return own
     kept = keep_starts(program, starts, watermark_ms, nodes_count, counters)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.columnar.batch import arrow_type, slots
+from cep.columnar.batch import arrow_type, read_only, slots
 from cep.engine.keyed_state import KeyedState, Layout
 from cep.engine.outputs import Outputs
 from cep.engine.starts import NO_STARTS
@@ -154,12 +154,13 @@ def _on_its_own(
         np.bitwise_or.at(bitmaps[predicate], rows >> 6, np.uint64(1) << (rows & 63).astype(np.uint64))
     outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(put_off))
     held, machine = np.zeros(y.COUNTERS, np.int64), np.zeros(2 * program.machine_size, np.int64)
+    runs, run_key = read_only(keyed_state.runs[mine]), read_only(keyed_state.run_key[mine])
     while True:
         full = advance_plain(
             program.image, own.row, columns, nulls, bitmaps, 0, put_off.astype(np.int32), program.start_runs[rule],
-            keyed_state.runs[mine], keyed_state.run_key[mine], -y.FOREVER, outputs.work, outputs.nodes, outputs.matches,
-            outputs.runs, outputs.run_key, outputs.picked, NO_STARTS.keys, NO_STARTS.rows, NO_STARTS.counts,
-            NO_STARTS.bits, NO_STARTS.columns, machine, outputs.cursor, outputs.counters, held,
+            runs, run_key, -y.FOREVER, outputs.work, outputs.nodes, outputs.matches, outputs.runs, outputs.run_key,
+            outputs.picked, NO_STARTS.keys, NO_STARTS.rows, NO_STARTS.counts, NO_STARTS.bits, NO_STARTS.columns,
+            machine, outputs.cursor, outputs.counters, held,
         )  # fmt: skip
         if full == y.FULL_NOT:
             break

@@ -31,6 +31,7 @@ class Outputs:
         self.matches = np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64)
         self.runs = np.empty((len(before) + room, width), np.int64)
         self.run_key = np.empty(len(self.runs), np.int32)
+        self.run_rule = np.empty(len(self.runs), np.int32)
         self.trail = np.empty((_WORK_ROWS, 3), np.int64)
         self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
         self.cursor[y.CURSOR_NODES] = len(nodes_before)
@@ -50,6 +51,7 @@ class Outputs:
         else:
             used = self.cursor[y.CURSOR_OUT]
             self.runs, self.run_key = _doubled(self.runs, used), _doubled(self.run_key, used)
+            self.run_rule = _doubled(self.run_rule, used)
 
 
 def _doubled(array: np.ndarray, used: int) -> np.ndarray:

@@ -33,9 +33,8 @@ class Starts:
     """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
 
     `masks` int64[S] have a bit for each condition of the prefix that holds, 1 for a start, and `counts` int64[S] how
-    many starts there are up to and with the event. `bits` uint64[P, words] is what kernels take for the bitmaps, with a
-    column for each different mask, and `columns` int64[S] the event's: no other condition of its rules holds for it, or
-    it would not have been put off. `expiry` int64[S] is when nobody needs it any more. `new_count` starts are of this
+    many starts there are up to and with the event. `different` int64[D] are the different masks and `columns` int64[S]
+    which of them is the event's. `expiry` int64[S] is when nobody needs it any more. `new_count` starts are of this
     call.
     """
 
@@ -43,16 +42,53 @@ class Starts:
     rows: Int64
     masks: Int64
     counts: Int64
-    bits: UInt64
+    different: Int64
     columns: Int64
     expiry: Int64
     new_count: int
 
 
+@dataclass(frozen=True, slots=True)
+class AllStarts:
+    """Those of all prefixes, as kernels read them: keys int32[S], rows, counts and columns int64[S], of which those of
+    prefix number n are [bounds[n], bounds[n + 1]). `bits` uint64[P, words] is what they take for the bitmaps, with a
+    column for each different mask: no other condition of its rules holds for an event, or it would not have been put
+    off.
+    """
+
+    keys: Int32
+    rows: Int64
+    counts: Int64
+    columns: Int64
+    bits: UInt64
+    bounds: Int64
+
+
 _NOTHING = np.empty(0, np.int64)
-NO_STARTS = Starts(
-    np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), _NOTHING, _NOTHING, 0
+NO_STARTS = AllStarts(
+    np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), np.zeros(1, np.int64)
 )
+
+
+def all_starts(program: Program, found: Sequence[Starts]) -> AllStarts:
+    """The events of the prefixes one after the other, in the order of `program.shared`."""
+    if not found:
+        return NO_STARTS
+    columns_first = np.cumsum([0, *(len(starts.different) for starts in found)])
+    bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
+    for shared, starts, first in zip(program.shared, found, columns_first, strict=False):
+        at = first + np.arange(len(starts.different))
+        for bit, predicate in enumerate(shared.predicates.tolist()):
+            own = at[starts.different >> bit & 1 != 0]
+            np.bitwise_or.at(bits[predicate], own >> 6, np.uint64(1) << (own & 63).astype(np.uint64))
+    return AllStarts(
+        np.concatenate([starts.keys for starts in found]),
+        np.concatenate([starts.rows for starts in found]),
+        np.concatenate([starts.counts for starts in found]),
+        np.concatenate([starts.columns + first for starts, first in zip(found, columns_first, strict=False)]),
+        bits,
+        np.cumsum([0, *(len(starts.rows) for starts in found)]),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +118,7 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     if len(shared.predicates) == 1:  # each is a start, and kept
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
         masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
-        bits = np.zeros((len(prepared.bitmaps), 1), np.uint64)
-        bits[shared.predicates] = 1
-        return Starts(keys, rows, masks, counts, bits, np.zeros(len(rows), np.int64), expiry, len(new))
+        return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new))
     masks = np.concatenate([kept[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
     expiry = np.concatenate([kept[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
@@ -93,8 +127,8 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
     different, columns = np.unique(masks, return_inverse=True)
     is_start = masks & 1
     return Starts(
-        keys, rows, masks, np.cumsum(is_start), _bits(shared, different, prepared),
-        columns.reshape(-1).astype(np.int64), expiry, int(is_start[rows >= prepared.first_row].sum()),
+        keys, rows, masks, np.cumsum(is_start), different, columns.reshape(-1).astype(np.int64), expiry,
+        int(is_start[rows >= prepared.first_row].sum()),
     )  # fmt: skip
 
 
@@ -105,16 +139,6 @@ def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
     holds = (words >> (at & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
     masks: Int64 = (holds << np.arange(len(holds))[:, None]).sum(axis=0)
     return masks
-
-
-def _bits(shared: SharedStart, masks: Int64, prepared: PreparedEvents) -> UInt64:
-    """The bitmaps of events of which there is one for each mask."""
-    bits = np.zeros((len(prepared.bitmaps), len(masks) // 64 + 1), np.uint64)
-    at = np.arange(len(masks))
-    for bit, predicate in enumerate(shared.predicates.tolist()):
-        own = at[masks >> bit & 1 != 0]
-        np.bitwise_or.at(bits[predicate], own >> 6, np.uint64(1) << (own & 63).astype(np.uint64))
-    return bits
 
 
 def _follow(

@@ -87,11 +87,15 @@ def _sift(rows: Any, lo: Any, root: Any, count: Any, offsets: Any, data: Any) ->
 
 
 @kernel
-def group_by_key(rows_by_time: Any, key: Any, keys_count: Any, time: Any, offsets: Any, data: Any, out: Any) -> None:
-    """Bring rows that are sorted by time into the order (key, time, event id).
+def arrange_events(
+    rows_by_time: Any, key: Any, keys_count: Any, time: Any, event_type: Any, offsets: Any, data: Any, first_row: Any,
+    columns: Any, out: Any,
+) -> None:  # fmt: skip
+    """Bring new events, rows that are sorted by time, into the order (key, time, event id), and into the event table.
 
-    Shapes: rows_by_time int64[N], key int32[N] with codes below keys_count, time int64[N], ids as hash_texts;
-    fills out int64[N]. Cost: O(N) and a heap sort of each group of equal key and time.
+    Shapes: rows_by_time int64[N], key int32[N] with codes below keys_count, time int64[N], event_type int16[N], ids as
+    hash_texts; fills out int64[N], and of columns int64[C, first_row + N] type, time and key from first_row on.
+    Cost: O(N) and a heap sort of each group of equal key and time.
     """
     start = np.zeros(keys_count + 1, np.int64)
     for i in range(key.shape[0]):
@@ -114,9 +118,13 @@ def group_by_key(rows_by_time: Any, key: Any, keys_count: Any, time: Any, offset
                 out[lo], out[lo + last] = out[lo + last], out[lo]
                 _sift(out, lo, 0, last, offsets, data)
         lo = hi
+    for i in range(out.shape[0]):
+        columns[y.COLUMN_TYPE, first_row + i] = event_type[out[i]]
+        columns[y.COLUMN_TIME, first_row + i] = time[out[i]]
+        columns[y.COLUMN_KEY, first_row + i] = key[out[i]]
 
 
-@kernel
+@bare
 def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: Any) -> None:
     """Number the events of a stream on each key.
 
@@ -132,32 +140,19 @@ def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: A
             columns[y.COLUMN_ORDINAL, row] = -1
 
 
-@kernel
-def find_concerned(bitmaps: Any, first: Any, predicates: Any, concerned: Any) -> None:
-    """Set concerned[r] = 1 for each rule of which a predicate holds for some event.
-
-    Shapes: the predicates of rule r are predicates[first[r]:first[r + 1]]; one that is -1 always holds.
-    """
-    for r in range(concerned.shape[0]):
-        for k in range(first[r], first[r + 1]):
-            if predicates[k] < 0:
-                concerned[r] = 1
-                break
-            for word in range(bitmaps.shape[1]):
-                if bitmaps[predicates[k], word] != 0:
-                    concerned[r] = 1
-                    break
-            if concerned[r] != 0:
-                break
-
-
-@kernel
+@bare
 def queue_rows(bitmaps: Any, predicates: Any, first_row: Any, rows_count: Any, out: Any) -> Any:
-    """The rows for which one of the predicates holds, ascending; returns how many were written to out int32[N].
+    """The new rows for which one of the predicates holds, -1 for all; returns how many were written to out int32[N],
+    ascending.
 
     Cost: a word of each bitmap for 64 events, and the rows that are found.
     """
     count = 0
+    for k in range(predicates.shape[0]):
+        if predicates[k] < 0:
+            for i in range(rows_count):
+                out[i] = first_row + i
+            return rows_count
     for word in range((rows_count + 63) // 64):
         bits = np.uint64(0)
         for k in range(predicates.shape[0]):

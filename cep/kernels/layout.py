@@ -96,7 +96,8 @@ SIMPLE_FLOAT = 8  # added for float64 columns
 # R_CONTROL has a bit for each register that a condition may look at; R_MERGES allows runs to share a row; R_PLAIN
 # says that plain.py will do, R_ALIKE that all runs that have taken something wait for the same condition, R_REPEATS
 # that two runs may have bound the same events to the same variables, R_SHARES that other rules start on the same events
-# and the starts are kept for all of them: one more than the number of the shared start, or 0.
+# and the starts are kept for all of them: one more than the number of the shared start, or 0. R_COUNTS is one more than
+# the number of the stream in which the rule asks for positions, or 0.
 RULE_WIDTH = 25
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
@@ -130,6 +131,11 @@ KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)
 COUNTERS = 6
 
-CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT = range(5)
-CURSOR_WIDTH = 5
+# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output and steps before it.
+# The stream whose positions are in the table, one more than its number, or 0.
+(
+    CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT, CURSOR_RULE, CURSOR_FIRST_OUT,
+    CURSOR_FIRST_STEP, CURSOR_STREAM,
+) = range(9)  # fmt: skip
+CURSOR_WIDTH = 9
 FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL = range(6)

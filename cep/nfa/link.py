@@ -70,8 +70,9 @@ def link(
     own = parts.rows(Section.RULE)
     row_registers, start_runs = _first_runs(parts, image)
     relevance_first, relevance = _relevance(parts, place)
-    streams, stream_of = _streams(own[:, RULE_STREAM], symbols)
+    streams, stream_of = _streams(own[:, RULE_STREAM], symbols, len(schema.event_types))
     rows = _rows(own, parts, image, rules)
+    rows[:, y.R_COUNTS] = stream_of + 1
     handovers = _handovers(rules)
     shared = _shared(parts, handovers, rows, place, symbols)
     relevance_first, relevance = without_starts(relevance_first, relevance, shared)
@@ -79,7 +80,7 @@ def link(
     return Program(
         schema=schema,
         key_fields=key_fields,
-        rules=RulePrograms(rules, pieces, rows, stream_of),
+        rules=RulePrograms(rules, pieces, rows),
         places=(*_places(rules, parts, image), *(found.place for found in shared)),
         columns=event_columns(schema.columns(), described, vector.derived_types),
         histories=plan_histories(
@@ -180,12 +181,16 @@ def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), numbers[order].astype(np.int32)
 
 
-def _streams(stream: Int64, symbols: Symbols) -> tuple[tuple[tuple[int, ...], ...], list[int]]:
-    """The sets of event types that rules count positions in, and which of them each rule does, -1 for none."""
+def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, Int64]:
+    """The sets of event types that rules count positions in, uint8[streams, event types]; and which of them each rule
+    does, -1 for none."""
     used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
-    streams = tuple(sorted(used.values()))
+    streams = sorted(used.values())
+    is_in = np.zeros((len(streams), types_count), np.uint8)
+    for number, types in enumerate(streams):
+        is_in[number, list(types)] = 1
     places = {number: streams.index(types) for number, types in used.items()}
-    return streams, [places.get(number, -1) for number in stream.tolist()]
+    return is_in, np.array([places.get(number, -1) for number in stream.tolist()], np.int64)
 
 
 def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:

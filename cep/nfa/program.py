@@ -7,8 +7,9 @@ Tested by: tests/nfa/test_compile.py
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import overload
 
 from cep.base.schema import Schema, Type
@@ -30,8 +31,7 @@ class RuleProgram:
     """One rule's share of a program; equal to itself alone.
 
     `row` is what kernels read of it (layout.RULE_WIDTH words). The values of a match have the columns of `measures`,
-    those of a time-out the columns that follow, `timeout_measures`. `stream` is the index of its stream (a set of event
-    types) or -1 if nothing of it asks for positions in the stream. `repeats` says that a match may be found on more
+    those of a time-out the columns that follow, `timeout_measures`. `repeats` says that a match may be found on more
     than one way. `cuts` are what is told of its histories that may lack values of a sub-key, `folds` of those that
     may be folded; `windows` are what those that have one look back at.
     """
@@ -41,7 +41,6 @@ class RuleProgram:
     variables: tuple[str, ...]
     measures: tuple[tuple[str, Type], ...]
     timeout_measures: tuple[tuple[str, Type], ...]
-    stream: int
     repeats: bool
     cuts: frozenset[str] = frozenset()
     folds: frozenset[str] = frozenset()
@@ -63,11 +62,9 @@ class RuleProgram:
 class RulePrograms(Sequence[RuleProgram]):
     """The rules of a program. What is not asked for is not made: few of thousands react to a micro-batch."""
 
-    def __init__(
-        self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64, streams: Sequence[int]
-    ) -> None:
-        """Shapes: rows int64[rules, RULE_WIDTH]; streams has the index of each rule's, or -1."""
-        self._rules, self._pieces, self._rows, self._streams = tuple(rules), pieces, rows, streams
+    def __init__(self, rules: Sequence[DeployedRule], pieces: Sequence[Piece], rows: Int64) -> None:
+        """Shapes: rows int64[rules, RULE_WIDTH] are those of the rules."""
+        self._rules, self._pieces, self.rows = tuple(rules), pieces, rows
         self._made: dict[int, RuleProgram] = {}
 
     def __len__(self) -> int:
@@ -85,13 +82,13 @@ class RulePrograms(Sequence[RuleProgram]):
         if number not in self._made:
             piece = self._pieces[number]
             self._made[number] = RuleProgram(
-                self._rules[number], self._rows[number], piece.variables, piece.measures, piece.timeout_measures,
-                self._streams[number], piece.repeats, piece.cuts, piece.folds, piece.windows,
+                self._rules[number], self.rows[number], piece.variables, piece.measures, piece.timeout_measures,
+                piece.repeats, piece.cuts, piece.folds, piece.windows,
             )  # fmt: skip
         return self._made[number]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """All rules of one key domain. `image` is the compiled form (kernels/layout.py); `width` is that of a run row.
     `places` are (identity, first NFA state, how many) of each rule, then of each of the prefixes that rules share
@@ -99,14 +96,15 @@ class Program:
     columns are layout.COLUMNS_FIXED that every program has. Rule n reacts to the predicates
     relevance[relevance_first[n] : relevance_first[n + 1]], of which -1 is all events; those of the prefix that it
     shares are none of them. prefixes[prefix_first[n] : prefix_first[n + 1]] are those of its longest prefix, whether it
-    shares one or not. `handovers` are (event time, rule, rule that its runs belong to from then on), by time.
-    `compared` are the rules of which a version is in shadow: what each version costs is counted. `lists` are what its
+    shares one or not. `streams` uint8[streams, event types] are those in which rules count positions. `handovers` are
+    (event time, rule, rule that its runs belong to from then on), by time. `compared` are the rules of which a version
+    is in shadow: what each version costs is counted. `lists` are what its
     rules may ask, as they are now: they are no part of what was compiled.
     """
 
     schema: Schema
     key_fields: tuple[str, ...]
-    rules: Sequence[RuleProgram]
+    rules: RulePrograms
     places: tuple[Place, ...]
     columns: tuple[Column, ...]
     histories: HistoryPlan | None
@@ -117,7 +115,7 @@ class Program:
     relevance: Int32
     prefix_first: Int64
     prefixes: Int32
-    streams: tuple[tuple[int, ...], ...]
+    streams: UInt8
     text_constants: tuple[tuple[int, str], ...]
     start_runs: Int64
     row_registers: UInt8
@@ -143,7 +141,22 @@ class Program:
 
     def column(self, name: str) -> int:
         """The number of a column, -1 if the program does not have it."""
-        return next((n for n, c in enumerate(self.columns) if c.name == name), -1)
+        return self._numbers.get(name, -1)
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, int]:
+        return {column.name: number for number, column in enumerate(self.columns)}
+
+    @cached_property
+    def fields(self) -> tuple[tuple[int, Column], ...]:
+        """The columns that are fields of the events as they come, with their numbers."""
+        first = y.COLUMNS_FIXED
+        return tuple((number, c) for number, c in enumerate(self.columns[first:], start=first) if c.is_read)
+
+    @cached_property
+    def retained(self) -> tuple[tuple[int, Column], ...]:
+        """The columns that are kept of bound events, with their numbers."""
+        return tuple((number, column) for number, column in enumerate(self.columns) if column.retained)
 
     def prefix_of(self, rule: int) -> Int32:
         """The predicates of a rule's longest prefix (prefixes.py), in order."""
@@ -154,5 +167,7 @@ class Program:
         start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
         return int(self.image[start + y.S_WAITS])
 
+    @cached_property
     def derived_first(self) -> int:
+        """The number of the first derived column, behind all others if there is none."""
         return next((i for i, c in enumerate(self.columns) if c.derived), len(self.columns))

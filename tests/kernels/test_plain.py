@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from random import Random
 
@@ -39,12 +40,15 @@ def _program(name: str, skip: str) -> Program:
 
 def _general(compiled: Program) -> Program:
     """The same program, carried by the general matcher."""
-    rules = []
-    for one in compiled.rules:
-        row = one.row.copy()
-        row[y.R_PLAIN] = 0
-        rules.append(replace(one, row=row))
-    return replace(compiled, rules=tuple(rules))
+    return _changed(compiled, y.R_PLAIN, 0)
+
+
+def _changed(compiled: Program, word: int, value: int) -> Program:
+    """The same program, with another value in each rule's row for the kernels."""
+    rules = copy(compiled.rules)
+    rules.rows = rules.rows.copy()
+    rules.rows[:, word] = value
+    return replace(compiled, rules=rules)
 
 
 def _events(random: Random, count: int) -> list[str]:
@@ -100,20 +104,14 @@ def test_no_split_changes_what_it_finds(name: str) -> None:
 
 
 def test_runs_beyond_the_limit_leave_oldest_first() -> None:
-    compiled = _program("pair", "none")
-    row = compiled.rules[0].row.copy()
-    row[y.R_RUNS_MAX] = 3
-    compiled = replace(compiled, rules=(replace(compiled.rules[0], row=row),))
+    compiled = _changed(_program("pair", "none"), y.R_RUNS_MAX, 3)
     done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(7))), 0)
     assert done.counters["runs_evicted"] == 4
     assert done.keyed_state.events.event_id.to_pylist() == ["e4", "e5", "e6"]
 
 
 def test_runs_that_are_over_are_not_counted_against_the_limit() -> None:
-    compiled = _program("pair", "none")
-    row = compiled.rules[0].row.copy()
-    row[y.R_RUNS_MAX] = 2
-    compiled = replace(compiled, rules=(replace(compiled.rules[0], row=row),))
+    compiled = _changed(_program("pair", "none"), y.R_RUNS_MAX, 2)
     done = advance(compiled, None, batch("x a@1000", "x a@2000", "x a@60000", "x a@61000"), 0)
     assert "runs_evicted" not in done.counters
     assert done.counters["runs_expired"] == 2
