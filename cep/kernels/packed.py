@@ -68,23 +68,23 @@ def put_line(line: Any, count: Any, out: Any, at: Any) -> Any:
         out[at] = np.uint8(base & _BYTE)
         base >>= _EIGHT
         at += 1
+    if width == 0:
+        return at
+    own = out[at : at + width * count]  # numbered from 0, so that the compiler sees that no number is negative
     if width == 1:
         for i in range(count):
-            out[at + i] = np.uint8(np.uint64(line[i]) - bottom)
-        return at + count
-    if width == 2:
+            own[i] = np.uint8(np.uint64(line[i]) - bottom)
+    elif width == 2:
         for i in range(count):
             value = np.uint64(line[i]) - bottom
-            out[at + 2 * i] = np.uint8(value & _BYTE)
-            out[at + 2 * i + 1] = np.uint8((value >> _EIGHT) & _BYTE)
-        return at + 2 * count
-    for i in range(count if width > 2 else 0):
-        value = np.uint64(line[i]) - bottom
-        for _ in range(width):
-            out[at] = np.uint8(value & _BYTE)
-            value >>= _EIGHT
-            at += 1
-    return at
+            own[2 * i], own[2 * i + 1] = np.uint8(value & _BYTE), np.uint8((value >> _EIGHT) & _BYTE)
+    else:
+        for i in range(count):
+            value = np.uint64(line[i]) - bottom
+            for k in range(width):
+                own[i * width + k] = np.uint8(value & _BYTE)
+                value >>= _EIGHT
+    return at + width * count
 
 
 @bare
@@ -105,27 +105,24 @@ def get_line(data: Any, at: Any, end: Any, line: Any, first: Any, count: Any) ->
         shift += _EIGHT
         at += 1
     least = np.uint64(_unfolded(folded))
+    found, own = line[first : first + count], data[at : at + width * count]
     if width == 0:
-        for i in range(first, first + count):
-            line[i] = np.int64(least)
+        for i in range(count):
+            found[i] = np.int64(least)
     elif width == 1:
         for i in range(count):
-            line[first + i] = np.int64(least + np.uint64(data[at + i]))
-        at += count
+            found[i] = np.int64(least + np.uint64(own[i]))
     elif width == 2:
         for i in range(count):
-            value = np.uint64(data[at + 2 * i]) | np.uint64(data[at + 2 * i + 1]) << _EIGHT
-            line[first + i] = np.int64(least + value)
-        at += 2 * count
+            found[i] = np.int64(least + (np.uint64(own[2 * i]) | np.uint64(own[2 * i + 1]) << _EIGHT))
     else:
-        for i in range(first, first + count):
+        for i in range(count):
             value, shift = np.uint64(0), np.uint64(0)
-            for _ in range(width):
-                value |= np.uint64(data[at]) << shift
+            for k in range(width):
+                value |= np.uint64(own[i * width + k]) << shift
                 shift += _EIGHT
-                at += 1
-            line[i] = np.int64(least + value)
-    return at
+            found[i] = np.int64(least + value)
+    return at + width * count
 
 
 # -------------------------------------------------------------------------------------------------------- write
