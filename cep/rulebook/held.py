@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MAX
+from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
 
@@ -80,7 +81,7 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, s
     `memory` is what the alerts before have added; it is not changed, and costs nothing that is not asked for.
     """
     if not (policies.versions or policies.snoozes or pc.index(alerts["status"], SHADOW).as_py() >= 0):
-        return HeldBack(alerts, alerts.slice(0, 0), (), {})
+        return HeldBack(alerts, NO_ALERTS, (), {})
     reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)
     detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
     for snooze in policies.snoozes:
@@ -91,7 +92,7 @@ def hold_back(alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, s
     fired = _exclude_and_suppress(alerts, detected_ms, reasons, policies, memory)
     goes_out = reasons == ""
     if goes_out.all():
-        return HeldBack(alerts, alerts.slice(0, 0), (), fired)
+        return HeldBack(alerts, NO_ALERTS, (), fired)
     return HeldBack(
         alerts.filter(pa.array(goes_out)),
         alerts.filter(pa.array(~goes_out)),

@@ -194,8 +194,9 @@ class Engine:
             held = hold_back(alerts, policies, self._memory.last)
             self._memory.put(held.fired)
             counters["fired_forgotten"] += self._memory.forget(self.watermark_ms)
-            letters += held_lines(held)
-            counters.update(counted(held))
+            if held.reasons:
+                letters += held_lines(held)
+                counters.update(counted(held))
             alerts = held.alerts
         # Not before: events that waited may belong to a version that is over by now.
         if self._rulebook.forget_ms <= self.watermark_ms:
@@ -369,7 +370,7 @@ class Engine:
             "times": times,
             "pages": self._cache.pages_count,
         }
-        batch.put(_own_key(b"times"), orjson.dumps(head))
+        batch.put(_TIMES, orjson.dumps(head))
         if self._saved_rulebook is not self._rulebook:
             batch.put(_own_key(b"rulebook"), rulebook_bytes(self._rulebook.rulebook))
             self._saved_rulebook = self._rulebook
@@ -458,3 +459,6 @@ def stored_rulebook(store: DurableStore) -> bytes:
 
 def _own_key(name: bytes) -> bytes:
     return store_key(STORE_GROUP, b"", b"engine", name)
+
+
+_TIMES = _own_key(b"times")
