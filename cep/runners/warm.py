@@ -36,6 +36,7 @@ from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.sinks.json_form import json_lines
 from cep.state.packed import Shape, pack, unpack
 from cep.state.whole import decode_whole, encode_whole
 
@@ -123,7 +124,7 @@ def warm_up() -> None:
         for number, program in enumerate(programs):
             output = StepOutput()
             after = match_step(program, kept[number], batch, watermark_ms, output)
-            output.alert_table()
+            list(json_lines(output.alert_table()))
             kept[number] = after if step % 2 else _stored(program, after)
     _part(job)
     _forget()

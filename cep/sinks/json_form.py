@@ -5,94 +5,104 @@
 
 Names and their order are the table's; `history_cut` and `history_folded` are there only where they are true,
 `history_from` only where a window reaches back before it. Times are ISO 8601 in UTC with milliseconds; `measures`, JSON
-text in the table, becomes an object. Equal alerts have equal bytes. Lines are put together column by column: an alert
-becomes a Python object when its line is done, which costs a tenth of making one of each alert before.
+text in the table, becomes an object. Equal alerts have equal bytes. A kernel writes the lines (kernels/json_form.py):
+an alert becomes a Python object when its line is done.
 Tested by: tests/sinks/test_json_form.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.kernels.json_form import NUMBER, QUOTED, RAW, TIME, TRUTH, write_lists, write_objects
+from cep.kernels.layout import Int64, UInt8
 
 _OFTEN_NOTHING = ("history_cut", "history_folded", "history_from")
 _ROWS = 1_000  # of lines that are put together at once
-_NULL = pa.scalar("null", pa.string())
-_NOTHING = pa.scalar("", pa.string())
-_ESCAPED = np.zeros(256, bool)  # bytes that JSON does not have in a text as they are
-_ESCAPED[:32] = _ESCAPED[ord('"')] = _ESCAPED[ord("\\")] = True
+_SHAPES_KEPT = 16
+_STAMP = pa.timestamp("ms", "UTC")
+# Values one after the other, text n from offset n to offset n + 1.
+_Texts = tuple[Int64, UInt8]
 
 
 def json_lines(alerts: pa.Table) -> Iterator[bytes]:
     """One JSON object for each alert, without a line end, in the order of the table."""
     for batch in alerts.to_batches(max_chunksize=_ROWS):
-        yield from _lines(batch).cast(pa.binary()).to_pylist()
+        starts, lines = _objects(batch.schema, batch.columns, batch.num_rows)
+        whole = lines.tobytes()
+        for start, end in pairwise(starts.tolist()):
+            yield whole[start:end]
 
 
-def _lines(batch: pa.RecordBatch) -> pa.Array:
-    """The objects as texts. Each member begins with its comma; the first name is never one that may be left out."""
-    parts: list[pa.Array | pa.Scalar] = []
-    for number, (name, column) in enumerate(zip(batch.schema.names, batch.columns, strict=True)):
-        member = ("," if number else "{") + orjson.dumps(name).decode() + ":"
-        if name not in _OFTEN_NOTHING:
-            parts += [pa.scalar(member, pa.string()), column if name == "measures" else _json(column)]
-        elif column.null_count < len(column):
-            is_there = column.is_valid() if name == "history_from" else column.fill_null(False)
-            written = pc.binary_join_element_wise(pa.scalar(member, pa.string()), _json(column).fill_null(""), "")
-            parts.append(pc.if_else(is_there, written, _NOTHING))
-    return pc.binary_join_element_wise(*parts, pa.scalar("}", pa.string()), "")
+def _objects(fields: Sequence[pa.Field], columns: Sequence[pa.Array], count: int) -> _Texts:
+    """An object for each row."""
+    if not count:
+        return np.zeros(1, np.int64), np.zeros(0, np.uint8)
+    names, kinds, may_lack = _shape(tuple([(field.name, field.type) for field in fields]))
+    offsets = np.zeros((len(columns), count + 1), np.int64)
+    numbers = np.zeros((len(columns), count), np.int64)
+    valid = np.ones(numbers.shape, np.bool_)
+    contents = [np.zeros(0, np.uint8)]
+    size = 0
+    for at, (column, kind) in enumerate(zip(columns, kinds.tolist(), strict=True)):
+        if column.null_count:
+            valid[at] = column.is_valid()
+        if kind in (RAW, QUOTED):
+            starts, content = _lists(column) if pa.types.is_list(column.type) else _texts(column)
+            offsets[at] = starts + (size - starts[0])
+            contents.append(content[starts[0] : starts[-1]])
+            size = int(offsets[at, -1])
+        elif kind == TRUTH:
+            numbers[at] = column.fill_null(False) if column.null_count else column
+        else:
+            numbers[at] = _integers(column.cast(_STAMP) if kind == TIME and column.type != _STAMP else column)
+    found: _Texts = write_objects(names, kinds, may_lack, (offsets, np.concatenate(contents)), numbers, valid)
+    return found
 
 
-def _json(column: pa.Array) -> pa.Array:
-    """Each value as JSON."""
-    type_ = column.type
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _shape(fields: Sequence[tuple[str, pa.DataType]]) -> tuple[_Texts, Int64, NDArray[np.bool_]]:
+    """What stands before each value of an object, how it is written, and whether it may be left out. Each member begins
+    with its comma; the first name is never one that may be left out."""
+    members = [(b"," if number else b"{") + orjson.dumps(name) + b":" for number, (name, _) in enumerate(fields)]
+    ends = np.cumsum([0, *map(len, members)])
+    kinds = [RAW if name == "measures" else _kind(type_) for name, type_ in fields]
+    may_lack = [name in _OFTEN_NOTHING for name, _ in fields]
+    return (ends, np.frombuffer(b"".join(members), np.uint8)), np.array(kinds), np.array(may_lack)
+
+
+def _kind(type_: pa.DataType) -> int:
     if pa.types.is_list(type_):
-        found = _list(column)
-    elif pa.types.is_struct(type_):
-        found = _object(column)
-    elif pa.types.is_timestamp(type_):
-        # 2026-03-01 00:00:00.000; with a time zone the same takes thirty times as long.
-        text = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64()).cast(pa.timestamp("ms")).cast(pa.string())
-        text = pc.replace_substring(text, " ", "T", max_replacements=1)
-        found = pc.binary_join_element_wise('"', text, 'Z"', "")
-    elif pa.types.is_string(type_):
-        found = _quoted(_escaped(column))
-    else:  # integers, and truth
-        found = column.cast(pa.string())
-    return found.fill_null(_NULL) if found.null_count else found
+        return RAW
+    if pa.types.is_string(type_):
+        return QUOTED
+    if pa.types.is_timestamp(type_):
+        return TIME
+    return TRUTH if pa.types.is_boolean(type_) else NUMBER
 
 
-def _quoted(texts: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise('"', texts, '"', "")
+def _lists(column: pa.ListArray) -> _Texts:
+    """Lists without nulls in them, of objects."""
+    bounds = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
+    values = column.values.slice(bounds[0], bounds[-1] - bounds[0])
+    found: _Texts = write_lists(bounds - bounds[0], *_objects(values.type.fields, values.flatten(), len(values)))
+    return found
 
 
-def _escaped(texts: pa.Array) -> pa.Array:
-    """What stands between the quotation marks."""
-    _, offsets, content = texts.buffers()
-    if not len(texts) or content is None:
-        return texts
-    first, end = np.frombuffer(offsets, np.int32)[[texts.offset, texts.offset + len(texts)]].tolist()
-    if not _ESCAPED[np.frombuffer(content, np.uint8)[first:end]].any():
-        return texts
-    encoded = texts.dictionary_encode()
-    written = [None if text is None else orjson.dumps(text)[1:-1].decode() for text in encoded.dictionary.to_pylist()]
-    return pa.array(written, pa.string()).take(encoded.indices)
+def _texts(column: pa.StringArray) -> _Texts:
+    _, offsets, data = column.buffers()
+    starts = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
+    return starts, np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
 
 
-def _list(column: pa.ListArray) -> pa.Array:
-    """Lists without nulls in them, of values that have JSON."""
-    first = column.offsets[0].as_py()
-    offsets = pc.subtract(column.offsets, first)
-    joined = pc.binary_join(pa.ListArray.from_arrays(offsets, _json(column.flatten())), ",")
-    return pc.binary_join_element_wise("[", joined, "]", "")
-
-
-def _object(column: pa.StructArray) -> pa.Array:
-    parts: list[pa.Array | pa.Scalar] = []
-    for number, (field, values) in enumerate(zip(column.type, column.flatten(), strict=True)):
-        parts += [("," if number else "{") + orjson.dumps(field.name).decode() + ":", _json(values)]
-    return pc.binary_join_element_wise(*parts, "}", "")
+def _integers(column: pa.Array) -> NDArray[np.signedinteger]:
+    """Whole numbers, and times; anything where they are null."""
+    width = column.type.bit_width // 8
+    return np.frombuffer(column.buffers()[1], f"i{width}", len(column), column.offset * width)

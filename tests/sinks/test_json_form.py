@@ -38,8 +38,14 @@ def test_no_alerts_no_lines() -> None:
     assert list(json_lines(ALERT_SCHEMA.empty_table())) == []
 
 
+def test_the_largest_numbers_are_written_as_they_are() -> None:
+    numbers = [-(2**63), 2**63 - 1, -10, -1, 0, 9, 10, None]
+    lines = list(json_lines(pa.table({"n": pa.array(numbers, pa.int64())})))
+    assert lines == [orjson.dumps({"n": number}) for number in numbers]
+
+
 TEXTS = st.one_of(st.sampled_from(('a"b', "\\", "\x00\n\x1f\x7f", "é😀", "", "plain")), st.text(max_size=4))
-TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
+TIMES = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001 hypothesis adds it
 
 
 def plain(alert: dict[str, Any]) -> bytes:
