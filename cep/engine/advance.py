@@ -31,6 +31,7 @@ from cep.kernels.layout import Int32, Int64, UInt8
 from cep.kernels.matches import match_bindings, match_hashes, match_lengths
 from cep.kernels.rules import advance_rules
 from cep.nfa.columns import TOLD
+from cep.nfa.gather import segments
 from cep.nfa.program import Program, RuleProgram
 
 # In the order of layout.COUNT_STARTED …
@@ -156,16 +157,17 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     if count == 0:
         return _no_matches(program, prepared.keys)
     found = outputs.matches[:count]
-    lengths = np.zeros(count, np.int64)
-    match_lengths(found, outputs.nodes, lengths)
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    offsets = np.zeros(count + 1, np.int64)
+    match_lengths(found, outputs.nodes, offsets[1:])
+    np.cumsum(offsets, out=offsets)
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
-    kept = _distinct(found, offsets, rows, variables) if _may_repeat(program, found) else np.arange(count)
-    if len(kept) < count:
-        flat = np.concatenate([np.arange(offsets[m], offsets[m + 1]) for m in kept])
-        found, lengths, rows, variables = found[kept], lengths[kept], rows[flat], variables[flat]
+    if _may_repeat(program, found):
+        kept = _distinct(found, offsets, rows, variables)
+        lengths = (offsets[1:] - offsets[:-1])[kept]
+        flat = segments(offsets[kept], lengths)
+        found, rows, variables = found[kept], rows[flat], variables[flat]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     flags = found[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)
     return Matches(

@@ -28,11 +28,13 @@ def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
-    rules = [(n, program.rules[n]) for n in matches.rules]
     parts = []
-    for number, rule in rules:
+    for number in matches.rules:
+        rule = program.rules[number]
+        if rule.deployed.pattern.produces is None or rule.deployed.status != "live":
+            continue
         rows = np.flatnonzero(of_rule(matches, number))
-        if rule.deployed.pattern.produces is not None and rule.deployed.status == "live" and len(rows):
+        if len(rows):
             parts.append(_events(program, rule, rule_alerts(rule, matches, rows, since_ms), matches, rows))
     return concat_decoded(program.schema, parts) if parts else None
 
