@@ -12,7 +12,6 @@ Tested by: tests/runners/embedded/test_pages.py
 from __future__ import annotations
 
 import struct
-from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
@@ -101,10 +100,14 @@ class Pages:
         self._prefixes = np.frombuffer(prefixes, np.uint8).reshape(len(self._groups), -1)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
-        self._kept = OrderedDict[int, bytes]()  # what was written last stands last
-        self._kept_bytes = 0
-        self._changed: set[int] = set()  # slots, since the last `save`
         slots_count = len(self._groups) * self._count
+        # By slot. Not as a dictionary: that stands still while it grows, and while garbage is collected.
+        self._kept: NDArray[np.object_] = np.full(slots_count, None, object)
+        self._sizes = np.zeros(slots_count, np.int32)  # of what is kept, bytes; no page is empty
+        self._kept_bytes = 0
+        self._is_recent = np.zeros(slots_count, bool)  # written since the hand has passed
+        self._hand = 0
+        self._changed: set[int] = set()  # slots, since the last `save`
         stretches = np.full((-(-slots_count // _STRETCH), _STRETCH), NEVER, np.int64)
         self._stretches = stretches
         self.deadlines = stretches.reshape(-1)[:slots_count]
@@ -151,14 +154,12 @@ class Pages:
             self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
-        numbers, kept = slots.tolist(), self._kept
-        before = sum(map(len, filter(None, map(kept.get, numbers))))
-        kept.update(zip(numbers, pages, strict=True))
-        deque(map(kept.move_to_end, numbers), maxlen=0)
-        written = sum(map(len, pages))
-        self._kept_bytes += written - before
+        sizes = np.fromiter(map(len, pages), np.int64, len(pages))
+        written = int(sizes.sum())
+        self._kept_bytes += written - int(self._sizes[slots].sum())
         self.changed_bytes += written
-        self._changed.update(numbers)
+        self._kept[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
+        self._changed.update(slots.tolist())
         self.deadlines[slots] = deadlines
         np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
 
@@ -178,12 +179,12 @@ class Pages:
         self._changed, self.changed_bytes = set(), 0
         is_there = self.deadlines[changed] != NEVER
         written = changed if is_there.all() else changed[is_there]
-        batch.put_all(self._keys(written), map(self._kept.__getitem__, written.tolist()))
+        batch.put_all(self._keys(written), self._kept[written].tolist())
         if len(written) < len(changed):
             for key in self._keys(changed[~is_there]):
                 batch.delete(key)
         while self._bytes_max is not None and self._kept_bytes > self._bytes_max:
-            self._kept_bytes -= len(self._kept.popitem(last=False)[1])
+            self._make_room()
         return changed
 
     def restored(self) -> None:
@@ -191,25 +192,37 @@ class Pages:
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _read(self, slots: Int64) -> list[bytes]:
-        found = list(map(self._kept.get, slots.tolist()))
-        if None in found:
-            at = [number for number, page in enumerate(found) if page is None]
-            missing = slots[at]
+        found: list[bytes] = self._kept[slots].tolist()
+        at = np.flatnonzero(self._sizes[slots] == 0)
+        if len(at):
             self.loads += len(at)
-            stored = self._store.multi_get(self._keys(missing))
-            if None in stored:
-                slot = missing[stored.index(None)]
-                raise StateCorruptError(f"page {slot} has a deadline, but the store lacks it; restore a checkpoint")
-            for number, page in zip(at, stored, strict=True):
+            missing = slots[at]
+            for number, page in zip(at.tolist(), self._store.multi_get(self._keys(missing)), strict=True):
+                if page is None:
+                    raise StateCorruptError(
+                        f"page {slots[number]} has a deadline, but the store lacks it; restore a checkpoint"
+                    )
                 found[number] = page
-        return [page for page in found if page is not None]
+        return found
 
     def _forget(self, slots: Int64) -> None:
         """There are no such pages from now on."""
-        numbers = slots.tolist()
-        self._kept_bytes -= sum(len(self._kept.pop(slot, b"")) for slot in numbers)
+        self._let_go(slots)
         self.deadlines[slots] = NEVER
-        self._changed.update(numbers)
+        self._changed.update(slots.tolist())
+
+    def _make_room(self) -> None:
+        """Move the hand of the clock (CLOCK, second chance; Corbató, 1968) by some pages: those that have not been
+        written since it was here last are let go. To be called when all are in the store.
+        """
+        some = slice(self._hand, self._hand + _STRETCH)
+        self._let_go(self._hand + np.flatnonzero((self._sizes[some] > 0) & ~self._is_recent[some]))
+        self._is_recent[some] = False
+        self._hand = some.stop if some.stop < len(self._sizes) else 0
+
+    def _let_go(self, slots: Int64) -> None:
+        self._kept_bytes -= int(self._sizes[slots].sum())
+        self._kept[slots], self._sizes[slots] = None, 0
 
     def _keys(self, slots: Int64) -> list[bytes]:
         """Their keys in the store."""
