@@ -26,9 +26,10 @@ from cep.columnar.decode import decode_json
 from cep.columnar.route import split_by_group
 from cep.engine.fit import fit
 from cep.engine.history_table import HistoryTable
-from cep.engine.keyed_state import KeyedState, concat_states, select_keys
+from cep.engine.keyed_state import KeyedState, concat_states
 from cep.engine.known_values import Asking, known_values
 from cep.engine.panes import NO_PANES
+from cep.engine.partition import partition_keys
 from cep.kernels import layout as y
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
@@ -196,13 +197,14 @@ def _real(step: int, n: int) -> float:
 
 def _stored(program: Program, kept: KeyedState) -> KeyedState:
     """As a page is: cut by keys, written, read and joined."""
-    page = select_keys(kept, np.ones(len(kept.keys), np.bool_), program.row_registers)
+    halves = partition_keys(kept, np.arange(len(kept.keys)) % 2, 2, program.row_registers)
+    page = concat_states(halves, program.row_registers)
     kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
     if len(kept.keys):  # and as the pages of `cep run` are
         shape, registers = Shape.of(kept), program.row_registers
         packed, _ = pack(kept, np.arange(len(kept.keys)), len(kept.keys), registers, shape)
         kept = replace(unpack(packed, shape, registers), histories=kept.histories)
-    return concat_states([kept], program.row_registers)
+    return kept
 
 
 if __name__ == "__main__":
