@@ -71,6 +71,15 @@ _DEFAULTS = {
 _GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 _UNKNOWN_CODES = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
+# A partition moves to another broker, or was made just now: the next answer is another one.
+_PASSING_CODES = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+_NEXT_TRY_S = 0.05
 _END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
@@ -179,13 +188,25 @@ def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
 
 
 def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> Offsets:
+    end_s = time.monotonic() + settings.wait_s
+    while True:
+        offsets, error = _offsets_now(settings, topics, place)
+        if error is None:
+            return offsets
+        if error.code() not in _PASSING_CODES or time.monotonic() >= end_s:
+            raise SourceError(_no_answer(settings, topics, error.str()))
+        time.sleep(_NEXT_TRY_S)
+
+
+def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
+    """What the brokers say, or the error that they say. Errors: SourceError when a topic is missing."""
     consumer = _CONSUMERS.take(settings)
     try:
         wanted = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
         found = consumer.offsets_for_times(wanted, timeout=settings.wait_s)
     except KafkaException as error:
-        consumer.close()
-        raise SourceError(_no_answer(settings, topics, _reason(error))) from error
+        consumer.close()  # what it knows of the brokers may be what is wrong
+        return {}, error.args[0]
     except SourceError:
         _CONSUMERS.give(settings, consumer)
         raise
@@ -193,9 +214,9 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
     offsets: Offsets = {topic: {} for topic in topics}
     for at in found:
         if at.error is not None:
-            raise SourceError(_no_answer(settings, topics, f"{at.topic}[{at.partition}]: {at.error.str()}"))
+            return {}, at.error
         offsets[at.topic][at.partition] = at.offset
-    return offsets
+    return offsets, None
 
 
 def _partitions(consumer: Consumer, settings: KafkaSettings, topic: str) -> list[int]:

@@ -50,25 +50,27 @@ class Paced:
     started_s: float = 0.0
     at: int = 0
     ended: bool = False
+    is_behind: bool = False  # more was due than the last poll was to take
     due_s: list[np.ndarray] = field(default_factory=list)
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         if not self.started_s:
             self.started_s = time.monotonic()
-        end = self._due(records_max)
-        if end == self.at:
+        due = self._due()
+        if due == self.at:
             time.sleep(min(wait_s, max(0.0, self.started_s + (self.at + 1) / self.rate - time.monotonic())))
-            end = self._due(records_max)
+            due = self._due()
+        end = min(due, self.at + records_max)
         first, self.at = self.at, end
+        self.is_behind = end < due
         self.ended = end == len(self.values)
         if end == first:
             return []
         self.due_s.append(self.started_s + np.arange(first, end) / self.rate)
         return [Chunk("paced", self.values.slice(first, end - first))]
 
-    def _due(self, records_max: int) -> int:
-        due = int((time.monotonic() - self.started_s) * self.rate)
-        return min(due, self.at + records_max, len(self.values))
+    def _due(self) -> int:
+        return min(int((time.monotonic() - self.started_s) * self.rate), len(self.values))
 
     def positions(self) -> Positions:
         return {"paced": self.at}
@@ -77,7 +79,7 @@ class Paced:
         self.at = positions["paced"]
 
     def behind(self) -> dict[str, bool]:
-        return {"paced": False}
+        return {"paced": self.is_behind}
 
     def close(self) -> None:
         pass

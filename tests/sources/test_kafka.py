@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX
@@ -80,6 +80,39 @@ def test_offsets_that_are_gone(kafka: MockKafka) -> None:
         SourceError, match=rf"offset 100 is gone, gone\[0\] now has {earliest}\.\.9000.*startingOffsets"
     ):
         list(read_range(settings_of(kafka), OffsetRange("gone", 0, 100, 9_000)))
+
+
+class _Moving:
+    """A consumer that is told a few times that a partition is led by another broker by now."""
+
+    def __init__(self, own: Any, refusals: list[int]) -> None:
+        self._own, self._refusals = own, refusals
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
+
+    def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self._refusals:
+            raise KafkaException(KafkaError(self._refusals.pop()))
+        found: list[TopicPartition] = self._own.offsets_for_times(wanted, timeout=timeout)
+        return found
+
+
+def test_partitions_that_move_are_asked_again(kafka: MockKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka.send("moving", [{"partition": 2, "value": b"x"}])
+    refusals = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION]
+    take = source._CONSUMERS.take
+    monkeypatch.setattr(source._CONSUMERS, "take", lambda settings: _Moving(take(settings), refusals))
+    monkeypatch.setattr(source._CONSUMERS, "give", lambda _, consumer: consumer.close())
+    assert latest_offsets(settings_of(kafka), ["moving"]) == {"moving": {0: 0, 1: 0, 2: 1, 3: 0}}
+    assert not refusals
+    refusals += [KafkaError.NOT_LEADER_FOR_PARTITION] * 1_000
+    with pytest.raises(SourceError, match=r"gave no offsets of moving within 300 ms: .*[Nn]ot leader"):
+        latest_offsets(settings_of(kafka, wait_ms=300), ["moving"])
+    assert 900 < len(refusals) < 1_000, "asked now and then, not as often as it goes"
+    refusals[:] = [KafkaError.TOPIC_AUTHORIZATION_FAILED]
+    with pytest.raises(SourceError, match="gave no offsets of moving"):
+        latest_offsets(settings_of(kafka), ["moving"])
 
 
 def test_a_missing_topic(kafka: MockKafka) -> None:
