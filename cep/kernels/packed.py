@@ -20,6 +20,7 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
+from cep.kernels.parts import move_nodes
 
 KEYS, RUNS, NODES, EVENTS = range(4)
 COUNTS = 4
@@ -403,13 +404,7 @@ def _point_on(p: Any, bounds: Any, row_registers: Any, raw: Any, width: Any, nod
         for k in range(row_registers.shape[1]):
             if row_registers[rule, k] != 0 and raw[i, y.RUN_HEADER + k] >= 0:
                 raw[i, y.RUN_HEADER + k] += row
-    for i in range(bounds[NODES, p], bounds[NODES, p + 1]):
-        if nodes[i, y.NODE_ROW] >= 0:
-            nodes[i, y.NODE_ROW] += row
-        else:
-            nodes[i, y.NODE_STATE] += node
-        if nodes[i, y.NODE_PREVIOUS] >= 0:
-            nodes[i, y.NODE_PREVIOUS] += node
+    move_nodes(nodes, node, bounds[NODES, p + 1], row)
     return True
 
 

@@ -72,11 +72,17 @@ def point_among_all(
             for k in range(row_registers.shape[1]):
                 if row_registers[run_rule[i], k] != 0 and runs[i, y.RUN_HEADER + k] >= 0:
                     runs[i, y.RUN_HEADER + k] += rows
-        for i in range(node_bounds[p], node_bounds[p + 1]):
-            if nodes[i, y.NODE_ROW] >= 0:
-                nodes[i, y.NODE_ROW] += rows
-            else:
-                nodes[i, y.NODE_STATE] += before
-            if nodes[i, y.NODE_PREVIOUS] >= 0:
-                nodes[i, y.NODE_PREVIOUS] += before
+        move_nodes(nodes, before, node_bounds[p + 1], rows)
     return True
+
+
+@bare
+def move_nodes(nodes: Any, first: Any, end: Any, rows: Any) -> None:
+    """Let the nodes of a part, first <= i < end, point among those of all; `rows` of events stand before its own."""
+    for i in range(first, end):
+        if nodes[i, y.NODE_ROW] >= 0:
+            nodes[i, y.NODE_ROW] += rows
+        else:
+            nodes[i, y.NODE_STATE] += first
+        if nodes[i, y.NODE_PREVIOUS] >= 0:
+            nodes[i, y.NODE_PREVIOUS] += first
