@@ -291,9 +291,7 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
     )  # fmt: skip
     rows = rows[:rows_kept]
     columns: dict[str, pa.Array] = {}
-    for number, column in enumerate(program.columns):
-        if not column.retained:
-            continue
+    for number, column in program.retained:
         values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
         if column.type.is_text:
             columns[column.name] = prepared.texts.take(pa.array(values, mask=nulls.astype(bool)))

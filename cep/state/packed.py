@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX
-from cep.columnar.batch import TEXT, read_only, text_buffers
+from cep.columnar.batch import TEXT, read_only, slots, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
 from cep.kernels.packed import (
@@ -183,10 +183,11 @@ def _event_table(keyed_state: KeyedState, shape: Shape, offsets: Sequence[Int64]
     for at, own in zip(shape.texts.tolist(), offsets, strict=True):
         np.subtract(own[1:], own[:-1], out=table[at])
     for at, (name, code) in enumerate(shape.events):
-        column = events.columns[name]
-        if code != "t":
-            table[_EVENT_FIXED + at] = _bits(column, code)
-        table[_EVENT_FIXED + count + 1 + at] = np.asarray(column.is_null()) if column.null_count else 0
+        column, flags = events.columns[name], _EVENT_FIXED + count + 1 + at
+        if code == "t":
+            table[flags] = np.asarray(column.is_null()) if column.null_count else 0
+        else:
+            table[_EVENT_FIXED + at], table[flags] = slots(column)
     return table
 
 
@@ -308,11 +309,3 @@ class _Reader:
 
 def _torn() -> StateCorruptError:
     return StateCorruptError("what a page holds does not add up to its bytes; restore a checkpoint")
-
-
-def _bits(column: pa.Array, code: str) -> np.ndarray:
-    """Numbers as int64 with the same bits, truth as 0 or 1; 0 for a null."""
-    if column.null_count:
-        column = column.fill_null(False if code == "b" else 0)
-    values: np.ndarray = column.to_numpy(zero_copy_only=False)
-    return values if code == "b" else values.view(np.int64)

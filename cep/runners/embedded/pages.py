@@ -37,7 +37,7 @@ from cep.state.store import KeyedStore, WriteBatch
 SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
-_STRETCH = 512  # pages of which the earliest deadline is known
+_STRETCH = 512  # pages of which the earliest deadline is known, and that the clock's hand passes at a time
 OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
 
 
@@ -145,7 +145,19 @@ class Pages:
 
     def read(self, slots: Int64) -> list[bytes]:
         """The pages of these slots, of those that have one. Raises: StateError."""
-        return self._read(slots[self.deadlines[slots] != NEVER])
+        slots = slots[self.deadlines[slots] != NEVER]
+        found: list[bytes] = self._kept[slots].tolist()
+        at = np.flatnonzero(self._sizes[slots] == 0)
+        if len(at):
+            self.loads += len(at)
+            missing = slots[at]
+            for number, page in zip(at.tolist(), self._store.multi_get(self._keys(missing)), strict=True):
+                if page is None:
+                    raise StateCorruptError(
+                        f"page {slots[number]} has a deadline, but the store lacks it; restore a checkpoint"
+                    )
+                found[number] = page
+        return found
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
@@ -166,7 +178,7 @@ class Pages:
     def drop(self) -> int:
         """Forget all pages; returns how many runs were in them. Raises: StateError."""
         stored = np.flatnonzero(self.deadlines != NEVER)
-        dropped = runs_count(self._read(stored))
+        dropped = runs_count(self.read(stored))
         self._forget(stored)
         return dropped
 
@@ -190,20 +202,6 @@ class Pages:
     def restored(self) -> None:
         """The deadlines are those of the store now."""
         self._earliest_ms = self._stretches.min(axis=1)
-
-    def _read(self, slots: Int64) -> list[bytes]:
-        found: list[bytes] = self._kept[slots].tolist()
-        at = np.flatnonzero(self._sizes[slots] == 0)
-        if len(at):
-            self.loads += len(at)
-            missing = slots[at]
-            for number, page in zip(at.tolist(), self._store.multi_get(self._keys(missing)), strict=True):
-                if page is None:
-                    raise StateCorruptError(
-                        f"page {slots[number]} has a deadline, but the store lacks it; restore a checkpoint"
-                    )
-                found[number] = page
-        return found
 
     def _forget(self, slots: Int64) -> None:
         """There are no such pages from now on."""
