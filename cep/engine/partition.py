@@ -8,69 +8,59 @@ Tested by: tests/engine/test_partition.py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
+from cep.columnar.batch import read_only
 from cep.engine.history_state import keys_of, partition_histories, unplaced
-from cep.engine.keyed_state import KeyedState, RetainedEvents, some_row
+from cep.engine.keyed_state import KeyedState, RetainedEvents
 from cep.kernels.layout import Int64
-from cep.kernels.parts import order_by_part, point_anew
+from cep.kernels.parts import COUNTS, order_rows, point_anew
 
 
 @dataclass(frozen=True, slots=True)
-class Arranged:
-    """A keyed state whose rows stand part by part, and point to each other as if each part were alone.
+class RowOrder:
+    """Which rows of a keyed state belong to which of P parts of its keys, as `kernels.parts.order_rows` has it.
 
-    Shapes: each of the bounds is int64[P + 1]; the rows bounds[p] <= i < bounds[p + 1] belong to part p.
+    `orders` are those of keys, runs, nodes and events; `most` is how many rows of a kind a part has at most.
     """
 
-    whole: KeyedState
-    keys: Int64
-    events: Int64
-    nodes: Int64
-    runs: Int64
+    bounds: Int64
+    orders: tuple[Int64, Int64, Int64, Int64]
+    key_place: Int64
+    node_place: Int64
+    event_place: Int64
+    most: int
 
 
-def arrange_keys(keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray) -> Arranged:
-    """The state part by part. Shapes: part int64[K] says for each key its part in [0, parts_count). Cost: O(state)."""
-    events = keyed_state.events
-    keys = _Order(part, parts_count)
-    rows = _Order(part[events.key], parts_count)
-    nodes_ = _Order(part[events.key][some_row(keyed_state.nodes)], parts_count)
-    runs_ = _Order(part[keyed_state.run_key], parts_count)
-    runs, run_rule = keyed_state.runs[runs_.order], keyed_state.run_rule[runs_.order]
-    nodes = keyed_state.nodes[nodes_.order]
-    point_anew(runs, run_rule, nodes, row_registers, rows.place, nodes_.place)
-    whole = KeyedState(
-        keyed_state.layout,
-        keyed_state.keys.take(pa.array(keys.order)),
-        runs,
-        run_rule,
-        keys.place[keyed_state.run_key[runs_.order]].astype(np.int32),
-        nodes,
-        RetainedEvents(
-            keys.place[events.key[rows.order]].astype(np.int32),
-            events.event_id.take(pa.array(rows.order)),
-            events.event_type[rows.order],
-            events.time_ms[rows.order],
-            {name: column.take(pa.array(rows.order)) for name, column in events.columns.items()},
-        ),
-    )
-    return Arranged(whole, keys.bounds, rows.bounds, nodes_.bounds, runs_.bounds)
+def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> RowOrder:
+    """Shapes: part int64[K] says for each key its part in [0, parts_count). Cost: O(state)."""
+    run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
+    nodes = read_only(keyed_state.nodes)
+    bounds, cursor = np.zeros((COUNTS, parts_count + 1), np.int64), np.empty((COUNTS, parts_count), np.int64)
+    keys, runs = np.empty(len(part), np.int64), np.empty(len(run_key), np.int64)
+    node_order, events = np.empty(len(nodes), np.int64), np.empty(len(event_key), np.int64)
+    key_place, node_place, event_place = np.empty_like(keys), np.empty_like(node_order), np.empty_like(events)
+    most = order_rows(
+        part, run_key, event_key, nodes, bounds, cursor, keys, runs, node_order, events,
+        key_place, node_place, event_place,
+    )  # fmt: skip
+    return RowOrder(bounds, (keys, runs, node_order, events), key_place, node_place, event_place, most)
 
 
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """What `select_keys` gives for each part, of `arrange_keys`.
+    """What `select_keys` gives for each part; part int64[K] says for each key its own in [0, parts_count).
 
     Cost: O(state), and some 20 µs for each part. The parts share no memory with the state.
     """
-    arranged = arrange_keys(keyed_state, part, parts_count, row_registers)
-    return [_cut(arranged, at) for at in range(parts_count)]
+    order = order_of(keyed_state, part, parts_count)
+    arranged = _arranged(keyed_state, order, row_registers)
+    return [_cut(arranged, order.bounds[:, at].tolist(), order.bounds[:, at + 1].tolist()) for at in range(parts_count)]
 
 
 def divide(
@@ -90,21 +80,36 @@ def divide(
     ]
 
 
-class _Order:
-    """Rows in the order of their parts: `order` says which row comes where, `place` where a row is within its part."""
+def _arranged(keyed_state: KeyedState, order: RowOrder, row_registers: np.ndarray) -> KeyedState:
+    """The state with its rows part by part, which point to each other as if each part were alone."""
+    events, (keys, run_order, node_order, rows) = keyed_state.events, order.orders
+    runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
+    nodes = keyed_state.nodes[node_order]
+    point_anew(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
+    return KeyedState(
+        keyed_state.layout,
+        keyed_state.keys.take(pa.array(keys)),
+        runs,
+        run_rule,
+        order.key_place[keyed_state.run_key[run_order]].astype(np.int32),
+        nodes,
+        RetainedEvents(
+            order.key_place[events.key[rows]].astype(np.int32),
+            events.event_id.take(pa.array(rows)),
+            events.event_type[rows],
+            events.time_ms[rows],
+            {name: column.take(pa.array(rows)) for name, column in events.columns.items()},
+        ),
+    )
 
-    def __init__(self, part: Int64, parts_count: int) -> None:
-        self.order, self.place = np.empty(len(part), np.int64), np.empty(len(part), np.int64)
-        self.bounds = np.zeros(parts_count + 1, np.int64)
-        order_by_part(part, self.bounds, np.zeros(parts_count + 1, np.int64), self.order, self.place)
 
-
-def _cut(arranged: Arranged, at: int) -> KeyedState:
-    whole, runs, nodes = arranged.whole, _slice(arranged.runs, at), _slice(arranged.nodes, at)
-    own, events = _slice(arranged.events, at), whole.events
+def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> KeyedState:
+    """A part of an arranged state: of keys, runs, nodes and events the rows first <= i < end."""
+    keys, runs, nodes, own = (slice(first, end) for first, end in zip(firsts, ends, strict=True))
+    events = whole.events
     return KeyedState(
         whole.layout,
-        _copied(whole.keys, _slice(arranged.keys, at)),
+        _copied(whole.keys, keys),
         whole.runs[runs].copy(),
         whole.run_rule[runs].copy(),
         whole.run_key[runs].copy(),
@@ -117,10 +122,6 @@ def _cut(arranged: Arranged, at: int) -> KeyedState:
             {name: _copied(column, own) for name, column in events.columns.items()},
         ),
     )
-
-
-def _slice(bounds: Int64, at: int) -> slice:
-    return slice(int(bounds[at]), int(bounds[at + 1]))
 
 
 def _copied(array: pa.Array, own: slice) -> pa.Array:

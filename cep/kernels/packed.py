@@ -8,7 +8,7 @@ What a page holds, and in which order, is said in state/packed.py.
 
 Shapes, throughout: P pages; bounds int64[4, P + 1] say where the keys, runs, nodes and events of each page begin among
 those of all pages, and where the last ones end. Rows as layout.py has them: runs int64[n, W], nodes int64[m, 3]; events
-int64[C, E] by column, the last column the length of its id; `line` int64[as many as the rows of any page], scratch.
+int64[C, E] by column, one of them the length of its id; `line` int64[as many as the rows of any page], scratch.
 Tested by: tests/kernels/test_packed.py, tests/state/test_packed.py
 """
 
@@ -20,10 +20,8 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
-from cep.kernels.parts import move_nodes
+from cep.kernels.parts import COUNTS, EVENTS, KEYS, NODES, RUNS, move_nodes
 
-KEYS, RUNS, NODES, EVENTS = range(4)
-COUNTS = 4
 COUNT_MAX = 1 << 31  # of the rows of a page, whose bytes say anything at all
 _LINE_BYTES_MAX = 9  # of a column without its rows
 _BYTE = np.uint64(255)
@@ -130,61 +128,6 @@ def get_line(data: Any, at: Any, end: Any, line: Any, first: Any, count: Any) ->
 
 
 @bare
-def order_rows(
-    part: Any, run_key: Any, event_key: Any, nodes: Any, bounds: Any, cursor: Any, key_order: Any, run_order: Any,
-    node_order: Any, event_order: Any, key_place: Any, node_place: Any, event_place: Any,
-) -> Any:  # fmt: skip
-    """Which rows belong to which page, in their order. Returns how many rows of a kind a page has at most.
-
-    Shapes: part int64[K] in [0, P), of each key; out bounds, zeros before; orders int64[K], [n], [m], [E] the row that
-    comes where; places int64[K], [m], [E] where a row is within its page; cursor int64[4, P] scratch.
-    """
-    pages = bounds.shape[1] - 1
-    for k in range(part.shape[0]):
-        bounds[KEYS, part[k] + 1] += 1
-    for i in range(run_key.shape[0]):
-        bounds[RUNS, part[run_key[i]] + 1] += 1
-    for i in range(nodes.shape[0]):
-        bounds[NODES, part[event_key[_row_of(nodes, i)]] + 1] += 1
-    for i in range(event_key.shape[0]):
-        bounds[EVENTS, part[event_key[i]] + 1] += 1
-    most = 1
-    for which in range(COUNTS):
-        for p in range(pages):
-            most = max(most, bounds[which, p + 1])
-            cursor[which, p] = bounds[which, p]
-            bounds[which, p + 1] += bounds[which, p]
-    for k in range(part.shape[0]):
-        at = cursor[KEYS, part[k]]
-        key_order[at], key_place[k] = k, at - bounds[KEYS, part[k]]
-        cursor[KEYS, part[k]] += 1
-    for i in range(run_key.shape[0]):
-        page = part[run_key[i]]
-        run_order[cursor[RUNS, page]] = i
-        cursor[RUNS, page] += 1
-    for i in range(nodes.shape[0]):
-        page = part[event_key[_row_of(nodes, i)]]
-        at = cursor[NODES, page]
-        node_order[at], node_place[i] = i, at - bounds[NODES, page]
-        cursor[NODES, page] += 1
-    for i in range(event_key.shape[0]):
-        page = part[event_key[i]]
-        at = cursor[EVENTS, page]
-        event_order[at], event_place[i] = i, at - bounds[EVENTS, page]
-        cursor[EVENTS, page] += 1
-    return most
-
-
-@inlined
-def _row_of(nodes: Any, node: Any) -> Any:
-    """The row of an event that a node leads to: its own, or for a union that of one of its ways."""
-    found = node
-    while nodes[found, y.NODE_ROW] < 0:
-        found = nodes[found, y.NODE_STATE]
-    return nodes[found, y.NODE_ROW]
-
-
-@bare
 def write_pages(
     head: Any, bounds: Any, key_order: Any, run_order: Any, node_order: Any, event_order: Any,
     key_place: Any, node_place: Any, event_place: Any, key_offsets: Any, runs: Any, run_rule: Any, run_key: Any,
@@ -193,7 +136,7 @@ def write_pages(
 ) -> Any:  # fmt: skip
     """Write the pages from `first` on into out uint8[bytes]: head, counts, rows and lengths; then room for the texts.
 
-    Orders and places are those of `order_rows`. key_offsets int64[K + 1]; row_registers uint8[rules, R] as in parts.py;
+    Orders, places and row_registers are as in parts.py, of which each page is a part. key_offsets int64[K + 1];
     events int64[C, E], whose first column is not looked at: it is event_key int32[E]; texts int64[T] the columns of
     events that are lengths of texts.
     Out: over int64[P] when the first run of each page is over, ms UTC, before `never`, which it is without runs; starts

@@ -11,23 +11,66 @@ from __future__ import annotations
 from typing import Any
 
 from cep.kernels import layout as y
-from cep.kernels.arrange import group_rows
-from cep.kernels.jit import bare
+from cep.kernels.jit import bare, inlined
+
+KEYS, RUNS, NODES, EVENTS = range(4)
+COUNTS = 4
 
 
 @bare
-def order_by_part(part: Any, bounds: Any, ends: Any, order: Any, place: Any) -> None:
-    """The rows of each part one after the other, in their order.
+def order_rows(
+    part: Any, run_key: Any, event_key: Any, nodes: Any, bounds: Any, cursor: Any, key_order: Any, run_order: Any,
+    node_order: Any, event_order: Any, key_place: Any, node_place: Any, event_place: Any,
+) -> Any:  # fmt: skip
+    """Which rows belong to which part, in their order. Returns how many rows of a kind a part has at most, at least 1.
 
-    Shapes: part int64[N] in [0, P); ends int64[P + 1] zeros, scratch; out bounds int64[P + 1] say where each part
-    begins, the first one zero before, order int64[N] the row that comes where, place int64[N] where a row is within its
-    part.
+    Shapes: part int64[K] in [0, P), of each key; out bounds int64[4, P + 1], zeros before, say where the keys, runs,
+    nodes and events of each part begin and the last one's end; orders int64[K], [n], [m], [E] the row that comes where;
+    places int64[K], [m], [E] where a row is within its part; cursor int64[4, P] scratch.
     """
-    group_rows(part, ends, order)
-    for p in range(bounds.shape[0] - 1):
-        bounds[p + 1] = ends[p]
-    for at in range(order.shape[0]):
-        place[order[at]] = at - bounds[part[order[at]]]
+    parts = bounds.shape[1] - 1
+    for k in range(part.shape[0]):
+        bounds[KEYS, part[k] + 1] += 1
+    for i in range(run_key.shape[0]):
+        bounds[RUNS, part[run_key[i]] + 1] += 1
+    for i in range(nodes.shape[0]):
+        bounds[NODES, part[event_key[_row_of(nodes, i)]] + 1] += 1
+    for i in range(event_key.shape[0]):
+        bounds[EVENTS, part[event_key[i]] + 1] += 1
+    most = 1
+    for which in range(COUNTS):
+        for p in range(parts):
+            most = max(most, bounds[which, p + 1])
+            cursor[which, p] = bounds[which, p]
+            bounds[which, p + 1] += bounds[which, p]
+    for k in range(part.shape[0]):
+        at = cursor[KEYS, part[k]]
+        key_order[at], key_place[k] = k, at - bounds[KEYS, part[k]]
+        cursor[KEYS, part[k]] += 1
+    for i in range(run_key.shape[0]):
+        own = part[run_key[i]]
+        run_order[cursor[RUNS, own]] = i
+        cursor[RUNS, own] += 1
+    for i in range(nodes.shape[0]):
+        own = part[event_key[_row_of(nodes, i)]]
+        at = cursor[NODES, own]
+        node_order[at], node_place[i] = i, at - bounds[NODES, own]
+        cursor[NODES, own] += 1
+    for i in range(event_key.shape[0]):
+        own = part[event_key[i]]
+        at = cursor[EVENTS, own]
+        event_order[at], event_place[i] = i, at - bounds[EVENTS, own]
+        cursor[EVENTS, own] += 1
+    return most
+
+
+@inlined
+def _row_of(nodes: Any, node: Any) -> Any:
+    """The row of an event that a node leads to: its own, or for a union that of one of its ways."""
+    found = node
+    while nodes[found, y.NODE_ROW] < 0:
+        found = nodes[found, y.NODE_STATE]
+    return nodes[found, y.NODE_ROW]
 
 
 @bare

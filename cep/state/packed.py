@@ -33,20 +33,10 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, read_only, slots, text_buffers
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents
+from cep.engine.partition import order_of
 from cep.kernels.layout import NODE_WIDTH, Int32, Int64, UInt8
-from cep.kernels.packed import (
-    COUNTS,
-    EVENTS,
-    KEYS,
-    NODES,
-    RUNS,
-    order_rows,
-    read_bounds,
-    read_rows,
-    read_texts,
-    write_pages,
-    write_texts,
-)
+from cep.kernels.packed import read_bounds, read_rows, read_texts, write_pages, write_texts
+from cep.kernels.parts import COUNTS, EVENTS, KEYS, NODES, RUNS
 
 PACKED_FORMAT = 2  # 1 had eight bytes for every number
 _MAGIC = b"CPP"
@@ -123,38 +113,21 @@ def pack(
     one without keys mean nothing.
     Cost: O(state), and less than a microsecond for each part.
     """
-    runs, nodes, run_key = read_only(keyed_state.runs), read_only(keyed_state.nodes), read_only(keyed_state.run_key)
-    event_key, run_rule = read_only(keyed_state.events.key), read_only(keyed_state.run_rule)
-    bounds, cursors = np.zeros((COUNTS, parts_count + 1), np.int64), np.empty((COUNTS, parts_count), np.int64)
-    counts = (len(part), len(runs), len(nodes), len(event_key))
-    orders = keys, order, node_order, rows = [np.empty(count, np.int64) for count in counts]
-    key_place, node_place, row_place = [np.empty(counts[which], np.int64) for which in (KEYS, NODES, EVENTS)]
-    most = order_rows(
-        part,
-        run_key,
-        event_key,
-        nodes,
-        bounds,
-        cursors,
-        keys,
-        order,
-        node_order,
-        rows,
-        key_place,
-        node_place,
-        row_place,
-    )
-    line = np.empty(most, np.int64)
+    ordered = order_of(keyed_state, part, parts_count)
+    bounds, orders = ordered.bounds, ordered.orders
+    line, cursor = np.empty(ordered.most, np.int64), np.empty(parts_count, np.int64)
     texts = [(which, *text_buffers(column)) for which, column in _texts(keyed_state, shape)]
     events = _event_table(keyed_state, shape, [offsets for _, offsets, _ in texts[1:]])
-    starts, over, cursor = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64), cursors[0]
-    data = np.empty(_guessed_bytes(counts, texts, parts_count, shape), np.uint8)
+    starts, over = np.zeros(parts_count + 1, np.int64), np.empty(parts_count, np.int64)
+    data = np.empty(_guessed_bytes([len(own) for own in orders], texts, parts_count, shape), np.uint8)
     at = 0
     while True:
         at = write_pages(
-            shape.head, bounds, keys, order, node_order, rows, key_place, node_place, row_place, texts[0][1],
-            runs, run_rule, run_key, row_registers, nodes, event_key, events, shape.texts,
-            line, over, TIME_MS_MAX, data, starts, cursor, at,
+            shape.head, bounds, orders[KEYS], orders[RUNS], orders[NODES], orders[EVENTS],
+            ordered.key_place, ordered.node_place, ordered.event_place, texts[0][1],
+            read_only(keyed_state.runs), read_only(keyed_state.run_rule), read_only(keyed_state.run_key), row_registers,
+            read_only(keyed_state.nodes), read_only(keyed_state.events.key), events, shape.texts, line, over,
+            TIME_MS_MAX, data, starts, cursor, at,
         )  # fmt: skip
         if at == parts_count:
             break

@@ -7,19 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cep.columnar.batch import read_only
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.parts import order_by_part, point_among_all, point_anew
+from cep.kernels.parts import COUNTS, KEYS, order_rows, point_among_all, point_anew
 
 PARTS = 4
 REGISTERS = np.array([[0, 1], [1, 0], [0, 0]], np.uint8)  # of three rules: which of their registers hold rows
 
 
 def ordered(part: Int64) -> tuple[Int64, Int64, Int64]:
-    """Bounds, order and places."""
-    bounds, order, place = np.zeros(PARTS + 1, np.int64), np.empty(len(part), np.int64), np.empty(len(part), np.int64)
-    order_by_part(part, bounds, np.zeros(PARTS + 1, np.int64), order, place)
-    return bounds, order, place
+    """Bounds, order and places, of keys."""
+    bounds, order, place = np.zeros((COUNTS, PARTS + 1), np.int64), np.empty_like(part), np.empty_like(part)
+    none, nobody = np.empty(0, np.int64), read_only(np.empty(0, np.int32))
+    nodes, cursor = read_only(np.empty((0, y.NODE_WIDTH), np.int64)), np.empty((COUNTS, PARTS), np.int64)
+    order_rows(part, nobody, nobody, nodes, bounds, cursor, order, none, none, none, place, none, none)
+    return bounds[KEYS], order, place
 
 
 @given(st.lists(st.integers(0, PARTS - 1), max_size=30))
