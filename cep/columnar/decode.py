@@ -1,8 +1,8 @@
 """Records → typed columns, with what cannot be decoded set aside.
 
-    JSON texts ──arrow's JSON reader──▶ table ─┐
-    Parquet, CSV: a table ─────────────────────┴─ one conversion a column ─▶ Decoded (good rows) + Poison (the others)
-
+    JSON texts ──plain_json.py, else Arrow's JSON reader──▶ columns ─┐
+    Parquet, CSV: a table ───────────────────────────────────────────┴─ one conversion each ─▶ Decoded (good rows)
+                                                                                               + Poison (the others)
 A block of records is parsed as a whole. If that fails it is halved until the record that spoils it stands alone, so
 a poison record costs a few more passes and nothing else is lost. No Python object is made for a good record.
 Tested by: tests/columnar/test_decode.py
@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
+from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
 from cep.kernels.lines import join_lines
 
 TYPE_FIELD = "event_type"
@@ -74,14 +75,14 @@ def decode_json(schema: Schema, values: pa.Array) -> Decoded:
     where the schema has a single one.
     """
     good, broken = _parse(schema, values if values.type == pa.large_binary() else values.cast(pa.large_binary()))
-    parts = [decode_table(schema, table, partial(_record_text, texts)) for table, texts in good]
+    parts = [_decode(schema, len(texts), given, partial(_record_text, texts)) for given, texts in good]
     merged = concat_decoded(schema, parts)
     return replace(merged, poison=(*merged.poison, *broken)) if broken else merged
 
 
-def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.RecordBatch, pa.Array]], list[Poison]]:
+def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[dict[str, pa.Array], pa.Array]], list[Poison]]:
     """Columns with the records they came from, and the records that are no JSON objects of the schema's shape."""
-    good: list[tuple[pa.RecordBatch, pa.Array]] = []
+    good: list[tuple[dict[str, pa.Array], pa.Array]] = []
     broken: list[Poison] = []
     blocks = [values] if len(values) else []
     while blocks:
@@ -97,7 +98,7 @@ def _parse(schema: Schema, values: pa.Array) -> tuple[list[tuple[pa.RecordBatch,
     return good, broken
 
 
-def _parse_block(schema: Schema, block: pa.Array) -> pa.RecordBatch:
+def _parse_block(schema: Schema, block: pa.Array) -> dict[str, pa.Array]:
     """All records of the block as columns, or an error if one of them spoils it.
 
     The parser takes objects one after the other, wherever they end. As each record begins and ends with a brace, and
@@ -105,6 +106,9 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.RecordBatch:
     """
     if block.null_count:
         raise pa.ArrowInvalid("the record is empty")
+    plain = read_plain(_plain_shape(schema), block)
+    if plain is not None:
+        return plain
     records = block
     lines, in_braces, breaks = join_lines(*text_buffers(records))
     if not in_braces:
@@ -118,8 +122,7 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.RecordBatch:
             orjson.loads(value)
         records = pc.replace_substring(records, b"\n", b" ")
         lines, _, _ = join_lines(*text_buffers(records))
-    sample = orjson.loads(records[0].as_py())
-    numbers = frozenset([name for name in _may_be_numbers(schema) if type(sample.get(name)) is int])
+    numbers = _whole_numbers(schema, records[0].as_py())
     try:
         found = _read(lines, _parse_options(schema, numbers, exact=True))
     except pa.ArrowInvalid:
@@ -127,7 +130,7 @@ def _parse_block(schema: Schema, block: pa.Array) -> pa.RecordBatch:
         found = _read(lines, _parse_options(schema, numbers, exact=False))
     if found.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
-    return found
+    return _arrays(found)
 
 
 def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.RecordBatch:
@@ -136,6 +139,30 @@ def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.Record
     found = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
     found.validate(full=True)  # text that is not UTF-8
     return found
+
+
+def _whole_numbers(schema: Schema, record: bytes) -> frozenset[str]:
+    """Those of the fields that may be numbers which are whole ones in this record."""
+    try:
+        sample = orjson.loads(record)
+    except orjson.JSONDecodeError:
+        # Arrow takes some that orjson does not, as text that is not UTF-8 in a field that nobody asks for. What becomes
+        # of a record is not to hang on whether it is the first of its block.
+        return frozenset([name for name in _may_be_numbers(schema) if _is_whole_number(record, name)])
+    return frozenset([name for name in _may_be_numbers(schema) if type(sample.get(name)) is int])
+
+
+def _is_whole_number(record: bytes, name: str) -> bool:
+    options = pj.ParseOptions(explicit_schema=pa.schema([(name, pa.int64())]), unexpected_field_behavior="ignore")
+    try:
+        return not pj.open_json(pa.py_buffer(record), parse_options=options).read_next_batch().column(0).null_count
+    except pa.ArrowInvalid:
+        return False
+
+
+@lru_cache(maxsize=_SHAPES_KEPT)
+def _plain_shape(schema: Schema) -> PlainShape:
+    return plain_shape(_parse_options(schema, frozenset(), exact=True).explicit_schema, _may_be_numbers(schema))
 
 
 @lru_cache(maxsize=_SHAPES_KEPT)
@@ -173,8 +200,10 @@ def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callabl
 
     A column that is missing is null in every record. Conversions are those of convert.py.
     """
-    rows = table.num_rows
-    given = _arrays(table)
+    return _decode(schema, table.num_rows, _arrays(table), show)
+
+
+def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str]) -> Decoded:
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)

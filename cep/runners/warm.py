@@ -191,8 +191,8 @@ def _events(job: Job, step: int) -> EventBatch:
 
 
 def _real(step: int, n: int) -> float:
-    """After the first steps numbers so far from each other that no few floats have their exact sum."""
-    return 10.0 ** (n * 7 % 180 - 90) if step > 1 else n * 0.37
+    """After the first steps numbers so far from each other that no few floats have their exact sum, and not plain."""
+    return 10.0 ** (n * 7 % 180 - 90) if step > 1 else n * 0.375
 
 
 def _stored(program: Program, kept: KeyedState) -> KeyedState:

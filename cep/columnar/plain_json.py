@@ -1,0 +1,102 @@
+"""Plain JSON records as columns, at the cost of a call: what Arrow's JSON reader would give, or nothing at all.
+
+Arrow's reader hands its input to a thread of its own: for a few records that costs more than to read them, and where
+all cores are taken it waits for one. Which records are plain: kernels/json_records.py.
+Tested by: tests/columnar/test_plain_json.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.columnar.batch import text_buffers
+from cep.kernels.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, copy_texts, read_records
+
+
+@dataclass(frozen=True)
+class PlainShape:
+    """What each column is to be: `names` UTF-8 one behind the other, int64 `name_ends`, `kinds` as of the kernel."""
+
+    wanted: tuple[tuple[str, pa.DataType], ...]
+    names: NDArray[np.uint8]
+    name_ends: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    scales: NDArray[np.int64]
+
+
+def plain_shape(wanted: pa.Schema, may_be_numbers: Collection[str]) -> PlainShape:
+    """For a table of these columns; those in `may_be_numbers` become int64 if the first record has a whole number."""
+    names = [name.encode() for name in wanted.names]
+    kinds = [NAME if column.name in may_be_numbers else _kind(column.type) for column in wanted]
+    scales = [column.type.scale if pa.types.is_decimal(column.type) else 0 for column in wanted]
+    columns = tuple((column.name, column.type) for column in wanted)
+    name_ends = np.cumsum([len(name) for name in names])
+    return PlainShape(columns, np.frombuffer(b"".join(names), np.uint8), name_ends, np.array(kinds), np.array(scales))
+
+
+def _kind(type_: pa.DataType) -> int:
+    if pa.types.is_decimal(type_):
+        return DECIMAL
+    return {pa.int64(): WHOLE, pa.float64(): FLOAT, pa.bool_(): TRUTH}.get(type_, TEXT)
+
+
+def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
+    """The columns of the shape from the records (large_binary without nulls), null where a record has nothing.
+
+    None if one of them is not plain, or no JSON object at all, or if a text is not UTF-8.
+    """
+    count = len(records)
+    _, data = held = text_buffers(records)
+    kinds = shape.kinds.copy()
+    is_plain, values, text_ends, is_there = read_records(*held, shape.names, shape.name_ends, kinds, shape.scales)
+    if not is_plain:
+        return None
+    nulls_counts = (count - np.add.reduce(is_there, axis=1, dtype=np.int64)).tolist()
+    found: dict[str, pa.Array] = {}
+    for column, (name, wanted) in enumerate(shape.wanted):
+        kind, nulls_count = kinds[column], nulls_counts[column]
+        type_ = pa.int64() if kind == WHOLE else wanted
+        if nulls_count == count:
+            found[name] = pa.nulls(count, type_)
+            continue
+        buffers = [_bits(is_there[column]) if nulls_count else None]
+        if kind == TEXT:
+            bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
+            buffers += [bounds if type_ == pa.large_string() else bounds.astype(np.int32), texts]
+        else:
+            buffers.append(_values(values[column], kind))
+            is_ascii = True
+        found[name] = array = pa.Array.from_buffers(type_, count, [*map(_held, buffers)], nulls_count)
+        if not is_ascii and not _is_utf_8(array):
+            return None
+    return found
+
+
+def _is_utf_8(array: pa.Array) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _held(buffer: NDArray[Any] | None) -> pa.Buffer | None:
+    return None if buffer is None else pa.py_buffer(buffer)
+
+
+def _values(slots: NDArray[np.int64], kind: int) -> NDArray[Any]:
+    if kind == DECIMAL:
+        wide = np.empty((len(slots), 2), np.int64)
+        wide[:, 0], wide[:, 1] = slots, slots >> 63
+        return wide
+    return _bits(slots) if kind == TRUTH else slots
+
+
+def _bits(flags: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.packbits(flags.astype(np.uint8, copy=False), bitorder="little")
