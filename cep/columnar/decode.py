@@ -271,7 +271,7 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     single = len(given) == 1
     if column is None or any(use.name == TYPE_FIELD for use in schema.column_uses):
         if not single:
-            verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing")
+            verdict.refuse(np.ones(rows, bool), "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
         return np.full(rows, given[0] if single else 0, np.int16), verdict
     if single and column.null_count == rows:
         return np.full(rows, given[0], np.int16), verdict

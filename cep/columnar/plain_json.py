@@ -16,7 +16,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import text_buffers
-from cep.kernels.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, copy_texts, read_records
+from cep.kernels.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, read_records
+from cep.kernels.texts import copy_texts
 
 
 @dataclass(frozen=True)
@@ -47,34 +48,35 @@ def _kind(type_: pa.DataType) -> int:
 
 
 def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
-    """The columns of the shape from the records (large_binary without nulls), null where a record has nothing.
+    """The columns of the shape from the records (large_binary without nulls), null where a record has nothing; those
+    of which no record has anything are left out.
 
     None if one of them is not plain, or no JSON object at all, or if a text is not UTF-8.
     """
     count = len(records)
     _, data = held = text_buffers(records)
     kinds = shape.kinds.copy()
-    is_plain, values, text_ends, is_there = read_records(*held, shape.names, shape.name_ends, kinds, shape.scales)
+    is_plain, values, text_ends, is_there, counts = read_records(
+        *held, shape.names, shape.name_ends, kinds, shape.scales
+    )
     if not is_plain:
         return None
-    nulls_counts = (count - np.add.reduce(is_there, axis=1, dtype=np.int64)).tolist()
     found: dict[str, pa.Array] = {}
-    for column, (name, wanted) in enumerate(shape.wanted):
-        kind, nulls_count = kinds[column], nulls_counts[column]
-        type_ = pa.int64() if kind == WHOLE else wanted
-        if nulls_count == count:
-            found[name] = pa.nulls(count, type_)
+    read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
+    for column, ((name, wanted), kind, there_count) in enumerate(read):
+        if not there_count:
             continue
-        buffers = [_bits(is_there[column]) if nulls_count else None]
+        type_, is_ascii = pa.int64() if kind == WHOLE else wanted, True
+        buffers = [_bits(is_there[column]) if there_count < count else None]
         if kind == TEXT:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
             buffers += [bounds if type_ == pa.large_string() else bounds.astype(np.int32), texts]
         else:
             buffers.append(_values(values[column], kind))
-            is_ascii = True
-        found[name] = array = pa.Array.from_buffers(type_, count, [*map(_held, buffers)], nulls_count)
+        array = pa.Array.from_buffers(type_, count, [*map(_held, buffers)], count - there_count)
         if not is_ascii and not _is_utf_8(array):
             return None
+        found[name] = array
     return found
 
 

@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, EventBatch, text_buffers
 from cep.columnar.decode import Decoded
-from cep.kernels.arrange import hash_texts
+from cep.kernels.arrange import hash_slots, hash_texts
+from cep.kernels.layout import Int64
 
 KEY_SEPARATOR = "\x1f"
 _ESCAPE = "\x1e"
@@ -71,6 +72,17 @@ def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:
 def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
     """The page of each key inside its key group: int32[N] in [0, pages_count)."""
     return ((key_hashes(key) // np.uint64(groups_count)) % np.uint64(pages_count)).astype(np.int32)
+
+
+def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:
+    """The number of each key's page among those of all key groups from `first_group` on: int64[N].
+
+    Beyond the last one for a key of a later key group, below 0 for one of an earlier.
+    """
+    offsets, data = text_buffers(key)
+    slots: Int64 = np.empty(len(key), np.int64)
+    hash_slots(offsets, data, groups_count, first_group, pages_count, slots)
+    return slots
 
 
 def split_by_group(batch: EventBatch, groups_count: int) -> Iterator[tuple[int, EventBatch]]:

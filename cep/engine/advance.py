@@ -20,6 +20,7 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
+from cep.columnar.texts import taken
 from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.outputs import Outputs, cut
@@ -255,8 +256,7 @@ def _first_of(wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
     """The event ids of rows of the event table."""
-    at = prepared.event_of.take(rows)
-    return pa.concat_arrays([fitted.events.event_id, batch.event_id]).take(pa.array(at))
+    return taken(prepared.event_of.take(rows), fitted.events.event_id, batch.event_id)
 
 
 def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
@@ -299,7 +299,7 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
             columns[column.name] = from_slots(values, nulls, column.type)
     return KeyedState(
         Layout.of(program),
-        prepared.keys if keys_kept == keys_count else prepared.keys.take(pa.array(keys[:keys_kept])),
+        prepared.keys if keys_kept == keys_count else taken(keys[:keys_kept], prepared.keys),
         live.runs,
         live.run_rule,
         live.run_key,

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, read_only, slots, text_buffers
+from cep.columnar.texts import numbered
 from cep.engine.functions import fill_computed
 from cep.engine.histories import Past, look_back
 from cep.engine.history_reach import KnownKeys
@@ -70,9 +71,9 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     """
     plan, kept = program.histories, keyed_state.events
     of_histories = NO_TEXTS if plan is None else keyed_state.histories.keys
-    encoded = pa.concat_arrays([keyed_state.keys, of_histories, batch.key]).dictionary_encode()
-    keys, codes = encoded.dictionary, np.asarray(encoded.indices)
-    batch_key = codes[len(codes) - len(batch) :]
+    known = pa.concat_arrays([keyed_state.keys, of_histories]) if len(of_histories) else keyed_state.keys
+    keys, codes = numbered(known, batch.key)
+    batch_key = codes[len(known) :]
     first_row = len(kept)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
@@ -84,9 +85,9 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     np.add(batch_rows, first_row, out=event_of[first_row:])
     past, past_texts = _NO_PAST, {}
     if plan is not None:
-        known = KnownKeys(keys, codes[len(keyed_state.keys) : len(codes) - len(batch)])
+        with_histories = KnownKeys(keys, codes[len(keyed_state.keys) : len(known)])
         new = NewEvents(batch, batch_rows, batch_key, len(keys))
-        past = look_back(plan, program.lists, keyed_state.histories, known, new, watermark_ms)
+        past = look_back(plan, program.lists, keyed_state.histories, with_histories, new, watermark_ms)
         past_texts = dict(past.texts)
         if program.column(TOLD) >= 0:
             past_texts[program.column(TOLD)] = past.told

@@ -45,6 +45,17 @@ def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
         out[i] = hash_bytes(data, offsets[i], offsets[i + 1], seed)
 
 
+@kernel
+def hash_slots(offsets: Any, data: Any, groups_count: Any, first_group: Any, pages_count: Any, out: Any) -> None:
+    """Fill out int64[N] with the slot of each text's page: by its hash one of the key groups, and in that one of the
+    pages; slots are counted from those of the first group. Texts as of `hash_texts`.
+    """
+    for i in range(out.shape[0]):
+        h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
+        group, rest = h % np.uint64(groups_count), h // np.uint64(groups_count)
+        out[i] = (np.int64(group) - first_group) * pages_count + np.int64(rest % np.uint64(pages_count))
+
+
 @bare
 def group_rows(codes: Any, starts: Any, out: Any) -> None:
     """A stable sort: fill out int64[N] with rows in the order of their codes.

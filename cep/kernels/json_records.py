@@ -24,7 +24,7 @@ _SPACE, _TAB, _QUOTE, _BACKSLASH, _OPENS, _CLOSES = (ord(mark) for mark in ' \t"
 _COLON, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _NINE, _SMALL_E, _LARGE_E = (ord(mark) for mark in ":,-+.09eE")
 _SMALL_N, _SMALL_T, _SMALL_F = (ord(mark) for mark in "ntf")
 _NULL, _TRUE, _FALSE = (np.frombuffer(word, np.uint8) for word in (b"null", b"true", b"false"))
-_FIRST_PLAIN, _FIRST_WIDE = 32, 128  # bytes of text that need no escape; those of characters of several bytes
+_FIRST_PLAIN = 32  # of the bytes that need no escape
 # Up to here a mantissa and a power of ten are doubles without rounding, so their quotient is rounded once (Clinger,
 # "How to read floating point numbers accurately", 1990).
 _MANTISSA_MAX, _POWER_MAX = 1 << 53, 22
@@ -224,7 +224,8 @@ def _read_record(
 @kernel
 def read_records(offsets: Any, data: Any, names: Any, name_ends: Any, kinds: Any, scales: Any) -> Any:
     """Whether all records are plain; then for each column the values, of texts where they begin: int64[C, N], where
-    these end: int64[C, N], and which are there: uint8[C, N]. `kinds` of columns that take a NAME becomes what they are.
+    these end: int64[C, N], which are there: uint8[C, N], and how many: int64[C]. `kinds` of columns that take a NAME
+    becomes what they are.
 
     Shapes: N records, int64 offsets[N + 1] into data uint8; C columns, names uint8[...] one behind the other, int64
     name_ends, kinds, scales: [C].
@@ -241,27 +242,10 @@ def read_records(offsets: Any, data: Any, names: Any, name_ends: Any, kinds: Any
             values, text_ends, is_there,
         )  # fmt: skip
         if not is_plain:
-            return False, values, text_ends, is_there
+            return False, values, text_ends, is_there, filled
         if record == 0:
             for column in range(columns):
                 kinds[column] = TEXT if kinds[column] == NAME else kinds[column]
-    return True, values, text_ends, is_there
-
-
-@kernel
-def copy_texts(data: Any, starts: Any, ends: Any) -> Any:
-    """The texts between those bounds one behind the other: int64 offsets[N + 1], uint8[B], whether all of it is ASCII.
-
-    Shapes: int64 starts[N], ends[N] into data uint8.
-    """
-    count = starts.shape[0]
-    offsets = np.zeros(count + 1, np.int64)
-    for row in range(count):
-        offsets[row + 1] = offsets[row] + ends[row] - starts[row]
-    texts, at, all_bits = np.empty(offsets[count], np.uint8), 0, np.uint8(0)
-    for row in range(count):
-        for k in range(starts[row], ends[row]):
-            texts[at] = data[k]
-            all_bits |= data[k]
-            at += 1
-    return offsets, texts, all_bits < _FIRST_WIDE
+    for column in range(columns):
+        filled[column] = is_there[column].sum()
+    return True, values, text_ends, is_there, filled

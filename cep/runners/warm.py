@@ -23,7 +23,7 @@ import pyarrow as pa
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
-from cep.columnar.route import split_by_group
+from cep.columnar.route import key_slots, split_by_group
 from cep.engine.fit import fit
 from cep.engine.history_table import HistoryTable
 from cep.engine.keyed_state import KeyedState, concat_states
@@ -197,7 +197,7 @@ def _real(step: int, n: int) -> float:
 
 def _stored(program: Program, kept: KeyedState) -> KeyedState:
     """As a page is: cut by keys, written, read and joined."""
-    halves = partition_keys(kept, np.arange(len(kept.keys)) % 2, 2, program.row_registers)
+    halves = partition_keys(kept, key_slots(kept.keys, 1, 2, 0), 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
     kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
     if len(kept.keys):  # and as the pages of `cep run` are

@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
-from cep.columnar.route import KeyDomain, key_hashes
+from cep.columnar.route import KeyDomain, key_slots
 from cep.engine.fit import fit
 from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
@@ -96,7 +96,8 @@ class Pages:
         self.shapes = shapes
         self._groups, self._groups_count, self._count = layout
         assert self._count <= PAGES_MAX, "the number of a page has 16 bits"
-        prefixes = b"".join(store_key(group, b"", PAGES, name) for group in self._groups)
+        prefixes = b"".join(store_key(group, b"", PAGES, name) + bytes(PAGE.size) for group in self._groups)
+        # Of each key group a key in the store, with room for the page.
         self._prefixes = np.frombuffer(prefixes, np.uint8).reshape(len(self._groups), -1)
         self._bytes_max = bytes_max
         self.open_bytes_max = _OPEN_BYTES_MAX if bytes_max is None else min(_OPEN_BYTES_MAX, max(1, bytes_max // 2))
@@ -117,11 +118,7 @@ class Pages:
 
     def slots(self, keys: pa.Array) -> Int64:
         """The slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
-        hashes = key_hashes(keys)
-        groups, pages = np.uint64(self._groups_count), np.uint64(self._count)
-        group = (hashes % groups).astype(np.int64) - self._groups.start
-        found: Int64 = group * self._count + ((hashes // groups) % pages).astype(np.int64)
-        return found
+        return key_slots(keys, self._groups_count, self._count, self._groups.start)
 
     def slots_of(self, group: int) -> Int64:
         """The slots of a key group's pages."""
@@ -224,9 +221,8 @@ class Pages:
 
     def _keys(self, slots: Int64) -> list[bytes]:
         """Their keys in the store."""
-        rows = np.empty((len(slots), self._prefixes.shape[1] + PAGE.size), np.uint8)
         groups, pages = np.divmod(slots, self._count)
-        rows[:, : -PAGE.size] = self._prefixes[groups]
+        rows = self._prefixes[groups]
         rows[:, -PAGE.size :] = pages.astype(">u2")[:, None].view(np.uint8)
         found: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
         return found

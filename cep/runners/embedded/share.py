@@ -24,7 +24,7 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
-from cep.columnar.route import KeyDomain, key_hashes, key_pages
+from cep.columnar.route import KeyDomain, key_pages, key_slots
 from cep.engine.fit import fit
 from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
@@ -203,6 +203,8 @@ class Share:
 
     def _save_pasts(self, batch: WriteBatch) -> None:
         self._pasts.save(batch)
+        if np.array_equal(self._over, self._saved_over):
+            return
         for at in np.flatnonzero((self._over != self._saved_over).any(axis=(0, 2))).tolist():
             value = self._over[:, at, :].astype("<i8").tobytes()
             batch.put(store_key(self.groups.start + at, b"", PAST_DEADLINES, self._deadlines_name), value)
@@ -376,13 +378,11 @@ class _DomainPasts:
         return len(self._over)
 
     def slots(self, keys: pa.Array) -> Int64:
-        job, hashes = self._job, key_hashes(keys)
-        groups, pages = np.uint64(job.groups_count), np.uint64(job.pages_count)
-        group = (hashes % groups).astype(np.int64) - self._first_group
-        found: Int64 = group * job.pages_count + ((hashes // groups) % pages).astype(np.int64)
-        return found
+        return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
+        if self._over.min() > min(watermark_ms, NEVER - 1):  # as where nothing looks back
+            return []
         found: list[int] = np.flatnonzero((self._over != NEVER) & (self._over <= watermark_ms)).tolist()
         return found
 

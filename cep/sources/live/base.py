@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -82,7 +83,7 @@ def decode_chunks(
         values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
         whole = decode(schema, values)
         if len(whole) == len(values):
-            starts = np.cumsum([0, *(len(chunk) for chunk in texts[:-1])])
+            starts = [0, *accumulate(len(chunk) for chunk in texts[:-1])]
             found.parts.append(whole)
             _note(found, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
         else:

@@ -1,0 +1,64 @@
+"""Texts numbered and taken by kernels: what Arrow gives for both columns one behind the other."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.columnar.batch import TEXT
+from cep.columnar.route import key_groups, key_pages, key_slots
+from cep.columnar.texts import numbered, taken
+
+
+def _texts(random: Random, count: int, different: int) -> pa.Array:
+    """A part of an array, as those are that come out of a batch."""
+    words = ["", "a", "\u00e9", *(f"key-{number}" for number in range(different))]
+    before, after = random.randrange(3), random.randrange(3)
+    drawn = [random.choice(words) for _ in range(before + count + after)]
+    return pa.array(drawn, TEXT).slice(before, count)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_texts_are_numbered_as_arrow_does(seed: int) -> None:
+    random = Random(seed)
+    different = random.choice([1, 5, 1_000])
+    first, second = (_texts(random, random.choice([0, 1, 7, 300]), different) for _ in range(2))
+    if random.random() < 0.5:
+        first = first.unique()
+    keys, codes = numbered(first, second)
+    expected = pa.concat_arrays([first, second]).dictionary_encode()
+    keys.validate(full=True)
+    assert keys.equals(expected.dictionary)
+    assert codes.tolist() == expected.indices.to_pylist()
+
+
+def test_what_is_known_already_is_not_copied() -> None:
+    known = pa.array(["b", "a", "c"], TEXT)
+    keys, codes = numbered(known, pa.array(["c", "b", "c"], TEXT))
+    assert keys is known
+    assert codes.tolist() == [0, 1, 2, 2, 0, 2]
+    assert numbered(pa.array(["b", "b", "c"], TEXT), pa.array(["d"], TEXT))[0].to_pylist() == ["b", "c", "d"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_texts_are_taken_as_arrow_does(seed: int) -> None:
+    random = Random(seed)
+    first, second = (_texts(random, random.choice([0, 1, 50]), 9) for _ in range(2))
+    both = pa.concat_arrays([first, second])
+    count = 40 if len(both) else 0
+    rows = np.array([random.randrange(len(both)) for _ in range(count)], np.int64)
+    found = taken(rows, first, second)
+    found.validate(full=True)
+    assert found.equals(both.take(pa.array(rows)))
+    alone = rows[rows < len(first)]
+    assert taken(alone, first).equals(first.take(pa.array(alone)))
+
+
+def test_a_slot_is_a_page_of_a_key_group() -> None:
+    keys = pa.array([f"card-{number}" for number in range(2_000)], TEXT)
+    expected = (key_groups(keys, 32).astype(int) - 8) * 1_600 + key_pages(keys, 32, 1_600)
+    assert key_slots(keys, 32, 1_600, 8).tolist() == expected.tolist()
+    assert min(expected) < 0
