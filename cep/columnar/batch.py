@@ -132,7 +132,8 @@ def text_buffers(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
     held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    return read_only(bounds), read_only(held)
+    bounds.flags.writeable = held.flags.writeable = False
+    return bounds, held
 
 
 def read_only(array: NDArray[N]) -> NDArray[N]:

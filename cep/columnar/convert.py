@@ -187,7 +187,7 @@ def _units(exact: pa.Array) -> pa.Array:
     """The unscaled values of a decimal128 column that fit 64 bits: the low halves of its 16-byte integers."""
     valid = np.asarray(pc.is_valid(exact)) if exact.null_count else True
     halves = np.frombuffer(exact.buffers()[1], np.int64, 2 * len(exact), exact.offset * 16).reshape(-1, 2)
-    low, high = halves[:, 0], halves[:, 1]
+    low, high = halves[:, 0].copy(), halves[:, 1]
     fits = valid & (high == low >> 63)
     return pa.array(low) if fits.all() else pa.array(low, mask=~fits)
 

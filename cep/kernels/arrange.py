@@ -56,6 +56,21 @@ def hash_slots(offsets: Any, data: Any, groups_count: Any, first_group: Any, pag
         out[i] = (np.int64(group) - first_group) * pages_count + np.int64(rest % np.uint64(pages_count))
 
 
+@kernel
+def page_keys(slots: Any, pages_count: Any, prefixes: Any, out: Any) -> None:
+    """Fill out uint8[N, B] with the keys in a store of the pages of these slots: what its key group begins with, and in
+    the last two bytes the page, big-endian.
+
+    Shapes: slots int64[N], prefixes uint8[key groups, B].
+    """
+    width = out.shape[1]
+    for i in range(slots.shape[0]):
+        group, page = slots[i] // pages_count, slots[i] % pages_count
+        for k in range(width - 2):
+            out[i, k] = prefixes[group, k]
+        out[i, width - 2], out[i, width - 1] = page >> 8, page & 255
+
+
 @bare
 def group_rows(codes: Any, starts: Any, out: Any) -> None:
     """A stable sort: fill out int64[N] with rows in the order of their codes.

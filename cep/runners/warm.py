@@ -35,10 +35,13 @@ from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
+from cep.runners.embedded.pages import Pages, Shapes
 from cep.runners.intake import take_in
 from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.sinks.json_form import json_lines
+from cep.state.memory import MemoryStore
 from cep.state.packed import Shape, pack, unpack
+from cep.state.store import WriteBatch
 from cep.state.whole import decode_whole, encode_whole
 
 _KEYS, _STEPS, _EVENTS = 3, 4, 48
@@ -202,8 +205,14 @@ def _stored(program: Program, kept: KeyedState) -> KeyedState:
     kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
     if len(kept.keys):  # and as the pages of `cep run` are
         shape, registers = Shape.of(kept), program.row_registers
-        packed, _ = pack(kept, np.arange(len(kept.keys)), len(kept.keys), registers, shape)
-        kept = replace(unpack(packed, shape, registers), histories=kept.histories)
+        slots = np.arange(len(kept.keys))
+        packed, deadlines = pack(kept, slots, len(slots), registers, shape)
+        store, batch = MemoryStore(), WriteBatch()
+        pages = Pages(store, b"", (range(1), 1, len(slots)), Shapes(store), 0)
+        pages.hold(slots, packed, deadlines)
+        pages.save(batch)
+        store.write(batch)
+        kept = replace(unpack(pages.read(slots), shape, registers), histories=kept.histories)
     return kept
 
 

@@ -22,7 +22,7 @@ from cep.runners.warm import warm_up
 def kernels():
     found = []
     for name, module in list(sys.modules.items()):
-        if name.startswith(("cep.engine.", "cep.columnar.", "cep.state.", "cep.sinks.")):
+        if name.startswith(("cep.engine.", "cep.columnar.", "cep.state.", "cep.sinks.", "cep.runners.")):
             found += vars(module).values()
             own = getattr(module, "kernels", None)
             found += [v for v in vars(own).values() if getattr(v, '__module__', '') == own.__name__] if own else []

@@ -26,6 +26,7 @@ from cep.engine.fit import fit
 from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.kernels import layout as y
+from cep.kernels.arrange import page_keys
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
 from cep.runners.group_entries import NEVER, PAGE, PAGES, domain_name
@@ -221,9 +222,8 @@ class Pages:
 
     def _keys(self, slots: Int64) -> list[bytes]:
         """Their keys in the store."""
-        groups, pages = np.divmod(slots, self._count)
-        rows = self._prefixes[groups]
-        rows[:, -PAGE.size :] = pages.astype(">u2")[:, None].view(np.uint8)
+        rows = np.empty((len(slots), self._prefixes.shape[1]), np.uint8)
+        page_keys(slots, self._count, self._prefixes, rows)
         found: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
         return found
 
