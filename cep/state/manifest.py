@@ -19,7 +19,8 @@ from cep.state.target import Target
 
 MANIFEST_FORMAT = 1
 FOLDER = "files"
-_READ = 1 << 20
+# At once. Whoever computes checksums gives way, but has the interpreter between two reads: then all wait with it.
+_READ = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +77,10 @@ class Manifest:
 
 def sha256_of(path: Path) -> str:
     """The checksum of a local file, in hex. Raises: OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while data := file.read(_READ):
-            found.update(data)
+    found, buffer = hashlib.sha256(), memoryview(bytearray(min(_READ, path.stat().st_size)))
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(buffer):
+            found.update(buffer[:count])
     return found.hexdigest()
 
 
