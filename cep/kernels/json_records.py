@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels.jit import bare, inlined, kernel
+from cep.kernels.texts import is_same_text
 
 # What a column takes, beside null. NAME: texts, or whole numbers if the first record has one.
 WHOLE, DECIMAL, FLOAT, TRUTH, TEXT, NAME = range(6)
@@ -22,7 +23,7 @@ _UNKNOWN = -1  # the column of a field that nobody asked for
 _MEMBERS_MAX = 256  # of a record
 _SPACE, _TAB, _QUOTE, _BACKSLASH, _OPENS, _CLOSES = (ord(mark) for mark in ' \t"\\{}')
 _COLON, _COMMA, _MINUS, _PLUS, _POINT, _ZERO, _NINE, _SMALL_E, _LARGE_E = (ord(mark) for mark in ":,-+.09eE")
-_SMALL_N, _SMALL_T, _SMALL_F = (ord(mark) for mark in "ntf")
+_SMALL_N, _SMALL_T = (ord(mark) for mark in "nt")
 _NULL, _TRUE, _FALSE = (np.frombuffer(word, np.uint8) for word in (b"null", b"true", b"false"))
 _FIRST_PLAIN = 32  # of the bytes that need no escape
 # Up to here a mantissa and a power of ten are doubles without rounding, so their quotient is rounded once (Clinger,
@@ -156,20 +157,10 @@ def _take_value(
 
 
 @inlined
-def _is_same(data: Any, start: Any, end: Any, other: Any, other_start: Any, other_end: Any) -> Any:
-    if end - start != other_end - other_start:
-        return False
-    for k in range(end - start):
-        if data[start + k] != other[other_start + k]:
-            return False
-    return True
-
-
-@inlined
 def _column_of(data: Any, start: Any, end: Any, names: Any, name_ends: Any) -> Any:
     name_start = 0
     for column in range(name_ends.shape[0]):
-        if _is_same(data, start, end, names, name_start, name_ends[column]):
+        if is_same_text(data, start, end, names, name_start, name_ends[column]):
             return column
         name_start = name_ends[column]
     return _UNKNOWN
@@ -192,7 +183,7 @@ def _read_record(
         if closes < 0:
             return False
         known = members[member]
-        if not _is_same(data, start, closes, data, known[0], known[1]):
+        if not is_same_text(data, start, closes, data, known[0], known[1]):
             known[2] = _column_of(data, start, closes, names, name_ends)
         known[0], known[1], column = start, closes, known[2]
         at = _skip_blanks(data, closes + 1)

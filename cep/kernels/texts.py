@@ -69,7 +69,8 @@ def take_texts(offsets_a: Any, data_a: Any, offsets_b: Any, data_b: Any, rows: A
 
 
 @inlined
-def _is_same(data: Any, start: Any, end: Any, other: Any, other_start: Any, other_end: Any) -> Any:
+def is_same_text(data: Any, start: Any, end: Any, other: Any, other_start: Any, other_end: Any) -> Any:
+    """Whether data[start:end] and other[other_start:other_end] are the same bytes."""
     if end - start != other_end - other_start:
         return False
     for k in range(end - start):
@@ -97,9 +98,11 @@ def _number_rows(
                 break
             row = firsts[code]
             if row < first_b:
-                is_found = _is_same(data, start, end, data_a, offsets_a[row], offsets_a[row + 1])
+                is_found = is_same_text(data, start, end, data_a, offsets_a[row], offsets_a[row + 1])
             else:
-                is_found = _is_same(data, start, end, data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1])
+                is_found = is_same_text(
+                    data, start, end, data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1]
+                )
             if is_found:
                 break
             place = (place + np.uint64(1)) & mask
