@@ -102,10 +102,12 @@ class RocksSettings:
         found.set_level_compaction_dynamic_level_bytes(True)
         found.set_paranoid_checks(True)
         found.set_keep_log_file_num(2)
-        # Compaction and flushes yield to micro-batches where there are fewer free cores than threads.
+        # A read that is the last to use a buffer or a file leaves it to another thread to free it.
+        found.set_avoid_unnecessary_blocking_io(True)
+        # Compaction yields to micro-batches where there are fewer free cores than threads; flushes do not, for a
+        # checkpoint waits for one with the interpreter's lock held.
         env = Env()
         env.lower_thread_pool_cpu_priority()
-        env.lower_high_priority_thread_pool_cpu_priority()
         found.set_env(env)
         return found
 
