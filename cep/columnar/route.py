@@ -66,12 +66,12 @@ def key_hashes(key: pa.Array) -> np.ndarray:
 
 def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:
     """The key group of each key: int32[N] in [0, groups_count)."""
-    return (key_hashes(key) % np.uint64(groups_count)).astype(np.int32)
+    return key_slots(key, groups_count, 1, 0).astype(np.int32)
 
 
 def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
     """The page of each key inside its key group: int32[N] in [0, pages_count)."""
-    return ((key_hashes(key) // np.uint64(groups_count)) % np.uint64(pages_count)).astype(np.int32)
+    return (key_slots(key, groups_count, pages_count, 0) % pages_count).astype(np.int32)
 
 
 def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:

@@ -1,4 +1,4 @@
-"""What the micro-batches of a quiet job ask of text columns (large_string without nulls), each in a call of a kernel.
+"""Text columns (large_string without nulls) numbered and taken by row, each in a call of a kernel.
 
 Tested by: tests/columnar/test_texts.py
 """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels.jit import inlined, kernel
+from cep.kernels.texts import copy_bytes
 
 _ZERO, _COLON = 48, 58
 
@@ -86,9 +87,7 @@ def chosen_texts(offsets: Any, data: Any, rows: Any) -> Any:
     out = np.empty(total, np.uint8)
     at = 0
     for i in range(rows.shape[0]):
-        for k in range(offsets[rows[i]], offsets[rows[i] + 1]):
-            out[at] = data[k]
-            at += 1
+        at = copy_bytes(data, offsets[rows[i]], offsets[rows[i] + 1], out, at)
     return ends, out
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from cep.kernels.jit import inlined, kernel
+from cep.kernels.texts import copy_bytes
 
 # How a member is written: text as it is, text between quotation marks, integer, UTC time in ms, truth.
 RAW, QUOTED, NUMBER, TIME, TRUTH = range(5)
@@ -23,14 +24,6 @@ _HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 _NULL, _TRUE, _FALSE = (np.frombuffer(word, np.uint8) for word in (b"null", b"true", b"false"))
 _ESCAPE_BYTES, _VALUE_BYTES = 6, 28  # at most: of an escaped byte, and of a value that is no text, or the marks of one
 _DAY_MS = 86_400_000
-
-
-@inlined
-def _copy(data: Any, start: Any, end: Any, out: Any, at: Any) -> Any:
-    for k in range(start, end):
-        out[at] = data[k]
-        at += 1
-    return at
 
 
 @inlined
@@ -130,15 +123,15 @@ def write_objects(members: Any, kinds: Any, may_lack: Any, texts: Any, numbers: 
             kind, number, is_there = kinds[c], numbers[c, row], valid[c, row]
             if may_lack[c] and (not is_there or (kind == TRUTH and number == 0)):
                 continue
-            at = _copy(name_bytes, names[c], names[c + 1], out, at)
+            at = copy_bytes(name_bytes, names[c], names[c + 1], out, at)
             if not is_there:
-                at = _copy(_NULL, 0, 4, out, at)
+                at = copy_bytes(_NULL, 0, 4, out, at)
             elif kind == RAW:
-                at = _copy(data, offsets[c, row], offsets[c, row + 1], out, at)
+                at = copy_bytes(data, offsets[c, row], offsets[c, row + 1], out, at)
             elif kind == NUMBER:
                 at = _integer(number, out, at)
             elif kind == TRUTH:
-                at = _copy(_TRUE, 0, 4, out, at) if number else _copy(_FALSE, 0, 5, out, at)
+                at = copy_bytes(_TRUE, 0, 4, out, at) if number else copy_bytes(_FALSE, 0, 5, out, at)
             else:
                 out[at] = _QUOTE
                 if kind == TIME:
@@ -170,7 +163,7 @@ def write_lists(bounds: Any, starts: Any, data: Any) -> Any:
             if value > bounds[n]:
                 out[at] = _COMMA
                 at += 1
-            at = _copy(data, starts[value], starts[value + 1], out, at)
+            at = copy_bytes(data, starts[value], starts[value + 1], out, at)
         out[at] = _LIST_CLOSES
         at += 1
         found[n + 1] = at

@@ -21,6 +21,7 @@ import numpy as np
 
 from cep.kernels.arrange import HASH_PRIME, HASH_SEED, finished, hash_bytes
 from cep.kernels.jit import kernel
+from cep.kernels.texts import copy_bytes
 
 NETWORK_BYTES = 18
 _SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
@@ -318,9 +319,7 @@ def copy_keys(order: Any, offsets: Any, data: Any, into_offsets: Any, into: Any)
     at = 0
     into_offsets[0] = 0
     for i in range(order.shape[0]):
-        for k in range(offsets[order[i]], offsets[order[i] + 1]):
-            into[at] = data[k]
-            at += 1
+        at = copy_bytes(data, offsets[order[i]], offsets[order[i] + 1], into, at)
         into_offsets[i + 1] = at
 
 

@@ -17,6 +17,15 @@ _FIRST_WIDE = 128  # bytes of characters of several bytes
 _TABLE_MIN = 16
 
 
+@inlined
+def copy_bytes(data: Any, start: Any, end: Any, out: Any, at: Any) -> Any:
+    """Copy data[start:end] to where `at` is in `out`; returns where that ends."""
+    for k in range(start, end):
+        out[at] = data[k]
+        at += 1
+    return at
+
+
 @kernel
 def copy_texts(data: Any, starts: Any, ends: Any) -> Any:
     """The texts between those bounds one behind the other: int64 offsets[N + 1], uint8[B], whether all of it is ASCII.
@@ -34,14 +43,6 @@ def copy_texts(data: Any, starts: Any, ends: Any) -> Any:
             all_bits |= data[k]
             at += 1
     return offsets, texts, all_bits < _FIRST_WIDE
-
-
-@inlined
-def _copy(data: Any, start: Any, end: Any, out: Any, at: Any) -> Any:
-    for k in range(start, end):
-        out[at] = data[k]
-        at += 1
-    return at
 
 
 @kernel
@@ -62,9 +63,9 @@ def take_texts(offsets_a: Any, data_a: Any, offsets_b: Any, data_b: Any, rows: A
     for k in range(count):
         row = rows[k]
         if row < first_b:
-            at = _copy(data_a, offsets_a[row], offsets_a[row + 1], texts, at)
+            at = copy_bytes(data_a, offsets_a[row], offsets_a[row + 1], texts, at)
         else:
-            at = _copy(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, at)
+            at = copy_bytes(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, at)
     return offsets, texts
 
 

@@ -208,7 +208,7 @@ def _stored(program: Program, kept: KeyedState) -> KeyedState:
         slots = np.arange(len(kept.keys))
         packed, deadlines = pack(kept, slots, len(slots), registers, shape)
         store, batch = MemoryStore(), WriteBatch()
-        pages = Pages(store, b"", (range(1), 1, len(slots)), Shapes(store), 0)
+        pages = Pages(store, b"", (range(1), 1, len(slots)), Shapes(store), 0)  # which keeps none beside the store
         pages.hold(slots, packed, deadlines)
         pages.save(batch)
         store.write(batch)

@@ -14,6 +14,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.state.target import Target
 
@@ -77,7 +79,8 @@ class Manifest:
 
 def sha256_of(path: Path) -> str:
     """The checksum of a local file, in hex. Raises: OSError."""
-    found, buffer = hashlib.sha256(), memoryview(bytearray(min(_READ, path.stat().st_size)))
+    # Not a bytearray: that is filled with zeros first, all of it with the interpreter's lock held.
+    found, buffer = hashlib.sha256(), np.empty(min(_READ, path.stat().st_size), np.uint8).data
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
             found.update(buffer[:count])

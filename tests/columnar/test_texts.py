@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cep.columnar.batch import TEXT
-from cep.columnar.route import key_groups, key_pages, key_slots
+from cep.columnar.route import key_groups, key_hashes, key_pages, key_slots
 from cep.columnar.texts import numbered, taken
 
 
@@ -61,4 +61,6 @@ def test_a_slot_is_a_page_of_a_key_group() -> None:
     keys = pa.array([f"card-{number}" for number in range(2_000)], TEXT)
     expected = (key_groups(keys, 32).astype(int) - 8) * 1_600 + key_pages(keys, 32, 1_600)
     assert key_slots(keys, 32, 1_600, 8).tolist() == expected.tolist()
+    hashes = key_hashes(keys).tolist()
+    assert expected.tolist() == [(own % 32 - 8) * 1_600 + own // 32 % 1_600 for own in hashes]
     assert min(expected) < 0

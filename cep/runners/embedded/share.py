@@ -203,9 +203,10 @@ class Share:
 
     def _save_pasts(self, batch: WriteBatch) -> None:
         self._pasts.save(batch)
-        if np.array_equal(self._over, self._saved_over):
+        changed = self._over != self._saved_over
+        if not changed.any():
             return
-        for at in np.flatnonzero((self._over != self._saved_over).any(axis=(0, 2))).tolist():
+        for at in np.flatnonzero(changed.any(axis=(0, 2))).tolist():
             value = self._over[:, at, :].astype("<i8").tobytes()
             batch.put(store_key(self.groups.start + at, b"", PAST_DEADLINES, self._deadlines_name), value)
         self._saved_over[:] = self._over
@@ -381,9 +382,7 @@ class _DomainPasts:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
-        if self._over.min() > min(watermark_ms, NEVER - 1):  # as where nothing looks back
-            return []
-        found: list[int] = np.flatnonzero((self._over != NEVER) & (self._over <= watermark_ms)).tolist()
+        found: list[int] = np.flatnonzero(self._over <= min(watermark_ms, NEVER - 1)).tolist()
         return found
 
     def read(self, slot: int) -> Histories:
