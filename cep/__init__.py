@@ -1,3 +1,3 @@
 """Complex event processing for fraud rules. Start at README.md; the floors are drawn in cep/README.md."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from cep.demo.feed import CONTROL, PAYMENTS
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.spark.live import SPARK_SETTINGS, LiveSettings, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
@@ -23,37 +23,40 @@ from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import TopicSource
 from cep.sinks.console import ConsoleSink
-from cep.sinks.letters import LetterFiles
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.step.job import Job
 
 
 class OnSpark:
-    """One session for both."""
+    """One session for both. The live job reads from the brokers at `address`."""
 
-    def __init__(self, folder: Path, cores: int, console: Console) -> None:
+    def __init__(self, folder: Path, cores: int, console: Console, address: str) -> None:
         self._folder = folder
         self._cores = cores
         self._console = console
-        with console.status("starting Spark"), _stderr_into(folder / "spark.log"):
+        self._address = address
+        with _stderr_into(folder / "spark.log"):
             self._spark: SparkSession = create_session("cep demo", cores, SPARK_SETTINGS)
 
     @contextmanager
     def live(
-        self, job: Job, initial: Sequence[bytes], topics: tuple[str, str, str], take: Callable[[BatchReport], None]
+        self, job: Job, initial: Sequence[bytes], take: Callable[[BatchReport], None]
     ) -> Iterator[Callable[[], str | None]]:
-        """A live job for as long as the block runs; `topics` are the brokers, the events' and the control topic. Gives
-        a function that says why it has ended, None while it runs.
+        """Run the live job for as long as the block runs, with the rules of `initial` at its start.
+
+        `take` gets a report of each micro-batch. Gives a function that returns why the job has ended, None while it
+        runs.
         """
-        address, events, control = topics
         settings = LiveSettings(
             job,
             tuple(initial),
-            TopicSource(address, events),
-            TopicSource(address, control),
+            TopicSource(self._address, PAYMENTS),
+            TopicSource(self._address, CONTROL),
             self._folder / "checkpoint",
             trigger_ms=100,
             tasks=self._cores,
         )
-        output = LiveOutput(self._folder, LetterFiles(self._folder / "letters"), [ConsoleSink(self._console)], take)
+        output = LiveOutput(self._folder, DeadLetterFiles(self._folder / "letters"), [ConsoleSink(self._console)], take)
         query = start_live(self._spark, settings, output)
         try:
             yield lambda: None if query.isActive else str(query.exception())
@@ -62,7 +65,7 @@ class OnSpark:
             output.close()
 
     def replay(self, job: Job, rulebook: Rulebook, path: Path) -> Replayed:
-        """The alerts of a file of events."""
+        """Match the events of a file."""
         events, values_column = read_events(self._spark, path)
         return replay(job, rulebook, events, values_column, self._cores)
 
@@ -73,13 +76,13 @@ class OnSpark:
 
 @contextmanager
 def _stderr_into(path: Path) -> Iterator[None]:
-    """What is started meanwhile (Java, and its workers) writes its chatter into a file."""
+    """Send the chatter of Java and of its workers, which start meanwhile, into a file."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    terminal = os.dup(2)
     try:
         with path.open("wb") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(terminal, 2)
+        os.close(terminal)

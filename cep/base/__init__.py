@@ -1,1 +1,1 @@
-"""Floor 0: words that every other floor uses. Errors, limits, types, times, counters. Imports nothing of ours."""
+"""Words that every other floor uses. Errors, limits, types, times, counters. Imports nothing of ours."""

@@ -7,7 +7,6 @@
     ├── StateError            keyed state cannot be read
     │   ├── StateFormatError  written by a format version that this build does not read
     │   ├── StateCorruptError bytes fail their checksum or their shape
-    │   ├── StateSchemaError  what is declared does not fit what is stored
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
     └── SinkError             a sink cannot accept alerts
@@ -49,10 +48,6 @@ class StateFormatError(StateError):
 
 class StateCorruptError(StateError):
     """State bytes fail their checksum or their shape."""
-
-
-class StateSchemaError(StateError):
-    """Declared values and stored ones do not fit: another type, another name; the message prints both."""
 
 
 class StoreError(StateError):

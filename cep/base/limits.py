@@ -22,8 +22,8 @@ VARIABLES_MAX = 64  # of one pattern; a reader loses the thread long before
 PARAMS_MAX = 64
 # NFA states of one rule after groups have been unrolled; a state number is an int16 in stored runs.
 NFA_STATES_MAX = 1_024
-# A run keeps the waits of its state as bits of one int64, beside two flags and, in the bits above its waits, one for
-# each stop event that may end the greed of a loop: of waits and such stop events together there are 61 at most.
+# A run keeps the waits of its state as bits of one int64, beside two flags. The bits above its waits are for stop
+# events that may end the greed of a loop. Waits and such stop events together are 61 at most.
 WAITS_PER_STATE_MAX = 60
 # A bound of a loop, `a{n,m}`; loops over one variable count in a register, groups are unrolled.
 REPETITIONS_MAX = 100_000
@@ -97,9 +97,9 @@ EXPRESSION_NODES_MAX = 20_000
 REGEX_CHARS_MAX = 500  # of a regular expression; the memory of its automaton grows with it
 # Patterns between the source and an event: each is another pass over the history, and another shuffle.
 PRODUCE_DEPTH_MAX = 8
-# What a rule is told of the past of the rules that produce what it reads, one by one; past that all of those that came
-# to a running job count as the last of them, and as reaching back for ever: later than need be, never too early.
-MADE_PASTS_MAX = 256
+# Gaps of the producers that a rule reads from, one by one. Past that all producers that came to a running job count as
+# the last of them, with a gap that reaches back for ever: `history_from` is later than need be, never too early.
+PRODUCER_GAPS_MAX = 256
 IMPORTS_MAX = 256  # files that one file draws in
 
 # Events of one test block, repetitions counted; more is a load test, and every one of them is explained in memory.
@@ -121,9 +121,6 @@ STORE_OPEN_FILES_MAX = 256
 CHECKPOINTS_KEPT_DEFAULT = 3  # the newest, and two to fall back to when a file of it is damaged
 # Checkpoints that are being copied at one time; a further one is not begun, so that a slow target cannot pile up links.
 CHECKPOINTS_PENDING_MAX = 2
-LIST_ELEMENTS_MAX = 10_000  # of one list of declared state, which is written whole; the next one is refused
-# Time buckets that one read of a state cleaned in compaction looks into. It starts with 6; a longer TTL needs more.
-TTL_BUCKETS_MAX = 64
 
 # A long window is kept by stretches of time, panes, of which it reaches into one more than this. Its far edge is
 # rounded outwards to a pane: by 1.6 % of the window at most.
@@ -136,8 +133,8 @@ DISTINCT_HASHES_MAX = 1_024
 # `histories_folded` counts the values.
 HISTORY_EVENTS_MAX = 100_000
 
-# Lists (patterns/README.md). A list has at most so many entries, of so many bytes: half a gigabyte that all processes
-# of a machine share. A file is read whole.
+# Lists (cep/docs/reference/language.md). A list has at most so many entries, of so many bytes: half a gigabyte that
+# all processes of a machine share. A file is read whole.
 LIST_ENTRIES_MAX = 10_000_000
 LIST_ENTRY_BYTES_MAX = 256
 LIST_FILE_BYTES_MAX = 1_073_741_824
@@ -168,3 +165,8 @@ PAGE_BYTES_HELD = 67_108_864
 # Of one micro-batch's alerts into a PostgreSQL, over all tries: a restart of the server. Past it the job ends, and the
 # micro-batch comes again.
 POSTGRES_WAIT_MS_MAX = 30_000
+
+# Connections to a job's port at once, and seconds that one may last. A scrape takes milliseconds and there are a few
+# scrapers; what is above is closed without an answer, so that a stranger holds neither threads nor memory.
+HTTP_CONNECTIONS_MAX = 32
+HTTP_REQUEST_S_MAX = 10

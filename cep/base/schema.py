@@ -71,12 +71,12 @@ class Type:
 
 
 def list_type(kind: str) -> Type:
-    """The type of a list of string, int, decimal(n), prefix or cidr."""
+    """Return the type of a list of string, int, decimal(n), prefix or cidr."""
     return Type(Kind.LIST, symbols=(kind,))
 
 
 def list_kind(type_: Type) -> str:
-    """What a list is of."""
+    """Return the kind of a list's entries."""
     assert type_.kind is Kind.LIST
     return type_.symbols[0]
 
@@ -167,22 +167,22 @@ class Schema:
 
     @cached_property
     def _columns(self) -> dict[str, Type]:
-        found = dict(_OF_DERIVED) if any(e.derived for e in self.event_types) else {}
+        columns = dict(_OF_DERIVED) if any(e.derived for e in self.event_types) else {}
         for event_type in self.event_types:
             for field in event_type.fields:
-                known = found.get(field.name)
+                earlier = columns.get(field.name)
                 absent = any(e.field(field.name) is None for e in self.event_types)
-                nullable = field.type.nullable or absent or (known is not None and known.nullable)
-                found[field.name] = field.type.as_nullable(nullable)
-        return found
+                nullable = field.type.nullable or absent or (earlier is not None and earlier.nullable)
+                columns[field.name] = field.type.as_nullable(nullable)
+        return columns
 
     @cached_property
     def column_uses(self) -> tuple[ColumnUse, ...]:
-        """Which event types have each column, in the order of `columns`."""
-        found = []
+        """The event types that have each column, in the order of `columns`."""
+        uses = []
         for name, type_ in self._columns.items():
             fields = [e.field(name) for e in self.event_types]
-            found.append(
+            uses.append(
                 ColumnUse(
                     name,
                     type_,
@@ -192,7 +192,7 @@ class Schema:
                     any(e.time_field == name for e in self.event_types),
                 )
             )
-        return tuple(found)
+        return tuple(uses)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -239,21 +239,23 @@ def misreadings(stored: Schema, schema: Schema) -> list[str]:
     added after the others: columns go by name and have nulls, and codes keep their meaning. A decimal of another scale
     is refused: runs hold sums in units of the old one.
     """
-    found = []
+    problems = []
     for code, before in enumerate(stored.event_types):
         after = schema.event_types[code] if code < len(schema.event_types) else None
         if after is None or after.name != before.name:
-            found.append(f"event type `{before.name}` is not in its place; new ones go after the old ones")
+            problems.append(f"event type `{before.name}` is not in its place; new ones go after the old ones")
             continue
         for field in before.fields:
             now = after.field(field.name)
             if now is not None and not is_wider(now.type, field.type):
-                found.append(f"`{before.name}.{field.name}` was {field.type} and is {now.type}")
-    return found
+                problems.append(f"`{before.name}.{field.name}` was {field.type} and is {now.type}")
+    return problems
 
 
 def is_wider(type_: Type, other: Type) -> bool:
-    """Whether a value of the other type is the same slot in this one: the same type, maybe null where the other is
-    never, maybe with symbols that the other enum has not."""
+    """Return True if a value of the other type is the same slot in this one.
+
+    The types are the same, but this one may be null, or have symbols that the other enum has not.
+    """
     nullable = type_.nullable or other.nullable
     return replace(type_, symbols=type_.symbols[: len(other.symbols)]) == other.as_nullable(nullable)

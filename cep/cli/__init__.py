@@ -1,1 +1,1 @@
-"""Floor 7: one file per verb. Turns arguments into calls and results into text and exit codes."""
+"""One file per verb. Turns arguments into calls and results into text and exit codes."""

@@ -22,7 +22,7 @@ _TELL_S = 5.0
 
 
 def client_of(settings: Settings) -> dict[str, str]:
-    """What is said to Kafka's client for alerts; with a changelog it lets larger records through."""
+    """Return the options of Kafka's client for alerts; with a changelog it lets larger records through."""
     client = settings.kafka.client_settings()
     if settings.embedded.changelog is None:
         return client
@@ -30,9 +30,9 @@ def client_of(settings: Settings) -> dict[str, str]:
 
 
 def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Changelog | None:
-    """The changelog, whose topic is made if it is not there; each process of a job has one of its own.
+    """Open the changelog and make its topic if it is not there; each process of a job has one of its own.
 
-    Raises: UsageError where nothing could carry it; SinkError.
+    Raises: UsageError if no sink can carry it; SinkError.
     """
     embedded, servers = settings.embedded, settings.kafka.bootstrap_servers
     if embedded.changelog is None:
@@ -52,7 +52,7 @@ def changelog_of(settings: Settings, sinks: Sequence[AlertSink], log: Log) -> Ch
 
 
 class _Progress:
-    """Says every few seconds how far the topic was read, and when it was read to its end."""
+    """A report, every few seconds and at the end, of how far the topic was read."""
 
     def __init__(self, topic: str, log: Log) -> None:
         self._topic, self._log = topic, log

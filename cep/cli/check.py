@@ -10,8 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
-from cep.lang.render import render_text, summary, to_json
 from cep.nfa.diagnose import compilable
 
 HELP = """\

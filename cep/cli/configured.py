@@ -40,7 +40,7 @@ def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> No
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
-    """The settings that flags and file give. Raises: UsageError with every problem."""
+    """Read the settings that flags and file give. Raises: UsageError with every problem."""
     flags: dict[str, dict[str, Any]] = {}
     for at, value in vars(options).items():
         section, separator, name = at.partition(_SEPARATOR)
@@ -50,7 +50,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def _shown(example: str, default: object) -> str:
-    """The default, as a person would write it."""
+    """Show the default as a person would write it."""
     if default is None or default in ((), {}, ""):
         return ""
     return f" (default: {example.strip(chr(34)) if example else default})"

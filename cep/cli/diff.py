@@ -26,14 +26,14 @@ from cep.rulebook.compare import Comparison, Quality, compare, quality
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_lists, read_rules
 from cep.runners.embedded import replay as embedded
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.warm import warm_up
+from cep.step.job import Job
 
 HELP = """\
-Replay a history with two sets of rules, in this process, and compare: which alerts come and go, with examples; how
-many are right, where a column of the events says which are bad; what an event costs with each. All matches count, those
-of shadow versions and those that would be held back as well.
+Replay a history with two sets of rules, in this process, and compare them. The report says which alerts come and go,
+with examples, and what an event costs with each set. With --label, a column of the events says which are bad, and the
+report has precision and recall. All matches count, also those of shadow versions and suppressed alerts.
 
 examples:
   git worktree add /tmp/before main && cep diff /tmp/before/rules rules --events history.parquet
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0 if nothing is gained or lost, 1 if something is. Raises: UsageError and other CepErrors."""
+    """Compare. Returns 0 if nothing is gained or lost, 1 if something is. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     errors = Console(stderr=True, highlight=False)
     deployments = [_deployment(folder, errors) for folder in (options.old, options.new)]
@@ -71,11 +71,11 @@ def run(options: argparse.Namespace) -> int:
     qualities: list[Quality] = []
     if options.label is not None:
         bad = _labelled(options.events, options.label, deployments[1].schema)
-        qualities = [quality(found.alerts, bad) for found in replays]
-    found = compare(replays[0].alerts, replays[1].alerts)
+        qualities = [quality(replayed.alerts, bad) for replayed in replays]
+    comparison = compare(replays[0].alerts, replays[1].alerts)
     _print_figures(replays, qualities, console)
-    print_changes(found, options.examples, console)
-    return 1 if found.gained or found.lost else 0
+    print_changes(comparison, options.examples, console)
+    return 1 if comparison.gained or comparison.lost else 0
 
 
 def _deployment(folder: Path, errors: Console) -> Deployment:
@@ -95,10 +95,10 @@ def _deployment(folder: Path, errors: Console) -> Deployment:
 
 
 def _labelled(path: Path, column: str, schema: Schema) -> set[str]:
-    """The ids of the events that are labelled. Raises: UsageError if the events have no such column."""
+    """Return the ids of the events that are labelled. Raises: UsageError if the events have no such column."""
     files = sorted(p for p in path.rglob("*") if p.suffix in _READERS) if path.is_dir() else [path]
     names = {field.name for event in schema.event_types for field in event.fields if field.type.kind is Kind.ID}
-    found: set[str] = set()
+    bad_ids: set[str] = set()
     for file in files:
         table = _READERS[file.suffix](file)
         id_name = next((name for name in table.column_names if name in names), None)
@@ -106,44 +106,44 @@ def _labelled(path: Path, column: str, schema: Schema) -> set[str]:
             raise UsageError(f"{file} has no column {column}, or none of the ids {', '.join(sorted(names))}")
         text = pc.utf8_lower(pc.fill_null(table[column].cast(pa.string()), ""))
         is_bad = pc.invert(pc.is_in(text, value_set=pa.array(_NO)))
-        found |= set(table[id_name].cast(pa.string()).filter(is_bad).to_pylist())
-    return found
+        bad_ids |= set(table[id_name].cast(pa.string()).filter(is_bad).to_pylist())
+    return bad_ids
 
 
 def _print_figures(replays: Sequence[Replayed], qualities: Sequence[Quality], console: Console) -> None:
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("", "old", "new"):
         table.add_column(title, justify="right" if title else "left")
-    table.add_row("alerts", *(f"{found.alerts.num_rows:,}" for found in replays))
+    table.add_row("alerts", *(f"{each.alerts.num_rows:,}" for each in replays))
     for name in ("precision", "recall") if qualities else ():
-        values = [getattr(found, name) for found in qualities]
+        values = [getattr(each, name) for each in qualities]
         table.add_row(name, *("–" if value is None else f"{value:.3f}" for value in values))
-    table.add_row("µs an event", *(_cost(found) for found in replays))
+    table.add_row("µs an event", *(_cost(each) for each in replays))
     for name in ("run_steps", "runs_started"):
-        table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(found, name) for found in replays))
+        table.add_row(f"{name.replace('_', ' ')} an event", *(_rate(each, name) for each in replays))
     console.print(table)
 
 
-def _cost(found: Replayed) -> str:
-    events = found.counters["events"]
-    return f"{found.seconds / events * 1e6:.2f}" if events else "–"
+def _cost(replayed: Replayed) -> str:
+    events = replayed.counters["events"]
+    return f"{replayed.seconds / events * 1e6:.2f}" if events else "–"
 
 
-def _rate(found: Replayed, name: str) -> str:
-    events = found.counters["events"]
-    return f"{found.counters[name] / events:.3f}" if events else "–"
+def _rate(replayed: Replayed, name: str) -> str:
+    events = replayed.counters["events"]
+    return f"{replayed.counters[name] / events:.3f}" if events else "–"
 
 
-def print_changes(found: Comparison, examples_count: int, console: Console) -> None:
-    """What is gained, lost and kept, by rule, with examples."""
-    console.print(f"\nkept {found.kept_count:,}, gained {len(found.gained):,}, lost {len(found.lost):,}")
-    for title, alerts, style in (("gained", found.gained, "green"), ("lost", found.lost, "red")):
+def print_changes(comparison: Comparison, examples_count: int, console: Console) -> None:
+    """Print how many alerts are gained, lost and kept, by rule, with examples."""
+    console.print(f"\nkept {comparison.kept_count:,}, gained {len(comparison.gained):,}, lost {len(comparison.lost):,}")
+    for title, alerts, style in (("gained", comparison.gained, "green"), ("lost", comparison.lost, "red")):
         by_rule: dict[str, list[dict[str, Any]]] = {}
         for alert in alerts:
             by_rule.setdefault(alert["rule_id"], []).append(alert)
-        for rule_id, own in sorted(by_rule.items()):
-            console.print(Text(f"{title} {len(own):,} of {rule_id}", style=style))
-            for alert in own[:examples_count]:
+        for rule_id, of_rule in sorted(by_rule.items()):
+            console.print(Text(f"{title} {len(of_rule):,} of {rule_id}", style=style))
+            for alert in of_rule[:examples_count]:
                 at = str(alert["detected_at"])[:19]
                 events = ", ".join(event["event_id"] for event in alert["events"])
                 console.print(f"  {at}  {alert['key']}  {alert['message']}  [{events}]", markup=False)

@@ -9,9 +9,9 @@ import argparse
 
 from cep.base.errors import UsageError
 from cep.cli.paths import printed
-from cep.lang.catalogue import CATALOGUE, explain
 from cep.lang.diagnostics import did_you_mean
-from cep.lang.examples import examples
+from cep.lang.explain.catalogue import CATALOGUE, explain
+from cep.lang.explain.examples import examples
 
 HELP = """\
 Explain the code of a mistake or a finding: why it is refused, what to write instead, and an example.
@@ -23,7 +23,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("code", nargs="?", metavar="CODE", help="like CEP401")
     which.add_argument("--all", action="store_true", help="list every code with its title")
@@ -41,4 +41,5 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
     printed(text)
     printed(f"Example:\n\n{examples()[options.code.upper()]}")
+    printed("The language: `cep docs language`; all codes: `cep docs diagnostics`")
     return 0

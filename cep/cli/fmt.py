@@ -9,9 +9,9 @@ import argparse
 import sys
 
 from cep.cli.paths import pattern_files, printed, replace_file
-from cep.lang.format import format_text
+from cep.lang.explain.render import render_text
+from cep.lang.format.file import format_text
 from cep.lang.load import read_source
-from cep.lang.render import render_text
 
 HELP = """\
 Bring pattern files into the canonical layout, in place. Comments stay, formatting twice changes nothing, and a file
@@ -24,7 +24,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, a folder of them (*.cep), or -")
     parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something would change")
 

@@ -1,4 +1,4 @@
-"""What the live verbs have in common: settings and rules → the job, what is told of rules, and the way to stop.
+"""Settings and rules → the job of a live verb, the sinks of its alerts, and the way to stop it.
 
 Tested by: tests/cli/test_live.py, tests/cli/test_run.py
 """
@@ -7,37 +7,40 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
-from cep.lang.render import render_text
+from cep.cli.job_flags import KAFKA, URLS
+from cep.cli.job_lines import tell_rules_differ
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
 from cep.model.settings import JobSettings, Settings
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.files import read_lists, read_rules
 from cep.rulebook.levels import levels_needed
-from cep.runners.job import Job
+from cep.runners.handover.warm_start import WarmStart, open_warm_start
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
-from cep.runners.warm_start import WarmStart, open_warm_start
 from cep.sinks.base import AlertSink
+from cep.sinks.console import ConsoleSink
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
-from cep.sinks.letters import LetterFiles
 from cep.sinks.postgres import SCHEMES, PostgresSink
 from cep.sinks.webhook import WebhookSink, WebhookTarget
+from cep.step.job import Job
 
-URLS = ("http://", "https://")
 _PARQUET = "parquet:"
 
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a job begins with: its first control records, problems of rule files, and the state of a replay if any.
-    `lists` has the entries of the lists that the records name."""
+    """The first control records of a job, the problems of rule files, and the state of a replay if there is one.
+
+    `lists` has the entries of the lists that the records name.
+    """
 
     records: tuple[ControlRecord, ...]
     problems: tuple[str, ...]
@@ -46,12 +49,12 @@ class Beginning:
 
     @property
     def initial(self) -> tuple[bytes, ...]:
-        """The records as a job keeps them."""
+        """The records as a job has them in its checkpoint."""
         return tuple(record.to_json() for record in self.records) if self.warm is None else self.warm.about.rules
 
 
 def beginning_of(settings: JobSettings, log: Log) -> Beginning:
-    """The rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
+    """Read the rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
     if settings.rules is None and settings.warm_start is None:
         raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
     lists = ListStore()
@@ -65,60 +68,55 @@ def beginning_of(settings: JobSettings, log: Log) -> Beginning:
     if settings.warm_start is None:
         return Beginning(tuple(records), tuple(problems), None, lists)
     warm = open_warm_start(settings.warm_start)
-    kept = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
-    if settings.rules is not None and records != kept:
+    begun = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
+    if settings.rules is not None and records != begun:
         tell_rules_differ(settings, log)
     warm.copy_lists(lists)
-    return Beginning(tuple(kept), tuple(problems), warm, lists)
-
-
-def tell_rules_differ(settings: JobSettings, log: Log) -> None:
-    """The folder of rules is not what the job has."""
-    told = f"publish changes of {settings.rules} as control records"
-    log.tell("rules_differ", f"the job goes on with the rules it began with; {told}")
+    return Beginning(tuple(begun), tuple(problems), warm, lists)
 
 
 def opened(
     settings: JobSettings, checkpoint: Path, job: Job, begins: Beginning, log: Log
 ) -> tuple[Job, tuple[bytes, ...], bool]:
-    """The job of a checkpoint folder, the rules that it began with, and whether it goes on. Raises: UsageError."""
-    kept, goes_on = open_checkpoint(checkpoint, job, begins.initial)
-    if goes_on and kept != begins.initial:
+    """Open a checkpoint folder.
+
+    Returns: its job, the rules that it began with, and True if the job goes on. Raises: UsageError.
+    """
+    initial, goes_on = open_checkpoint(checkpoint, job, begins.initial)
+    if goes_on and initial != begins.initial:
         tell_rules_differ(settings, log)
-    known = read_job(checkpoint)
-    assert known is not None, "open_checkpoint has written it"
-    if begins.warm is not None and known.begins_ms != job.begins_ms:
+    stored = read_job(checkpoint)
+    assert stored is not None, "open_checkpoint has written it"
+    if begins.warm is not None and stored.begins_ms != job.begins_ms:
         raise UsageError(
             f"the job of {checkpoint} did not begin from {settings.warm_start}; give a new checkpoint folder"
         )
-    return replace(job, begins_ms=known.begins_ms), kept, goes_on
+    return replace(job, begins_ms=stored.begins_ms), initial, goes_on
 
 
-def check_ending(settings: Settings, *, available_now: bool) -> None:
-    """Raises: UsageError if the job is to end at a place of a topic, and has none or would wait there for ever."""
-    if settings.events.ending is not None and settings.events.topic is None:
-        raise UsageError("--ending is a place in a topic; give --topic, or leave it out")
-    if settings.events.ending is not None and not available_now:
-        raise UsageError("--ending needs --available-now: without it a job waits for what comes next")
+def webhook_target(settings: Settings, url: str) -> WebhookTarget:
+    """Return the target of a webhook, checked. Raises: UsageError."""
+    is_insecure = settings.output.webhook is not None and settings.output.webhook.insecure
+    return WebhookTarget(url, settings.output.webhook_secret(), is_insecure=is_insecure)
 
 
 def webhook_of(settings: Settings, url: str) -> WebhookSink:
-    """The sink for a webhook. What its receiver refuses goes to files in the checkpoint. Raises: UsageError."""
+    """Return the sink for a webhook, which keeps refused alerts as files in the checkpoint. Raises: UsageError."""
+    target = webhook_target(settings, url)
     if settings.job.checkpoint is None:
-        raise UsageError(f"alerts to {url} need --checkpoint, where those that are refused are kept")
-    letters = LetterFiles(settings.job.checkpoint / "webhook_refused")
-    return WebhookSink(WebhookTarget(url, settings.output.webhook_secret()), letters)
+        raise UsageError(f"alerts to {target.shown} need --checkpoint, where those that are refused are kept")
+    return WebhookSink(target, DeadLetterFiles(settings.job.checkpoint / "webhook_refused"))
 
 
 def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
-    """The job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
-    known = deployment.schema.columns()
+    """Describe the job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
+    columns = deployment.schema.columns()
     extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
     for domain in extra:
         for field in domain:
-            if field not in known:
+            if field not in columns:
                 raise UsageError(
-                    f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(known)}"
+                    f"--key {','.join(domain)}: the events have no field `{field}`, only {', '.join(columns)}"
                 )
     domains = tuple(sorted({*deployment.key_domains, *extra}))
     begun = 1 if warm is None else warm.about.job.levels_count
@@ -137,7 +135,7 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
 
 
 def range_of(text: str) -> range:
-    """`0-15` as key groups. Raises: UsageError."""
+    """Read `0-15` as key groups. Raises: UsageError."""
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
         raise UsageError(f"--groups {text}: give first-last, as 0-15")
@@ -145,8 +143,9 @@ def range_of(text: str) -> range:
 
 
 def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
-    """An event that SIGINT and SIGTERM set, so that the job ends between two micro-batches. The second one ends it at
-    once, which costs a micro-batch done again and nothing else.
+    """Return an event that SIGINT and SIGTERM set, so that the job ends between two micro-batches.
+
+    The second signal ends it at once. That costs a micro-batch that is done again, and nothing else.
     """
     chosen = stop or threading.Event()
 
@@ -159,19 +158,24 @@ def stop_on_signals(stop: threading.Event | None = None) -> threading.Event:
     return chosen
 
 
-def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
-    """What is wrong with rule files, and which rules are not in force."""
-    for problem in problems:
-        log.tell("rule_file_refused", problem, reason=problem)
-    for rule in deployment.set_aside:
-        sentence = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
-        if rule.diagnostics:
-            sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
-        log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
+def sinks_of(settings: Settings, topic_sink: Callable[[str], AlertSink]) -> list[AlertSink]:
+    """Make the sinks of the alerts, in the order of `--alerts`; the console if nothing else is asked for.
+
+    Raises: UsageError, SinkError.
+    """
+    return [_sink_of(settings, where, topic_sink) for where in dict.fromkeys(settings.output.alerts or ("console",))]
+
+
+def _sink_of(settings: Settings, where: str, topic_sink: Callable[[str], AlertSink]) -> AlertSink:
+    if where == "console":
+        return ConsoleSink()
+    if where.startswith(KAFKA):
+        return topic_sink(where.removeprefix(KAFKA))
+    return webhook_of(settings, where) if where.startswith(URLS) else store_of(where)
 
 
 def store_of(where: str) -> AlertSink:
-    """The sink of `--alerts postgresql://…`, `--alerts parquet:FOLDER` and `--alerts FOLDER`.
+    """Make the sink of `--alerts postgresql://…`, `--alerts parquet:FOLDER` and `--alerts FOLDER`.
 
     Raises: UsageError for an address that is none, SinkError if there can be no such folder.
     """

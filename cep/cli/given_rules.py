@@ -73,7 +73,7 @@ class GivenRules:
         return [rule for rule in self.deployment.rulebook.deployed() if rule.rule_id == rule_id]
 
     def set_aside(self, rule_id: str) -> list[str]:
-        """The versions of a rule that were refused, with the reasons."""
+        """List the versions of a rule that were refused, with the reasons."""
         return [
             f"{rule_id} version {rule.version} is set aside: {rule.reason}"
             + "".join(f"\n  {d.code} {d.message}" for d in rule.diagnostics)
@@ -82,18 +82,18 @@ class GivenRules:
         ]
 
     def reason_against(self, rule_id: str) -> str:
-        """Why no version of a rule is in force. Raises: UsageError if there is no such rule."""
+        """Return why no version of a rule is in force. Raises: UsageError if there is no such rule."""
         set_aside = self.set_aside(rule_id)
         if set_aside:
             return "\n".join(set_aside)
         for problem in self.problems:
             if Path(problem.split(": ")[0]).stem == rule_id:
                 return f"{rule_id} cannot be read: {problem}"
-        known = [r for r in self.records if isinstance(r, UpsertRecord | RetireRecord)]
-        for record in reversed(known):
+        changes = [r for r in self.records if isinstance(r, UpsertRecord | RetireRecord)]
+        for record in reversed(changes):
             if record.id == rule_id:
                 status = "retired" if isinstance(record, RetireRecord) else record.status
                 return f"{rule_id} version {record.version} is {status}: it is not matched"
-        near = get_close_matches(rule_id, [r.id for r in known], n=1)
+        near = get_close_matches(rule_id, [r.id for r in changes], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UsageError(f"{self.shown} has no rule {rule_id}{hint}")

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from cep.cli.paths import pattern_files, printed, replace_file
 from cep.lang.diagnostics import Diagnostic
-from cep.lang.fix import fixed
-from cep.lang.lint import lint
+from cep.lang.edit.fix import fixed
+from cep.lang.explain.render import render_text, summary, to_json
+from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_files
-from cep.lang.render import render_text, summary, to_json
 from cep.nfa.diagnose import compilable
 from cep.report import budget
 
 HELP = """\
-Say what is allowed in pattern files but probably not meant: conditions that are never true, names that nothing uses,
-patterns without tests, windows beyond what is kept, too much state. Silence a finding on its line with
-`# allow(CEP702): reason`. Mistakes that `cep check` reports are reported first.
+Find what is allowed in pattern files but probably not meant: conditions that are never true, names that nothing uses,
+patterns without tests, windows beyond what is kept, too much state. Mistakes that `cep check` reports come first.
+Silence a finding on its line with `# allow(CEP702): reason`.
 
 examples:
   cep lint patterns
@@ -31,14 +31,14 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
     parser.add_argument("--fix", action="store_true", help="apply the fixes of mistakes and findings, then look again")
     parser.add_argument("--json", action="store_true", help="print findings as JSON")
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Returns 1 if there are findings."""
+    """Lint the files. Return 1 if there are findings."""
     files = pattern_files(options.paths)
     checked = compilable(load_files(files))
     if options.fix:
@@ -46,14 +46,14 @@ def run(options: argparse.Namespace, color: bool) -> int:
             if not _fix(checked, files):
                 break
             checked = compilable(load_files(files))
-    found = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
+    findings = [d for d in checked.diagnostics if d.is_error] + _findings(checked, files)
     if options.json:
-        printed(json.dumps({"ok": not found, "findings": [to_json(d, checked.sources) for d in found]}, indent=2))
+        printed(json.dumps({"ok": not findings, "findings": [to_json(d, checked.sources) for d in findings]}, indent=2))
     else:
-        if found:
-            printed(render_text(found, checked.sources, color=color))
-        printed(summary(found, checked.dropped))
-    return int(bool(found))
+        if findings:
+            printed(render_text(findings, checked.sources, color=color))
+        printed(summary(findings, checked.dropped))
+    return int(bool(findings))
 
 
 # One fix may bring another one to light; past this something goes in a circle.

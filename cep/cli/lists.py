@@ -36,13 +36,13 @@ from cep.rulebook.outcome import ListReport
 from cep.rulebook.publish_lists import acknowledged_lists, next_version, pointless_keys, replacing, running_lists
 
 HELP = """\
-Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A list
-that changes does so from an event time on, as rules do, and no rule is compiled again.
+Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A change
+holds from an event time on, as changes of rules do. No rule is compiled again.
 
-  cep lists show                               what the files declare; with topics, what the job holds too
-  cep lists add blocked C-104 C-105            these entries more
-  cep lists remove blocked C-104               these entries less
-  cep lists replace blocked --from blocked.csv all entries, up to millions; `cep publish` does it for declared lists
+  cep lists show                               print the declared lists; with topics, those of the job too
+  cep lists add blocked C-104 C-105            add entries
+  cep lists remove blocked C-104               remove entries
+  cep lists replace blocked --from blocked.csv give all entries, up to millions; `cep publish` does so for declared ones
 
 examples:
   cep lists show --rules rules --conf cep.toml
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 1 if something is wrong with a list. Raises: UsageError and other CepErrors."""
+    """Run `cep lists`. Returns 0, or 1 if something is wrong with a list. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else _PIPE_WIDTH)
     return _show(options, console) if options.what == "show" else _change(options, console)
 
@@ -162,16 +162,16 @@ def _change(options: argparse.Namespace, console: Console) -> int:
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:
-    """What the list is of. Raises: UsageError if that cannot be known."""
-    known = sorted(of for name, of in running if name == options.list)
+    """Return the kind of the list's entries. Raises: UsageError if nothing says it."""
+    kinds = sorted(of for name, of in running if name == options.list)
     if options.of is not None and not is_kind(options.of):
         raise UsageError(f"--of {options.of}: a list is of string, int, decimal(2), prefix or cidr")
-    if options.of is None and len(known) != 1:
+    if options.of is None and len(kinds) != 1:
         what = (
-            f"there are lists {options.list} of {' and '.join(known)}" if known else f"no list {options.list} is known"
+            f"there are lists {options.list} of {' and '.join(kinds)}" if kinds else f"no list {options.list} is known"
         )
         raise UsageError(f"{what}; say with --of which is meant")
-    return options.of or known[0]
+    return options.of or kinds[0]
 
 
 def _entries(options: argparse.Namespace) -> pa.Array:

@@ -12,37 +12,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
-from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import (
-    URLS,
-    beginning_of,
-    check_ending,
-    job_of,
-    opened,
-    stop_on_signals,
-    store_of,
-    tell_problems,
-    webhook_of,
-)
+from cep.cli.configured import settings_of
+from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, webhook_target
+from cep.cli.job_flags import URLS, add_job_arguments, check_ending, check_sources, kafka_topics, record_format
+from cep.cli.job_lines import tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
 from cep.rulebook.store import RulebookStore
 from cep.runners.embedded.warm_to_spark import begin_warm
-from cep.runners.job import Job
-from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, forget_planned, held, job_id, read_job
-from cep.runners.observe import Log, Observed, served
+from cep.runners.http import served
+from cep.runners.live_checkpoint import (
+    QUERY_FOLDER,
+    RULEBOOKS_FOLDER,
+    forget_planned,
+    job_id,
+    lock_checkpoint,
+    read_job,
+)
+from cep.runners.observe import Log, Observed
 from cep.runners.warm import Warming
-from cep.sinks.base import AlertSink, LetterSink
-from cep.sinks.console import ConsoleSink
-from cep.sinks.kafka import KafkaLetters, KafkaTransactionSink
-from cep.sinks.letters import LetterFiles
+from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
-from cep.sources.registry.kafka import RecordFormat
+from cep.step.job import Job
 
 if TYPE_CHECKING:
     from cep.runners.spark.live import LiveSettings
@@ -58,13 +54,11 @@ examples:
   cep replay --rules rules --events history/ --out past.jsonl --savepoint warm/
   cep live --from warm/ --bootstrap-servers kafka:9092 --topic payments --checkpoint /var/lib/cep/job
 """
-_KAFKA = "kafka:"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    add_setting_arguments(parser, "job", "events", "control", "kafka", "output", "observe", "spark")
-    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
+    add_job_arguments(parser, "spark")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -85,27 +79,32 @@ def run(options: argparse.Namespace) -> int:
     deployment = deploy(begins_with.records, lists)
     tell_problems(begins_with.problems, deployment, log)
     job = job_of(settings.job, deployment, begins_with.warm)
-    letters = settings.output.dead_letters or checkpoint / "dead_letters"
+    dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
     observed = Observed(settings.observe.stalled)
     stop = stop_on_signals()
-    with held(checkpoint), served(settings.observe.listen, observed) as address:
+    with (
+        lock_checkpoint(checkpoint),
+        served(settings.observe.listen, observed, token=settings.observe.bearer_token()) as address,
+    ):
         if begins_with.warm is not None and read_job(checkpoint) is None:
             begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
-        job, kept, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
+        job, initial, goes_on = opened(settings.job, checkpoint, job, begins_with, log)
         spark = _session(settings.spark, log, console)
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
-        def report(found: BatchReport) -> None:
-            observed.finished(found.batch_id, found.totals, found.watermark_ms, found.phases_ms)
-            _tell_batch(found, log)
+        def report(batch: BatchReport) -> None:
+            observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
+            _tell_batch(batch, log)
 
         job_name = job_id(checkpoint)
-        output = LiveOutput(checkpoint, _letters(settings, letters, job_name), _sinks(settings, job_name), report)
+        output = LiveOutput(
+            checkpoint, _letters(settings, dead_letters_path, job_name), _sinks(settings, job_name), report
+        )
         observed.finished(output.batch_id, output.totals)
         try:
-            live = _live(settings, checkpoint, job, kept, events, control, options.available_now)
+            live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
             query = start_live(spark, live, output)
-            _tell_start(checkpoint, goes_on, address, log)
+            tell_start(log, checkpoint, address, "/metrics and /health", goes_on=goes_on, checkpoint=str(checkpoint))
             serve(query, output, stop, observed)
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)
@@ -115,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
         finally:
             output.close()
             spark.stop()
-            _tell_end(output, letters, log, console)
+            _tell_end(output, dead_letters_path, log, console)
     return 1 if begins_with.problems or deployment.set_aside else 0
 
 
@@ -154,31 +153,19 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
     from cep.runners.spark.sources import FolderSource, TopicSource  # noqa: PLC0415
 
     servers, client = settings.kafka.bootstrap_servers, tuple(settings.kafka.client_settings().items())
-    topic, control_topic = settings.events.topic, settings.control.topic
-    if (settings.events.folder is None) == (topic is None):
-        raise UsageError("give the events: either --events FOLDER, or --bootstrap-servers and --topic")
-    if settings.control.folder is not None and control_topic is not None:
-        raise UsageError("give --control or --control-topic, not both: control records have one order")
-    wants_topic = topic is not None or control_topic is not None or settings.output.dead_letter_topic is not None
-    output_topics = [a.removeprefix(_KAFKA) for a in settings.output.alerts if a.startswith(_KAFKA)]
-    if any(a.startswith(URLS) for a in settings.output.alerts) and not settings.output.webhook_secret():
-        raise UsageError("alerts to a webhook are signed; give the secret as `webhook` of [output] in a settings file")
-    if settings.output.dead_letter_topic in output_topics:
+    topic, control_topic, output = settings.events.topic, settings.control.topic, settings.output
+    check_sources(settings, "either --events FOLDER, or --bootstrap-servers and --topic", output.dead_letter_topic)
+    for where in output.alerts:
+        if where.startswith(URLS):
+            webhook_target(settings, where)  # refused before Spark starts
+    if output.dead_letter_topic in kafka_topics(settings):
         raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
-    if servers is None and (wants_topic or output_topics):
-        raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
     events: Source
     if topic is not None and servers is not None:
         asked = settings.events
-        form = RecordFormat(
-            asked.format,
-            tuple(asked.registry_settings().items()),
-            None if asked.schema_file is None else str(asked.schema_file.resolve()),
-            asked.message,
-        )
         events = TopicSource(
-            servers, topic, asked.max_records, asked.starting, client, form, asked.max_bytes, asked.ending,
-            asked.connector,
+            servers, topic, asked.max_records, asked.starting, client, record_format(settings), asked.max_bytes,
+            asked.ending, asked.connector,
         )  # fmt: skip
     else:
         assert settings.events.folder is not None, "asked for above"
@@ -212,22 +199,12 @@ def _spark_settings(settings: SparkSettings) -> dict[str, str]:
 
 
 def _sinks(settings: Settings, job_name: str) -> list[AlertSink]:
-    sinks: list[AlertSink] = []
-    for where in dict.fromkeys(settings.output.alerts or ("console",)):
-        if where == "console":
-            sinks.append(ConsoleSink())
-        elif where.startswith(_KAFKA):
-            sinks.append(KafkaTransactionSink(_target(settings, where.removeprefix(_KAFKA), job_name)))
-        elif where.startswith(URLS):
-            sinks.append(webhook_of(settings, where))
-        else:
-            sinks.append(store_of(where))
-    return sinks
+    return sinks_of(settings, lambda topic: KafkaTransactionSink(_target(settings, topic, job_name)))
 
 
-def _letters(settings: Settings, folder: Path, job_name: str) -> LetterSink:
+def _letters(settings: Settings, folder: Path, job_name: str) -> DeadLetterSink:
     topic = settings.output.dead_letter_topic
-    return LetterFiles(folder) if topic is None else KafkaLetters(_target(settings, topic, job_name))
+    return DeadLetterFiles(folder) if topic is None else KafkaDeadLetters(_target(settings, topic, job_name))
 
 
 def _target(settings: Settings, topic: str, job_name: str) -> KafkaTarget:
@@ -237,14 +214,6 @@ def _target(settings: Settings, topic: str, job_name: str) -> KafkaTarget:
 
 
 # --------------------------------------------------------------------------------------------------------- telling
-
-
-def _tell_start(checkpoint: Path, goes_on: bool, address: tuple[str, int] | None, log: Log) -> None:
-    begins = "goes on" if goes_on else "begins"
-    where = f"; /metrics and /health at {address[0]}:{address[1]}" if address else ""
-    sentence = f"the job {begins}; {checkpoint} keeps its progress{where}"
-    port = address[1] if address else None
-    log.tell("started", sentence, begins=begins, checkpoint=str(checkpoint), port=port)
 
 
 def _tell_batch(report: BatchReport, log: Log) -> None:
@@ -258,16 +227,7 @@ def _tell_batch(report: BatchReport, log: Log) -> None:
     log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))
 
 
-def _tell_end(output: LiveOutput, letters: Path, log: Log, console: Console) -> None:
-    """The totals, as a table for a person."""
-    if log.form == "json":
-        log.tell("ended", "the job has ended", batch_id=output.batch_id, **dict(sorted(output.totals.items())))
-        return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, count in sorted(output.totals.items()):
-        table.add_row(Text(name), f"{count:,}")
-    console.print(table)
-    if letters.is_dir() and any(letters.iterdir()):
-        log.tell("letters", f"records set aside: {letters}")
+def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log, console: Console) -> None:
+    tell_totals(output.totals, "the job has ended", log, console, batch_id=output.batch_id)
+    if log.form == "text" and dead_letters_path.is_dir() and any(dead_letters_path.iterdir()):
+        log.tell("letters", f"records set aside: {dead_letters_path}")

@@ -23,13 +23,13 @@ from pygls.workspace import TextDocument
 from cep import __version__
 from cep.base.errors import UsageError
 from cep.base.limits import IMPORTS_MAX
-from cep.lang.assist import meaning, words_at
-from cep.lang.cursor import RESERVED
 from cep.lang.diagnostics import Diagnostic, Severity, Span
-from cep.lang.format import format_text
-from cep.lang.lint import lint
+from cep.lang.edit.assist import meaning, words_at
+from cep.lang.edit.symbols import Named, Place, place_at, places
+from cep.lang.format.file import format_text
+from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_overlaid
-from cep.lang.symbols import Named, Place, place_at, places
+from cep.lang.parse.cursor import RESERVED
 from cep.lang.syntax import PatternSyntax, PatternTestSyntax
 from cep.nfa.diagnose import compilable
 from cep.testing.harness import Outcome
@@ -79,12 +79,12 @@ class _Texts:
         self.served = served
 
     def name(self, uri: str) -> str:
-        """The name under which cep/lang knows a document."""
+        """Return the name under which cep/lang knows a document."""
         path = to_fs_path(uri)
         return uri if path is None else file_name(Path(path))
 
     def uri(self, name: str) -> str:
-        """The document behind a name."""
+        """Return the document behind a name."""
         open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
         return open_ones.get(name) or from_fs_path(str(Path(name).resolve())) or name
 
@@ -95,15 +95,15 @@ class _Texts:
         return {self.name(uri): d.source for uri, d in self.served.workspace.text_documents.items()}
 
     def checked(self, uri: str) -> Checked:
-        """One document and what it imports."""
+        """Check one document and what it imports."""
         return compilable(load_overlaid([self.name(uri)], self.overlay()))
 
     def all_checked(self, uri: str) -> Checked:
-        """Every pattern file of the workspace: who imports this one has to be renamed along."""
+        """Check every pattern file of the workspace: a rename has to reach the files that import this one."""
         path = to_fs_path(uri)
         root = self.served.workspace.root_path or (str(Path(path).parent) if path is not None else None)
-        found = sorted(Path(root).rglob("*.cep"))[:IMPORTS_MAX] if root is not None else []
-        names = dict.fromkeys([self.name(uri), *(file_name(p) for p in found)])
+        files = sorted(Path(root).rglob("*.cep"))[:IMPORTS_MAX] if root is not None else []
+        names = dict.fromkeys([self.name(uri), *(file_name(p) for p in files)])
         return load_overlaid(names, self.overlay())
 
     def span_range(self, span: Span) -> types.Range:
@@ -113,7 +113,7 @@ class _Texts:
 
 
 def server() -> LanguageServer:
-    """The server with all its features."""
+    """Return the server with all its features."""
     served = LanguageServer("cep", __version__)
     texts = _Texts(served)
     _add_diagnostics(served, texts)
@@ -128,8 +128,8 @@ def server() -> LanguageServer:
 
 def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
     def publish(uri: str) -> None:
-        found = [_diagnostic(d, texts) for d in _findings(texts, uri)]
-        served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, found))
+        diagnostics = [_diagnostic(d, texts) for d in _findings(texts, uri)]
+        served.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, diagnostics))
 
     @served.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: types.DidOpenTextDocumentParams) -> None:
@@ -147,7 +147,7 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def actions(params: types.CodeActionParams) -> list[types.CodeAction]:
         uri = params.text_document.uri
-        found: list[types.CodeAction] = []
+        actions_here: list[types.CodeAction] = []
         for diagnostic in _findings(texts, uri):
             if diagnostic.fix is None or diagnostic.span is None:
                 continue
@@ -156,7 +156,7 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
                 continue
             fix = diagnostic.fix
             edit = types.TextEdit(texts.span_range(fix.span), fix.replacement)
-            found.append(
+            actions_here.append(
                 types.CodeAction(
                     title=f"Change to `{fix.replacement}`",
                     kind=types.CodeActionKind.QuickFix,
@@ -164,7 +164,7 @@ def _add_diagnostics(served: LanguageServer, texts: _Texts) -> None:
                     edit=types.WorkspaceEdit(changes={texts.uri(fix.span.file): [edit]}),
                 )
             )
-        return found
+        return actions_here
 
 
 def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
@@ -175,18 +175,18 @@ def _findings(texts: _Texts, uri: str) -> list[Diagnostic]:
     return errors + lint(checked, [name])
 
 
-def _diagnostic(found: Diagnostic, texts: _Texts) -> types.Diagnostic:
+def _diagnostic(finding: Diagnostic, texts: _Texts) -> types.Diagnostic:
     start = types.Position(0, 0)
-    place = types.Range(start, start) if found.span is None else texts.span_range(found.span)
+    place = types.Range(start, start) if finding.span is None else texts.span_range(finding.span)
     related = [
         types.DiagnosticRelatedInformation(
             types.Location(texts.uri(label.span.file), texts.span_range(label.span)), label.text
         )
-        for label in found.labels
+        for label in finding.labels
     ]
-    message = f"{found.message}\n{found.help}" if found.help else found.message
+    message = f"{finding.message}\n{finding.help}" if finding.help else finding.message
     return types.Diagnostic(
-        place, message, _SEVERITIES[found.severity], code=found.code, source="cep", related_information=related
+        place, message, _SEVERITIES[finding.severity], code=finding.code, source="cep", related_information=related
     )
 
 
@@ -196,12 +196,12 @@ def _diagnostic(found: Diagnostic, texts: _Texts) -> types.Diagnostic:
 def _add_reading(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_HOVER)
     def hover(params: types.HoverParams) -> types.Hover | None:
-        checked, found = _place(texts, params, whole=False)
-        text = "" if found is None else meaning(checked, found.named)
-        if found is None or not text:
+        checked, target = _place(texts, params, whole=False)
+        text = "" if target is None else meaning(checked, target.named)
+        if target is None or not text:
             return None
         content = types.MarkupContent(types.MarkupKind.Markdown, text)
-        return types.Hover(content, texts.span_range(found.span))
+        return types.Hover(content, texts.span_range(target.span))
 
     @served.feature(
         types.TEXT_DOCUMENT_COMPLETION, types.CompletionOptions(trigger_characters=[".", ":", "=", "[", ","])
@@ -221,15 +221,15 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_DEFINITION)
     def definition(params: types.DefinitionParams) -> list[types.Location]:
-        checked, found = _place(texts, params, whole=False)
-        if found is None:
+        checked, target = _place(texts, params, whole=False)
+        if target is None:
             return []
-        return [_location(p, texts) for p in _same(checked, found.named) if p.declares]
+        return [_location(p, texts) for p in _same(checked, target.named) if p.declares]
 
     @served.feature(types.TEXT_DOCUMENT_REFERENCES)
     def references(params: types.ReferenceParams) -> list[types.Location]:
-        checked, found = _place(texts, params, whole=True)
-        return [] if found is None else [_location(p, texts) for p in _same(checked, found.named)]
+        checked, target = _place(texts, params, whole=True)
+        return [] if target is None else [_location(p, texts) for p in _same(checked, target.named)]
 
 
 class _At(Protocol):
@@ -263,16 +263,20 @@ def _location(place: Place, texts: _Texts) -> types.Location:
 def _add_changing(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_PREPARE_RENAME)
     def prepare(params: types.PrepareRenameParams) -> types.Range | None:
-        _, found = _place(texts, params, whole=False)
-        return None if found is None or found.named.kind in _NEVER_RENAMED else texts.span_range(found.span)
+        _, target = _place(texts, params, whole=False)
+        return None if target is None or target.named.kind in _NEVER_RENAMED else texts.span_range(target.span)
 
     @served.feature(types.TEXT_DOCUMENT_RENAME, types.RenameOptions(prepare_provider=True))
     def rename(params: types.RenameParams) -> types.WorkspaceEdit | None:
-        checked, found = _place(texts, params, whole=True)
-        if found is None or found.named.kind in _NEVER_RENAMED or not _is_free(checked, found.named, params.new_name):
+        checked, target = _place(texts, params, whole=True)
+        if (
+            target is None
+            or target.named.kind in _NEVER_RENAMED
+            or not _is_free(checked, target.named, params.new_name)
+        ):
             return None
         changes: dict[str, list[types.TextEdit]] = {}
-        for place in _same(checked, found.named):
+        for place in _same(checked, target.named):
             edit = types.TextEdit(texts.span_range(place.span), params.new_name)
             changes.setdefault(texts.uri(place.span.file), []).append(edit)
         return types.WorkspaceEdit(changes=changes)
@@ -293,21 +297,21 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
 def _add_testing(served: LanguageServer, texts: _Texts) -> None:
     @served.feature(types.TEXT_DOCUMENT_CODE_LENS)
     def lenses(params: types.CodeLensParams) -> list[types.CodeLens]:
-        """A lens over each test, and one over each pattern that has some."""
+        """Yield a lens over each test, and one over each pattern that has some."""
         uri = params.text_document.uri
-        own = [f for f in texts.checked(uri).files if f.name == texts.name(uri)]
-        declared = [d for file in own for d in file.declarations]
-        found: list[types.CodeLens] = []
+        files = [f for f in texts.checked(uri).files if f.name == texts.name(uri)]
+        declared = [d for file in files for d in file.declarations]
+        lenses_here: list[types.CodeLens] = []
         for declaration in declared:
             if isinstance(declaration, PatternTestSyntax):
                 name = f"{declaration.pattern.name}: {declaration.name}"
-                found.append(_lens(texts.span_range(declaration.span), "Run test", uri, name))
+                lenses_here.append(_lens(texts.span_range(declaration.span), "Run test", uri, name))
             elif isinstance(declaration, PatternSyntax):
                 count = sum(isinstance(d, PatternTestSyntax) and d.pattern.name == declaration.name for d in declared)
                 if count:
                     title = f"Run {count} test{'' if count == 1 else 's'}"
-                    found.append(_lens(texts.span_range(declaration.span), title, uri, declaration.name))
-        return found
+                    lenses_here.append(_lens(texts.span_range(declaration.span), title, uri, declaration.name))
+        return lenses_here
 
     @served.command(_RUN_TEST)
     def run_tests(uri: str, name: str) -> dict[str, object]:

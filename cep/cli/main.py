@@ -31,7 +31,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 @dataclass(frozen=True, slots=True)
 class _Verb:
-    """A verb: its line in the help; its module, and the names there that differ from `run`, `add_arguments`, `HELP`.
+    """A verb: its line in the help, its module, and the suffix of `run`, `add_arguments` and `HELP` there.
 
     The module is imported when the verb is asked for: a job should not wait for what other verbs need.
     """
@@ -42,41 +42,65 @@ class _Verb:
     is_colored: bool = False
 
     def part(self, name: str) -> Any:
-        """`run`, `add_arguments` or `HELP` of the verb; None where it has none."""
-        found = name + (self.suffix.upper() if name.isupper() else self.suffix)
-        return getattr(import_module(f"cep.cli.{self.module}"), found, None)
+        """Return `run`, `add_arguments` or `HELP` of the verb; None where it has none."""
+        whole_name = name + (self.suffix.upper() if name.isupper() else self.suffix)
+        return getattr(import_module(f"cep.cli.{self.module}"), whole_name, None)
 
 
-_VERBS = {
-    "check": _Verb("report every mistake in pattern files", "check", is_colored=True),
-    "fmt": _Verb("bring pattern files into the canonical layout", "fmt"),
-    "lint": _Verb("say what is probably not meant in pattern files", "lint", is_colored=True),
-    "lsp": _Verb("serve an editor", "lsp"),
-    "new": _Verb("write the skeleton of a pattern", "new"),
-    "plan": _Verb("show the automaton of patterns and what they cost", "plan", is_colored=True),
-    "explain": _Verb("explain a diagnostic's code", "explain"),
-    "test": _Verb("run the tests of pattern files", "test", is_colored=True),
-    "why": _Verb("show how an alert came about", "why", is_colored=True),
-    "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
-    "conformance": _Verb("compare with another matcher's answers", "conformance"),
-    "replay": _Verb("match a finite history", "replay"),
-    "rules": _Verb("list, lock and number the rules of a folder", "rules"),
-    "lists": _Verb("show lists, and change those of a job that runs", "lists"),
-    "publish": _Verb("bring rules into a job that runs", "publish"),
-    "rollback": _Verb("put an earlier version of a rule in force", "rollback"),
-    "pause": _Verb("stop a rule of a job that runs", "pause"),
-    "resume": _Verb("let a paused rule go on", "pause", "_resume"),
-    "diff": _Verb("compare two sets of rules on a history", "diff"),
-    "shadow": _Verb("compare a version in shadow with the live one", "shadow"),
-    "snooze": _Verb("hold back a rule's alerts until a date", "snooze"),
-    "settings": _Verb("print a settings file, or check one", "settings"),
-    "run": _Verb("match a stream in this process, without Java", "run"),
-    "state": _Verb("show what a live job keeps", "state"),
-    "savepoint": _Verb("copy what a stopped live job keeps", "savepoint"),
-    "restore": _Verb("make a live job from a savepoint", "savepoint", "_restore"),
-    "rescale": _Verb("change the number of matching tasks", "rescale"),
-    "live": _Verb("match a stream as it comes", "live"),
+# Verbs by who uses them, in the order in which they are met.
+_GROUPS = {
+    "Begin": {
+        "demo": _Verb("show a simulated day: fraud found live, and again in a replay", "demo"),
+        "new": _Verb("write the skeleton of a pattern", "new"),
+        "docs": _Verb("show the pages of this version", "docs"),
+    },
+    "Write patterns": {
+        "check": _Verb("report every mistake in pattern files", "check", is_colored=True),
+        "test": _Verb("run the tests of pattern files", "test", is_colored=True),
+        "explain": _Verb("explain a diagnostic's code", "explain"),
+        "lint": _Verb("warn of what is allowed but probably not meant", "lint", is_colored=True),
+        "fmt": _Verb("bring pattern files into the canonical layout", "fmt"),
+        "plan": _Verb("show the automaton of patterns and what they cost", "plan", is_colored=True),
+        "lsp": _Verb("serve an editor", "lsp"),
+    },
+    "Find fraud in the past, and ask about alerts": {
+        "replay": _Verb("match a finite history", "replay"),
+        "diff": _Verb("compare two sets of rules on a history", "diff"),
+        "why": _Verb("show how an alert came about", "why", is_colored=True),
+        "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
+    },
+    "Put rules in force": {
+        "rules": _Verb("list, lock and number the rules of a folder", "rules"),
+        "lists": _Verb("show lists, and change those of a job that runs", "lists"),
+        "publish": _Verb("bring rules into a job that runs", "publish"),
+        "rollback": _Verb("put an earlier version of a rule in force", "rollback"),
+        "pause": _Verb("stop a rule of a job that runs", "pause"),
+        "resume": _Verb("let a paused rule go on", "pause", "_resume"),
+        "snooze": _Verb("suppress a rule's alerts until a date", "snooze"),
+        "shadow": _Verb("compare a version in shadow with the live one", "shadow"),
+    },
+    "Run jobs": {
+        "run": _Verb("match a stream in this process, without Java", "run"),
+        "live": _Verb("match a stream on Spark", "live"),
+        "settings": _Verb("print a settings file, or check one", "settings"),
+        "state": _Verb("show the runs and histories that a job keeps", "state"),
+        "savepoint": _Verb("copy the state of a stopped job", "savepoint"),
+        "restore": _Verb("make a job from a savepoint", "savepoint", "_restore"),
+        "rescale": _Verb("change the number of matching tasks", "rescale"),
+    },
 }
+_VERBS = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
+_INTRODUCTION = """\
+Complex event processing for fraud rules. A pattern says what fraud looks like over several events of a card or an
+account. A rule puts a pattern in force. A job matches rules against a stream, a replay against a history."""
+_ENDING = """\
+example: from nothing to an alert
+  cep demo --into day
+  cep test day/patterns
+  cep replay --rules day/rules --events day/payments.parquet --out alerts.jsonl
+
+`cep VERB --help` has the options and examples of a verb; `cep docs` lists the pages to read on.
+exit codes: 0 clean, 1 findings, 2 usage, 3 internal"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -107,11 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     verb = _VERBS[options.verb]
     if options.verb == "check":
-        checked: int = verb.part("run")(options.files, options.json, _is_colored(options.color))
-        return checked
+        findings: int = verb.part("run")(options.files, options.json, _is_colored(options.color))
+        return findings
     color = (_is_colored("auto"),) if verb.is_colored else ()
     run = verb.part("run")
-    if "cep.kernels.jit" in sys.modules:
+    if "cep.kernels.jit" in sys.modules and options.verb != "demo":  # which shows the compilation itself
         when_compiling: Any = import_module("cep.kernels.jit").when_compiling
         when_compiling(_tell_compiling)
     code: int = run(options, *color)
@@ -119,7 +143,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _tell_compiling() -> None:
-    """A minute without a word would look like a hang."""
+    """Say why nothing happens: a minute without a word would look like a hang."""
     print("cep: compiling the matcher, once after an installation or a change: up to a minute", file=sys.stderr)
 
 
@@ -129,22 +153,28 @@ def _is_colored(choice: str) -> bool:
     return choice == "always"
 
 
-def _parser(asked: str) -> argparse.ArgumentParser:
-    """With the arguments of the verb that is asked for."""
+def _parser(asked_verb: str) -> argparse.ArgumentParser:
+    """Return a parser that has the arguments of the verb that is asked for, and the names of the others."""
+    formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
-        prog="cep",
-        description="Complex event processing for fraud rules.",
-        epilog="exit codes: 0 clean, 1 findings, 2 usage, 3 internal",
+        prog="cep", description=f"{_INTRODUCTION}\n\n{_listed_verbs()}", epilog=_ENDING, formatter_class=formatter
     )
     parser.add_argument("--version", action="version", version=f"cep {__version__}")
-    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True, help="one of the verbs above")
     for name, verb in _VERBS.items():
-        if name != asked:  # its line is all that is wanted of it
-            verbs.add_parser(name, help=verb.line)
+        if name != asked_verb:
+            verbs.add_parser(name)
             continue
-        formatter = argparse.RawDescriptionHelpFormatter
-        own = verbs.add_parser(name, help=verb.line, description=verb.part("HELP"), formatter_class=formatter)
+        verb_parser = verbs.add_parser(name, description=verb.part("HELP"), formatter_class=formatter)
         add_arguments = verb.part("add_arguments")
         if add_arguments is not None:
-            add_arguments(own)
+            add_arguments(verb_parser)
     return parser
+
+
+def _listed_verbs() -> str:
+    """Return the verbs with their lines, by group."""
+    lines = []
+    for title, verbs in _GROUPS.items():
+        lines += [f"{title}:", *(f"  {name:<10} {verb.line}" for name, verb in verbs.items()), ""]
+    return "\n".join(lines).rstrip()

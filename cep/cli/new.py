@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.cli.paths import printed
-from cep.lang.cursor import RESERVED
+from cep.lang.parse.cursor import RESERVED
 
 HELP = """\
 Write the skeleton of a pattern, with comments and tests, into a new file NAME.cep.
@@ -72,7 +72,7 @@ test "the large approval is not large enough" of {name} {{
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     parser.add_argument("what", choices=("pattern",), help="what to write")
     parser.add_argument("name", metavar="NAME", help="its name, in lower case with underscores")
     parser.add_argument("--folder", default=".", metavar="DIR", help="where the file goes; here by default")

@@ -1,4 +1,4 @@
-"""What verbs that work on pattern files share: which files are meant, and printing what the terminal can show.
+"""Helpers of the verbs that work on pattern files: find the files that are meant, and print what a terminal can show.
 
 Tested by: tests/cli/test_fmt.py
 """
@@ -12,11 +12,11 @@ from cep.base.errors import UsageError
 
 
 def pattern_files(paths: list[str]) -> list[Path]:
-    """The files behind the arguments: a folder stands for all `*.cep` below it. Each file once.
+    """List the files behind the arguments, each once. A folder stands for all `*.cep` below it.
 
     Raises: UsageError for a path that is not there or a folder without pattern files.
     """
-    found: dict[Path, None] = {}
+    pattern_paths: dict[Path, None] = {}
     for name in paths:
         path = Path(name)
         files = sorted(path.rglob("*.cep")) if path.is_dir() else [path]
@@ -24,8 +24,8 @@ def pattern_files(paths: list[str]) -> list[Path]:
             raise UsageError(f"{name} holds no pattern files (*.cep)")
         if not path.exists():
             raise UsageError(f"there is no file or folder {name}")
-        found.update(dict.fromkeys(files))
-    return list(found)
+        pattern_paths.update(dict.fromkeys(files))
+    return list(pattern_paths)
 
 
 def printed(text: str) -> None:

@@ -23,14 +23,14 @@ from cep.cli.topics import (
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord
 
 HELP = """\
-Stop a rule: it matches nothing, and what it had begun is dropped, until `cep resume`. Its versions go on; the one in
-force then takes up. To let a rule match and only hold back its alerts, use `cep snooze`.
+Stop a rule until `cep resume`. It matches nothing, and its open runs are dropped. Versions that are published meanwhile
+count: after `cep resume` the one in force matches. To only suppress a rule's alerts, use `cep snooze`.
 
 examples:
   cep pause card_testing --reason "floods the queue" --at-once --conf cep.toml
 """
 HELP_RESUME = """\
-Let a paused rule go on.
+Let a paused rule match again.
 
 examples:
   cep resume card_testing --at-once --conf cep.toml
@@ -39,7 +39,7 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep pause`."""
-    parser.add_argument("--reason", metavar="TEXT", help="for those who ask later")
+    parser.add_argument("--reason", metavar="TEXT", help="why the rule is paused, for the record")
     add_arguments_resume(parser)
 
 

@@ -12,15 +12,16 @@ from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.cli.paths import pattern_files, printed
 from cep.lang.diagnostics import did_you_mean
+from cep.lang.explain.render import render_text
 from cep.lang.load import load_files
-from cep.lang.render import render_text
 from cep.report.picture import picture
 from cep.report.plan import plan
 from cep.report.plan_text import plan_text
 
 HELP = """\
-Show what becomes of patterns: the automaton with its states and the ways to go on, conditions split into those that the
-event alone decides (evaluated once for all patterns) and those that need the run, and what a busy key costs.
+Show how the engine sees patterns: the automaton with its states and the ways to go on, and what a busy key costs.
+Conditions come in two groups. The event alone decides the first group, which is evaluated once for all patterns. The
+second group needs the run.
 
 examples:
   cep plan patterns
@@ -29,12 +30,18 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="a pattern file, or a folder of them (*.cep)")
-    parser.add_argument("--pattern", metavar="P", help="only this one")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="an argument of the pattern")
+    parser.add_argument("--pattern", metavar="P", help="show only this pattern")
     parser.add_argument(
-        "--events", type=int, default=PLAN_EVENTS_PER_KEY, metavar="N", help="events of a busy key in a window"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter a value; repeat for more"
+    )
+    parser.add_argument(
+        "--events",
+        type=int,
+        default=PLAN_EVENTS_PER_KEY,
+        metavar="N",
+        help="assume this many events of a busy key in a window",
     )
     parser.add_argument("--svg", metavar="FILE", help="write the automaton of one pattern as a picture")
 
@@ -53,18 +60,18 @@ def run(options: argparse.Namespace, color: bool) -> int:
         wanted = {options.pattern: wanted[options.pattern]}
     if options.events < 1:
         raise UsageError(f"--events is {options.events}, it must be at least 1")
-    found = plan(wanted.values(), checked.schema, _arguments(options.set), options.events)
+    planned = plan(wanted.values(), checked.schema, _arguments(options.set), options.events)
     if options.svg is not None:
-        if len(found.patterns) != 1:
-            raise UsageError(f"--svg draws one pattern, here are {len(found.patterns)}; name it with --pattern")
-        Path(options.svg).write_text(picture(found.patterns[0]), encoding="utf-8")
-    printed(plan_text(found))
-    return int(bool(found.refused))
+        if len(planned.patterns) != 1:
+            raise UsageError(f"--svg draws one pattern, here are {len(planned.patterns)}; name it with --pattern")
+        Path(options.svg).write_text(picture(planned.patterns[0]), encoding="utf-8")
+    printed(plan_text(planned))
+    return int(bool(planned.refused))
 
 
 def _arguments(given: list[str]) -> dict[str, object]:
-    """`tries=5` as the rule file would have it: whole numbers and truth values as such, the rest as text."""
-    found: dict[str, object] = {}
+    """Read `tries=5` as a rule file would have it: whole numbers and truth values as such, the rest as text."""
+    arguments: dict[str, object] = {}
     for item in given:
         name, sign, text = item.partition("=")
         if not sign:
@@ -74,5 +81,5 @@ def _arguments(given: list[str]) -> dict[str, object]:
             value = int(text)
         elif text in ("true", "false"):
             value = text == "true"
-        found[name] = value
-    return found
+        arguments[name] = value
+    return arguments

@@ -28,9 +28,9 @@ from cep.cli.topics import (
     send,
     topics_of,
 )
-from cep.lang.lint import lint
+from cep.lang.explain.render import render_text
+from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_files
-from cep.lang.render import render_text
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.diagnose import compilable
 from cep.nfa.given_lists import GivenList, asked_lists
@@ -44,15 +44,16 @@ from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 
 HELP = """\
-Bring the rules of a folder into a job that runs. What is published is first checked like this:
+Bring the rules of a folder into a job that runs. These checks come first:
 
   the files are sound, and agree with rules.lock   cep rules lock, cep rules bump
   their patterns have no mistakes and no findings  cep check, cep lint
   the patterns' tests pass                         cep test
-  two people stand for each change                 where [publish] two_person = true is set
+  two people stand for each change                 if [publish] two_person = true is set
 
-Lists that the rules ask and the patterns declare with entries are published with them, where they hold something else.
-Then it is compared with what runs, sent to the control topic, and acknowledged by the job on its status topic.
+Declared lists that the rules ask are published with them if their entries have changed.
+Then the rules are compared with those that run, and sent to the control topic. The job acknowledges them on its
+status topic.
 
 examples:
   cep publish --dry-run --conf cep.toml
@@ -72,20 +73,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
+    """Publish. Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = _records(options, console)
     if records is None:
         return 1
     there = published(topics)
-    known, source = running(topics, there)
+    current, source = running(topics, there)
     if options.only:  # the others are not looked at, so it cannot be said that they have no file
-        known = {rule_id: found for rule_id, found in known.items() if rule_id in options.only}
+        current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
-    steps = plan(records, known, starts, retire_missing=options.retire_missing and not options.only)
-    held = running_lists(last_status(topics), there)
-    list_steps = plan_lists(_declared(options.rules, records), held, starts)
+    steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
+    current_lists = running_lists(last_status(topics), there)
+    list_steps = plan_lists(_declared(options.rules, records), current_lists, starts)
     _print_plan([*list_steps, *steps], source, console)
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
@@ -114,7 +115,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord] | None:
-    """The rules of the folder, None after a report of what is wrong with them."""
+    """Read the rules of the folder. Return None after a report of their mistakes."""
     if not options.rules.is_dir():
         raise UsageError(f"--rules {options.rules} is not a folder")
     records, problems = read_rules(options.rules)
@@ -135,7 +136,7 @@ def _records(options: argparse.Namespace, console: Console) -> list[UpsertRecord
 
 
 def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenList]:
-    """The declared lists that these rules ask."""
+    """Return the declared lists that these rules ask."""
     asked = asked_lists(rule.pattern for rule in deploy(records).rulebook.deployed())
     return [given for given in declared_lists(directory)[0] if (given.name, given.kind) in asked]
 
@@ -143,7 +144,7 @@ def _declared(directory: Path, records: Sequence[UpsertRecord]) -> list[GivenLis
 def _check_changes(
     changes: Sequence[UpsertRecord | RetireRecord], directory: Path, topics: Topics, console: Console
 ) -> int:
-    """How many reasons there are against the changes; each is printed."""
+    """Print every reason against the changes. Return how many there are."""
     upserts = [record for record in changes if isinstance(record, UpsertRecord)]
     count = 0
     if topics.settings.publish.two_person:
@@ -165,11 +166,11 @@ def _pattern_file(directory: Path, rule_id: str) -> Path:
 
 def _check_patterns(files: Sequence[Path], console: Console) -> int:
     checked: Checked = compilable(load_files(files))
-    found = [d for d in checked.diagnostics if d.is_error]
-    found += lint(checked, [file_name(path) for path in files], budget.find(checked))
-    if found:
-        printed(render_text(found, checked.sources, color=not console.no_color))
-        return len(found)
+    findings = [d for d in checked.diagnostics if d.is_error]
+    findings += lint(checked, [file_name(path) for path in files], budget.find(checked))
+    if findings:
+        printed(render_text(findings, checked.sources, color=not console.no_color))
+        return len(findings)
     suite = run_checked(checked)
     failed = [verdict for verdict in suite.tested if verdict.outcome in (Outcome.FAILED, Outcome.BROKEN)]
     for verdict in failed:

@@ -18,21 +18,21 @@ from rich.text import Text
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.cli.given_rules import GivenRules
-from cep.lang.render import render_text
+from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_ms, utc_text
 from cep.model.setting_types import duration_ms
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.suppression import Policies, Suppression, count_suppressed, fired_json, suppress_alerts
 from cep.runners.embedded import replay as embedded
-from cep.runners.group_rules import letters_of_refused
+from cep.runners.handover.warm_start import About, Ending, check_free, finish, put_lists
 from cep.runners.java import check_java
-from cep.runners.job import Job
-from cep.runners.letters import under_rules
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
-from cep.runners.rule_output import held_lines
-from cep.runners.warm_start import About, Ending, check_free, finish, put_lists
+from cep.step.dead_letters import under_rules
+from cep.step.job import Job
+from cep.step.rules import refusal_letters
+from cep.step.suppress import suppressed_lines
 
 # Counters whose name begins with one of these tell of something that did not get through.
 _LOSSES = (
@@ -49,11 +49,11 @@ _LOSSES = (
 
 HELP = """\
 Match a finite history, with Spark in batch mode, and write its alerts. The same rules on the same events give the same
-alerts as the live job: with --rules alone those of a job that began with these rules, with --control too those of a job
-that began with the rules and then got the control records, in their order. What that job refused is refused here, with
-the same letter: a rule that reads event types or fields that the first rules do not declare, that is keyed by what the
-job did not route by (--key), or for which no level was left (--levels). With --control alone the job begins with all
-of the records, which find their levels together.
+alerts as the live job. With --rules alone that job began with these rules. With --control too it then got the control
+records, in their order. What that job refused is refused here, with the same letter. A later rule is refused if it
+reads event types or fields that the first rules do not declare. It is refused if it is keyed by what the job did not
+route by (--key), or if no level was left (--levels). With --control alone the job begins with all of the records,
+which find their levels together.
 """
 
 
@@ -97,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:
-    """What the live job is like of which the alerts are to be found, or that goes on."""
+    """Declare the arguments that describe the live job: the one with these alerts, or the one that goes on."""
     parser.add_argument(
         "--levels",
         type=int,
@@ -151,20 +151,22 @@ def run(options: argparse.Namespace) -> int:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1
     ending = _ending(options)
-    refused = letters_of_refused(deployment.refused)
+    refused = refusal_letters(deployment.refused)
     if ending is not None:  # the job that goes on begins with all that was taken
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store)
     job = _job(options, deployment, given.levels_count if ending else 1)
     replayed = _replay(options, job, deployment.rulebook, ending, errors)
-    found = hold_back(replayed.alerts, Policies.of(deployment.rulebook), {})
-    replayed.counters.update(counted(found))
+    suppression = suppress_alerts(replayed.alerts, Policies.of(deployment.rulebook), {})
+    replayed.counters.update(count_suppressed(suppression))
     replayed.counters["control_refused"] += len(refused)
     if ending is not None:
-        _finish(ending, replayed, deployment, found, job)
+        _finish(ending, replayed, deployment, suppression, job)
     rulebook = deployment.rulebook
-    letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
-    paths = write_outputs(found.alerts, (*refused, *letters), options.out, format_, held_lines(found))
-    _print_summary(deployment, replace(replayed, alerts=found.alerts), paths, ending)
+    dead_letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
+    paths = write_outputs(
+        suppression.alerts, (*refused, *dead_letters), options.out, format_, suppressed_lines(suppression)
+    )
+    _print_summary(deployment, replace(replayed, alerts=suppression.alerts), paths, ending)
     return 1 if findings else 0
 
 
@@ -183,7 +185,7 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Raises: UsageError for a --dedup that is no time."""
+    """Describe the job. Raises: UsageError for a --dedup that is no time."""
     try:
         dedup_ms = duration_ms(options.dedup)
     except ValueError as error:
@@ -197,13 +199,13 @@ def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int)
     )
 
 
-def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, found: HeldBack, job: Job) -> None:
+def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:
     assert replayed.until_ms is not None, "it has ended in a cut"
     records = deployment.taken
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
-    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(found.fired)))
+    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(suppression.fired)))
 
 
 def _replay(
@@ -219,7 +221,7 @@ def _replay(
 
 
 def _engine(options: argparse.Namespace, errors: Console) -> str:
-    """The engine that was asked for; Spark if none was, and there is a Java for it."""
+    """Return the engine that was asked for; Spark if none was, and there is a Java for it."""
     if options.engine is not None:
         return str(options.engine)
     try:
@@ -278,16 +280,16 @@ def _print_summary(deployment: Deployment, replayed: Replayed, paths: Sequence[P
 
 
 def _figures(replayed: Replayed) -> list[tuple[str, str]]:
-    """What happened to records, events and runs; losses only if there were any."""
+    """List what happened to records, events and runs; losses only if there were any."""
     counters, events = replayed.counters, replayed.counters["events"]
     losses = [name for name in sorted(counters) if name.startswith(_LOSSES) and counters[name]]
-    found = [(name, counters[name]) for name in ("records", "events")]
-    found += [("duplicates", counters["duplicates"])] if counters["duplicates"] else []
-    found += [(name.replace("_", " "), counters[name]) for name in losses]
-    found += [("runs started", counters["runs_started"]), ("alerts", replayed.alerts.num_rows)]
+    figures = [(name, counters[name]) for name in ("records", "events")]
+    figures += [("duplicates", counters["duplicates"])] if counters["duplicates"] else []
+    figures += [(name.replace("_", " "), counters[name]) for name in losses]
+    figures += [("runs started", counters["runs_started"]), ("alerts", replayed.alerts.num_rows)]
     rate = f"{events / replayed.seconds:,.0f}"
     return [
-        *((name, f"{value:,}") for name, value in found),
+        *((name, f"{value:,}") for name, value in figures),
         ("seconds", f"{replayed.seconds:.1f}"),
         ("events a second", rate),
     ]

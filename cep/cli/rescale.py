@@ -13,8 +13,8 @@ from rich.console import Console
 from cep.cli.paths import printed
 
 HELP = """\
-Change the number of matching tasks of a stopped live job. Its keyed state is laid out anew, key group by key group;
-nothing is read or matched. The job goes on with the new number, whatever --partitions says.
+Change the number of matching tasks of a stopped live job. Its key groups are moved whole; nothing is read or matched.
+From then on the job has the new number of tasks, whatever --partitions says.
 
 Make a savepoint first: Spark calls its repartitioning experimental.
 
@@ -25,10 +25,12 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
-    parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the stopped job")
+    """Declare the arguments of the verb."""
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="FOLDER", help="checkpoint folder of the stopped job"
+    )
     parser.add_argument("--partitions", type=int, required=True, metavar="N", help="matching tasks from now on")
-    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use for it (default 2)")
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use for the move (default 2)")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -18,11 +18,11 @@ from cep.rulebook.history import at_commit, history
 from cep.rulebook.publish import acknowledged
 
 HELP = """\
-Put an earlier version of a rule in force again. It gets a new number, because versions never go back; the number of the
-file in rules/ must then be above it: `cep rules bump` does that with the next change.
+Put an earlier version of a rule in force again. It gets a new number, because versions never go back. The file in
+rules/ then needs a higher number: `cep rules bump` gives it one with the next change.
 
-The earlier version is taken from the control topic, or, where compaction has removed it, from the history of the rules
-folder in git.
+The earlier version comes from the control topic. If compaction has removed it there, it comes from the history of the
+rules folder in git.
 
 examples:
   cep rollback card_testing --to 3 --conf cep.toml
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
+    """Roll back. Returns 0, or 1 if the job refuses it. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = published(topics)
@@ -85,7 +85,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _from_git(directory: Path, rule_id: str, version: int) -> UpsertRecord:
-    """The version as it was in some commit. Raises: UsageError if there is none."""
+    """Find the version as it was in some commit. Raises: UsageError if there is none."""
     for commit in history(directory, rule_id):
         record = at_commit(directory, commit.split(" ", 1)[0], rule_id)
         if record is not None and record.version == version:

@@ -24,13 +24,14 @@ from cep.rulebook.lock import locked, problems_of_lock, read_lock, with_version,
 from cep.rulebook.meaning import content_hash
 
 HELP = """\
-What is deployed: the rule files of a folder, and rules.lock, which ties each version to the hash of its meaning.
+List, show, lock and number the rules of a folder. rules.lock ties each version to the hash of its meaning, so that a
+version never changes what it means.
 
 examples:
   cep rules list
   cep rules show card_testing
   cep rules history card_testing     (from git)
-  cep rules bump card_testing        (after a change of what the rule means)
+  cep rules bump card_testing        (after a change of the rule's meaning)
   cep rules lock                     (after that, or for a new rule)
   cep rules schema > control.schema.json
 """
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0, or 1 if something is wrong with the rules. Raises: UsageError."""
+    """Run `cep rules`. Returns 0, or 1 if something is wrong with the rules. Raises: UsageError."""
     if options.what == "schema":
         printed(json.dumps(rule_file_json_schema() if options.files else control_json_schema(), indent=2))
         return 0
@@ -88,8 +89,8 @@ def _record(options: argparse.Namespace, records: list[UpsertRecord], problems: 
     for record in records:
         if record.id == options.rule:
             return record
-    own = [problem for problem in problems if Path(problem.split(": ")[0]).stem == options.rule]
-    raise UsageError("\n".join(own) if own else f"{options.rules} has no rule {options.rule}")
+    mistakes = [problem for problem in problems if Path(problem.split(": ")[0]).stem == options.rule]
+    raise UsageError("\n".join(mistakes) if mistakes else f"{options.rules} has no rule {options.rule}")
 
 
 def _list(directory: Path, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
@@ -148,7 +149,9 @@ def _lock(directory: Path, records: list[UpsertRecord], problems: list[str], con
     after, contradictions = locked(records, before)
     for problem in (*problems, *contradictions):
         console.print(str(problem), markup=False, style="red")
-    added = [f"{r} {v}" for r, known in sorted(after.items()) for v in sorted(known) if v not in before.get(r, {})]
+    added = [
+        f"{r} {v}" for r, versions in sorted(after.items()) for v in sorted(versions) if v not in before.get(r, {})
+    ]
     if after != before:
         write_lock(directory, after)
     console.print(f"locked: {', '.join(added)}" if added else "nothing new to lock", markup=False)

@@ -15,26 +15,15 @@ from typing import Any
 import orjson
 import pyarrow as pa
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from cep.base.errors import CepError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.cli.changelog import changelog_of, client_of
-from cep.cli.configured import add_setting_arguments, settings_of
-from cep.cli.given_job import (
-    URLS,
-    beginning_of,
-    check_ending,
-    job_of,
-    opened,
-    range_of,
-    stop_on_signals,
-    store_of,
-    tell_problems,
-    webhook_of,
-)
+from cep.cli.configured import settings_of
+from cep.cli.given_job import beginning_of, job_of, opened, range_of, sinks_of, stop_on_signals
+from cep.cli.job_flags import KAFKA, URLS, add_job_arguments, check_ending, check_sources, record_format
+from cep.cli.job_lines import tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.model.rule import utc_text
@@ -46,12 +35,10 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
-from cep.runners.job import Job
-from cep.runners.observe import Log, Observed, served
-from cep.runners.rule_status import rule_status
-from cep.runners.warm_start import WarmStart
+from cep.runners.handover.warm_start import WarmStart
+from cep.runners.http import served
+from cep.runners.observe import Log, Observed
 from cep.sinks.base import AlertSink
-from cep.sinks.console import ConsoleSink
 from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings
@@ -60,6 +47,8 @@ from cep.sources.live.files import FilesSource
 from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
 from cep.sources.registry.kafka import RecordFormat, decode
+from cep.step.job import Job
+from cep.step.rule_status import rule_status
 
 HELP = """\
 Match a stream in this process, without Java: a topic, files that appear in a folder, or JSON lines on standard input. A
@@ -79,8 +68,7 @@ _STDIN = Path("-")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    add_setting_arguments(parser, "job", "events", "control", "kafka", "output", "observe", "embedded")
-    parser.add_argument("--available-now", action="store_true", help="stop when everything that is there is processed")
+    add_job_arguments(parser, "embedded")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -117,8 +105,8 @@ def run(options: argparse.Namespace) -> int:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
     rules = _Rules(engine, status)
 
-    def report(found: BatchReport) -> None:
-        observed.finished(found.batch_id, found.totals)
+    def report(batch: BatchReport) -> None:
+        observed.finished(batch.batch_id, batch.totals)
         rules.tell()
 
     def idle() -> None:
@@ -134,13 +122,10 @@ def run(options: argparse.Namespace) -> int:
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, sources, outlets, commits, pace, report, idle)
     try:
-        with served(settings.observe.listen, observed, {"/key": answer}) as address:
-            where = f"; /metrics, /health and /key?key=… at {address[0]}:{address[1]}" if address else ""
-            begins = "goes on" if commits.head is not None else "begins"
-            keeps = f"{checkpoint} keeps its progress" if checkpoint else "nothing is kept"
-            log.tell(
-                "started", f"the job {begins}; {keeps}{where}", begins=begins, port=address[1] if address else None
-            )
+        answers = {"/key": answer} if settings.observe.answer_keys else {}
+        with served(settings.observe.listen, observed, answers, settings.observe.bearer_token()) as address:
+            paths = "/metrics, /health and /key?key=…" if answers else "/metrics and /health"
+            tell_start(log, checkpoint, address, paths, goes_on=commits.head is not None)
             shorten_pauses()
             runner.run(stop, until_end=options.available_now)
     except CepError as error:
@@ -151,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         sources.close()
         engine.close()
         commits.close()
-        _tell_end(commits, settings, log)
+        tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))
     return 1 if begins_with.problems or deployment.set_aside else 0
 
 
@@ -162,15 +147,15 @@ class _Rules:
         self._engine, self._status, self._told = engine, status, ""
 
     def tell(self) -> None:
-        """Raises: SinkError."""
-        known = self._engine.rulebook
-        if self._status is not None and known.digest != self._told:
-            self._status.publish(orjson.dumps(rule_status(known.rulebook)))
-            self._told = known.digest
+        """Publish the status if the rules have changed. Raises: SinkError."""
+        compiled = self._engine.rulebook
+        if self._status is not None and compiled.digest != self._told:
+            self._status.publish(orjson.dumps(rule_status(compiled.rulebook)))
+            self._told = compiled.digest
 
 
 def _begin(engine: Engine, warm: WarmStart | None) -> int:
-    """A job without a checkpoint begins from nothing, or where a replay has ended; with how many runs."""
+    """Begin from nothing, or where a replay has ended; return the number of runs."""
     if warm is not None:
         return engine.begin(warm)
     if engine.job.begins_ms > TIME_MS_MIN:
@@ -189,13 +174,7 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
     folder, topic, control = settings.events.folder, settings.events.topic, settings.control
     form = _format(settings)
-    if (folder is None) == (topic is None):
-        raise UsageError("give the events: either --events PATH (`-` is standard input), or --topic")
-    if control.folder is not None and control.topic is not None:
-        raise UsageError("give --control or --control-topic, not both: control records have one order")
-    wants_topic = topic is not None or control.topic is not None
-    if kafka.bootstrap_servers is None and (wants_topic or any(a.startswith("kafka:") for a in settings.output.alerts)):
-        raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
+    check_sources(settings, "either --events PATH (`-` is standard input), or --topic")
     events: LiveSource
     if topic is not None:
         events = TopicSource(client, topic, settings.events.starting, settings.events.ending)
@@ -221,8 +200,7 @@ def _format(settings: Settings) -> RecordFormat:
     asked = settings.events
     if asked.format != "json" and asked.topic is None:
         raise UsageError(f"{asked.format} is read from a topic only; files and standard input hold JSON lines")
-    file = None if asked.schema_file is None else str(asked.schema_file.resolve())
-    return RecordFormat(asked.format, tuple(asked.registry_settings().items()), file, asked.message)
+    return record_format(settings)
 
 
 def _workers(settings: Settings, job: Job) -> Workers:
@@ -237,7 +215,7 @@ def _workers(settings: Settings, job: Job) -> Workers:
 
 
 def _interval_ms(settings: Settings) -> int:
-    """A commit costs a write to the disk. Where it costs more, there is one a second unless something is asked for."""
+    """Return the time between commits. Where one costs more than a write to the disk, there is one a second."""
     embedded = settings.embedded
     if embedded.interval is not None:
         return embedded.interval
@@ -246,49 +224,25 @@ def _interval_ms(settings: Settings) -> int:
 
 
 def _is_folder(where: str) -> bool:
-    return where != "console" and not where.startswith((*URLS, "kafka:"))
+    return where != "console" and not where.startswith((*URLS, KAFKA))
 
 
 def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
-    sinks: list[AlertSink] = []
     servers, client = settings.kafka.bootstrap_servers or "", client_of(settings)
+
+    def topic_sink(topic: str) -> AlertSink:
+        if at_once:
+            return KafkaSink(servers, topic, client)
+        assert settings.job.checkpoint is not None, "or they go out at once"
+        # The same again after a restart, also on another machine; another one for each process of a job.
+        name = f"{settings.job.checkpoint.resolve().name}-{topic}-{settings.embedded.groups or 'all'}"
+        return KafkaTransactionSink(KafkaTarget(servers, topic, name, client))
+
     # With a changelog, Kafka comes last: what it has of the store is of alerts that all others have.
-    for where in sorted(dict.fromkeys(settings.output.alerts or ("console",)), key=_is_last):
-        if where == "console":
-            sinks.append(ConsoleSink())
-        elif where.startswith(URLS):
-            sinks.append(webhook_of(settings, where))
-        elif not where.startswith("kafka:"):
-            sinks.append(store_of(where))
-        elif at_once:
-            sinks.append(KafkaSink(servers, where.removeprefix("kafka:"), client))
-        else:
-            assert settings.job.checkpoint is not None, "or they go out at once"
-            # The same again after a restart, also on another machine; another one for each process of a job.
-            topic, groups = where.removeprefix("kafka:"), settings.embedded.groups or "all"
-            name = f"{settings.job.checkpoint.resolve().name}-{topic}-{groups}"
-            sinks.append(KafkaTransactionSink(KafkaTarget(servers, topic, name, client)))
-    return sinks
-
-
-def _is_last(where: str) -> bool:
-    return where.startswith("kafka:")
+    return sorted(sinks_of(settings, topic_sink), key=lambda sink: isinstance(sink, KafkaSink | KafkaTransactionSink))
 
 
 def _letters_folder(settings: Settings) -> Path | None:
     if settings.output.dead_letters is not None or settings.job.checkpoint is None:
         return settings.output.dead_letters
     return settings.job.checkpoint / "dead_letters"
-
-
-def _tell_end(commits: Commits, settings: Settings, log: Log) -> None:
-    totals = commits.totals
-    if settings.observe.log == "json":
-        log.tell("ended", "", **dict(sorted(totals.items())))
-        return
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    for name, count in sorted(totals.items()):
-        table.add_row(Text(name), f"{count:,}")
-    Console(stderr=True, highlight=False).print(table)

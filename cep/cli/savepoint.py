@@ -1,4 +1,4 @@
-"""`cep savepoint` and `cep restore`: what a stopped live job keeps, to another place and back.
+"""`cep savepoint` and `cep restore`: the checkpoint folder of a stopped job, to another place and back.
 
 Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved.py
 """
@@ -13,24 +13,24 @@ from cep.cli.given_job import range_of
 from cep.cli.paths import printed
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded
-from cep.runners.embedded.to_spark import load_for_spark
+from cep.runners.handover.to_spark import load_for_spark
 from cep.state.target import Target
 
 HELP = """\
-Copy the checkpoint directory of a stopped live job: progress, rules, keyed state. Every file is verified after it was
-copied; what an earlier savepoint in the same place has is not copied again.
+Copy the checkpoint folder of a stopped job: progress, rules, keyed state. Every copied file is verified. Files that an
+earlier savepoint in the same place has are not copied again.
 
 examples:
   cep savepoint --checkpoint /var/lib/cep/job --to /backup/cep
   cep savepoint --checkpoint /var/lib/cep/job --to s3://bucket/cep     (with s3fs installed)
   cep savepoint --checkpoint /var/lib/cep/job --to /backup/move --portable
 
-With --portable the savepoint of a job on Spark has the form that those of `cep run` always have: from it `cep restore`
-makes a folder for `cep live` or for `cep run`, with any number of tasks or processes.
+With --portable, the savepoint of a job on Spark has the same form as a savepoint of `cep run`. From that form
+`cep restore` makes a folder for `cep live` or for `cep run`, with any number of tasks or processes.
 """
 HELP_RESTORE = """\
-Make a checkpoint directory from a savepoint, verified file by file. The job that starts with it goes on where the
-savepoint was made: events since then are read and matched again, and so are their alerts, under the same alert ids.
+Make a checkpoint folder from a savepoint, verified file by file. A job that starts with it goes on where the savepoint
+was made. It reads and matches later events again, and sends their alerts again under the same alert ids.
 
 examples:
   cep restore --from /backup/cep --checkpoint /var/lib/cep/job-2
@@ -41,37 +41,37 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `cep savepoint`."""
+    """Declare the arguments of `cep savepoint`."""
     parser.add_argument(
         "--checkpoint",
         type=Path,
         required=True,
         nargs="+",
         metavar="FOLDER",
-        help="of the stopped job; of `cep run` those of all its processes",
+        help="checkpoint folder of the stopped job; for `cep run` the folders of all its processes",
     )
     parser.add_argument("--to", required=True, metavar="PLACE", help="a folder, or what fsspec takes")
     parser.add_argument(
-        "--portable", action="store_true", help="of a job on Spark: in the form that `cep run` starts from too"
+        "--portable", action="store_true", help="write a job on Spark in the form that `cep run` can start from too"
     )
 
 
 def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
-    """The arguments of `cep restore`."""
+    """Declare the arguments of `cep restore`."""
     parser.add_argument("--from", dest="source", required=True, metavar="PLACE", help="where savepoints are")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="to be made; new or empty")
+    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder to make; new or empty")
     what.add_argument("--list", action="store_true", help="print the names of the savepoints, the latest last")
-    parser.add_argument("--name", metavar="NAME", help="of the savepoint (default: the latest)")
-    parser.add_argument(
-        "--groups", metavar="RANGE", help="of a savepoint of `cep run`: the key groups of this process, as 0-15"
-    )
+    parser.add_argument("--name", metavar="NAME", help="name of the savepoint (default: the latest)")
+    parser.add_argument("--groups", metavar="RANGE", help="key groups of this process of `cep run`, such as 0-15")
     parser.add_argument(
         "--engine",
         choices=("embedded", "spark"),
-        help="what the folder is for, `cep run` or `cep live`; of savepoints of `cep run` and portable ones",
+        help="make a folder for `cep run` or for `cep live`; for savepoints of `cep run` and portable ones",
     )
-    parser.add_argument("--store", choices=("rocksdb", "memory"), default="rocksdb", help="of `cep run` (rocksdb)")
+    parser.add_argument(
+        "--store", choices=("rocksdb", "memory"), default="rocksdb", help="store of `cep run` (default rocksdb)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,16 +17,16 @@ from rich.table import Table
 from cep.base.errors import UsageError
 from cep.cli.diff import print_changes
 from cep.rulebook.compare import compare
-from cep.rulebook.held import SHADOW
+from cep.rulebook.suppression import SHADOW
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import HELD_FOLDER, STATUS_FILE
 from cep.sinks.files import read_alerts
 
 HELP = """\
-Compare what a shadow version has found with what the live version of the rule has sent, over the time that the shadow
-has been running. The shadow's matches are in the job's checkpoint folder, the live alerts in the folder of JSON lines
-that the job writes (`--alerts FOLDER`). The cost is what the job has counted while the versions ran beside each other:
-how many partial matches an event was offered to. `cep diff` says what that is in microseconds.
+Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
+The shadow's alerts are in the job's checkpoint folder. The live ones are in the folder of JSON lines that the job
+writes (`--alerts FOLDER`). The cost is the number of open runs that an event was offered to, counted by the job while
+both versions ran. `cep diff` gives it in microseconds.
 
 examples:
   cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts
@@ -44,23 +44,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Returns 0. Raises: UsageError if the job has no such rule in shadow."""
+    """Report. Returns 0. Raises: UsageError if the job has no such rule in shadow."""
     console = Console(highlight=False, soft_wrap=True)
     from_ms, version = _shadow(options.checkpoint, options.rule)
-    shadow = [alert for alert in _held(options.checkpoint) if alert["rule_id"] == options.rule]
+    shadow = [alert for alert in _shadow_alerts(options.checkpoint) if alert["rule_id"] == options.rule]
     shadow = [alert for alert in shadow if alert["version"] == version]
     live = [alert for alert in read_alerts(options.alerts) if alert["rule_id"] == options.rule]
     # A live match that began before the shadow did is none that it could have found.
     live = [alert for alert in live if _ms(alert["match_start"]) >= from_ms]
-    found = compare(_table(live), _table(shadow))
+    comparison = compare(_table(live), _table(shadow))
     console.print(f"{options.rule}: shadow version {version} {len(shadow):,} alerts, live {len(live):,}", markup=False)
     console.print(_costs(options.checkpoint, options.rule))
-    print_changes(found, options.examples, console)
+    print_changes(comparison, options.examples, console)
     return 0
 
 
 def _costs(checkpoint: Path, rule_id: str) -> Table:
-    """What each version of the rule has cost since one was in shadow."""
+    """List what each version of the rule has cost since one was in shadow."""
     _, totals = read_progress(checkpoint)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("version", "events", "run steps", "steps an event"):
@@ -74,7 +74,7 @@ def _costs(checkpoint: Path, rule_id: str) -> Table:
 
 
 def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
-    """(event time from which, version) of the shadow."""
+    """Return (event time of its start, version) of the shadow."""
     path = checkpoint / STATUS_FILE
     if not path.exists():
         raise UsageError(f"{path} is not there; name the checkpoint folder of a live job that has run")
@@ -82,10 +82,10 @@ def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
     versions = [(r["from_ms"], r["version"]) for r in rules if r["rule_id"] == rule_id and r["status"] == SHADOW]
     if not versions:
         raise UsageError(f'the job has no version of {rule_id} in shadow; publish one with `status = "shadow"`')
-    return max(versions, key=lambda found: found[1])
+    return max(versions, key=lambda pair: pair[1])
 
 
-def _held(checkpoint: Path) -> list[dict[str, Any]]:
+def _shadow_alerts(checkpoint: Path) -> list[dict[str, Any]]:
     lines = [
         orjson.loads(line)
         for file in sorted((checkpoint / HELD_FOLDER).glob("batch-*.jsonl"))
@@ -96,8 +96,8 @@ def _held(checkpoint: Path) -> list[dict[str, Any]]:
 
 def _ms(text: str) -> int:
     moment = pa.array([text.replace("Z", "")]).cast(pa.timestamp("ms"))
-    found: int = moment.cast(pa.int64())[0].as_py()
-    return found
+    time_ms: int = moment.cast(pa.int64())[0].as_py()
+    return time_ms
 
 
 def _table(alerts: list[dict[str, Any]]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""`cep snooze`: a rule's alerts, on all keys or one → held back until a date, recorded and counted.
+"""`cep snooze`: a rule's alerts, on all keys or one → suppressed until a date, recorded and counted.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -16,8 +16,8 @@ from cep.cli.topics import add_topic_arguments, await_status, effective_at, publ
 from cep.model.rule import SnoozeRecord, utc_ms, utc_text
 
 HELP = """\
-Hold back the alerts of a rule until a date. The rule goes on matching; what is held back is recorded in the job's
-folder (held/) and counted, so nothing is lost. A date that is past ends a snooze.
+Suppress the alerts of a rule until a date. The rule goes on matching. Suppressed alerts are recorded in the job's
+folder (held/) and counted, so nothing is lost. A date in the past ends a snooze.
 
 examples:
   cep snooze card_testing --until 2026-07-01T00:00:00Z --reason "campaign of the issuer" --conf cep.toml
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Raises: UsageError and other CepErrors."""
+    """Snooze. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
     records = published(topics)

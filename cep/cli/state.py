@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.cli.paths import printed
-from cep.report.keyed_state import Held, RunFacts, held, runs_of_key
+from cep.report.keyed_state import RunFacts, RunTotals, count_runs, runs_of_key
 from cep.report.past import KeyPast, PastShare, past_held, past_of_key
 from cep.report.past_parts import PastPart
 from cep.runners.embedded.savepoint import newest_pages
@@ -25,10 +25,12 @@ from cep.runners.embedded.targets import is_embedded
 _RULES_SHOWN = 5
 
 HELP = """\
-Show the keyed state of a live job, as it was at the end of its last finished micro-batch: pages, keys, runs and bytes,
-shared out among the rules, and what is kept of the past for conditions that look back, with the rules that ask for it
-(what several ask for is kept once, and counted once); or, with --key, every partial
-match of one key with its events and what it waits for, and its past: counts and sums as they stand, the last events.
+Show the keyed state of a live job at the end of its last finished micro-batch: pages, keys, runs and bytes of each
+rule. The past that conditions look back at is listed with the rules that ask for it. A part that several rules ask for
+is kept and counted once.
+
+With --key, show every open run of one key, with its events and what it waits for. Its past follows: counts and sums as
+they stand, and the last events.
 
 examples:
   cep state --checkpoint /var/lib/cep/job
@@ -38,7 +40,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of the verb."""
+    """Declare the arguments of the verb."""
     parser.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the live job")
     parser.add_argument("--key", metavar="KEY", help="only this key; a key of several fields has U+001F between them")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -49,11 +51,11 @@ def run(options: argparse.Namespace) -> int:
     if is_embedded(options.checkpoint):
         newest = newest_pages(options.checkpoint, options.key)
         if options.key is None:
-            _print_held(held(newest.pages), past_held(newest.pasts, newest.programs), options.json)
+            _print_totals(count_runs(newest.pages), past_held(newest.pasts, newest.programs), options.json)
             return 0
-        found = list(runs_of_key(newest.pages, options.key, newest.programs))
-        known = list(past_of_key(newest.pasts, options.key, newest.programs))
-        return _print_key(options.key, found, known, options.json)
+        runs = list(runs_of_key(newest.pages, options.key, newest.programs))
+        past = list(past_of_key(newest.pasts, options.key, newest.programs))
+        return _print_key(options.key, runs, past, options.json)
     # Loaded here because Spark takes a second to import, and `cep check` does without.
     from cep.runners.spark.session import create_session  # noqa: PLC0415
     from cep.runners.spark.state import job_of, programs_of, stored_pages, stored_pasts  # noqa: PLC0415
@@ -68,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
             pasts = stored_pasts(spark, options.checkpoint, job, options.key)
             programs = programs_of(spark, options.checkpoint, job)
             if options.key is None:
-                _print_held(held(pages), past_held(pasts, programs), options.json)
+                _print_totals(count_runs(pages), past_held(pasts, programs), options.json)
                 return 0
             runs = list(runs_of_key(pages, options.key, programs))
             past = list(past_of_key(pasts, options.key, programs))
@@ -78,22 +80,22 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _named(rule_id: str, version: int) -> str:
-    """A rule, or what several rules keep together, which has no version."""
+    """Name a rule, or the state that several rules share, which has no version."""
     return f"{rule_id} v{version}" if version else rule_id
 
 
-def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
+def _print_totals(totals: RunTotals, past: Sequence[PastShare], as_json: bool) -> None:
     if as_json:
-        printed(json.dumps({**asdict(found), "histories": [asdict(share) for share in past]}, indent=2))
+        printed(json.dumps({**asdict(totals), "histories": [asdict(share) for share in past]}, indent=2))
         return
     printed(
-        f"{found.runs:,} runs of {found.keys:,} keys, {found.size:,} bytes in {found.pages:,} pages of "
-        f"{found.key_groups:,} key groups; the largest page has {found.largest:,} bytes"
+        f"{totals.runs:,} runs of {totals.keys:,} keys, {totals.size:,} bytes in {totals.pages:,} pages of "
+        f"{totals.key_groups:,} key groups; the largest page has {totals.largest:,} bytes"
     )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("rule", "by", "runs", "keys", "bytes"):
         table.add_column(name, justify="left" if name in ("rule", "by") else "right")
-    for rule in found.rules:
+    for rule in totals.rules:
         counts = (f"{rule.runs:,}", f"{rule.keys:,}", f"{rule.size:,}")
         table.add_row(Text(_named(rule.rule_id, rule.version)), Text(",".join(rule.domain)), *counts)
     Console(highlight=False).print(table)
@@ -107,7 +109,7 @@ def _print_held(found: Held, past: Sequence[PastShare], as_json: bool) -> None:
 
 
 def _print_parts(parts: Sequence[PastPart]) -> None:
-    """What of the past is kept for which rules; what several ask for is there once."""
+    """Print the parts of the past and the rules that ask for each. A shared part is there once."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("past", "of", "rows", "bytes", "for"):
         table.add_column(name, justify="right" if name in ("rows", "bytes") else "left")
@@ -121,13 +123,13 @@ def _print_parts(parts: Sequence[PastPart]) -> None:
 
 
 def _print_key(key: str, runs: list[RunFacts], past: list[KeyPast], as_json: bool) -> int:
-    """Returns 0, or 1 if nothing is known of the key."""
+    """Print one key. Returns 0, or 1 if there is nothing of it."""
     if as_json:
-        printed(json.dumps([asdict(found) for found in runs] + [asdict(known) for known in past], indent=2))
+        printed(json.dumps([asdict(run) for run in runs] + [asdict(share) for share in past], indent=2))
     else:
         _print_runs(key, runs)
-        for known in past:
-            _print_past(known)
+        for share in past:
+            _print_past(share)
     return 0 if runs or past else 1
 
 
@@ -149,9 +151,9 @@ def _print_past(past: KeyPast) -> None:
 def _print_runs(key: str, runs: list[RunFacts]) -> None:
     if not runs:
         printed(f"no rule has a run for {key}")
-    for found in runs:
-        until = f", until {found.expires}" if found.expires else ""
-        waits = " or ".join(found.waits_for)
-        printed(f"{_named(found.rule_id, found.version)} by {','.join(found.domain)}: waits for {waits}{until}")
-        for event in found.bound:
+    for run in runs:
+        until = f", until {run.expires}" if run.expires else ""
+        waits = " or ".join(run.waits_for)
+        printed(f"{_named(run.rule_id, run.version)} by {','.join(run.domain)}: waits for {waits}{until}")
+        for event in run.bound:
             printed(f"    {event.time}  {event.variable}: {event.event_type} {event.event_id}")

@@ -19,7 +19,7 @@ from rich.text import Text
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WATCH_POLLS_MAX
 from cep.cli.paths import pattern_files, printed
-from cep.lang.render import render_text, summary
+from cep.lang.explain.render import render_text, summary
 from cep.testing.coverage import Coverage, Share
 from cep.testing.harness import Outcome, Verdict
 from cep.testing.junit import junit_xml
@@ -52,9 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         metavar="NAME",
-        help="the tests of this name, of the pattern of this name, or with this in their names",
+        help="run only the tests with this in their names, or of the pattern of this name",
     )
-    parser.add_argument("--coverage", action="store_true", help="what the tests have been through, and what not")
+    parser.add_argument(
+        "--coverage", action="store_true", help="show which states, transitions and outcomes the tests went through"
+    )
     parser.add_argument("--junit", type=Path, metavar="FILE", help="write the outcomes as JUnit XML")
     parser.add_argument("--watch", action="store_true", help="run again when a file changes, until interrupted")
 
@@ -114,12 +116,12 @@ def watch(
 
 def _stamps(paths: list[str]) -> dict[str, tuple[int, int]]:
     """Time of change and size of each pattern file. Files may vanish while we look, as when an editor saves."""
-    found: dict[str, tuple[int, int]] = {}
+    stamps: dict[str, tuple[int, int]] = {}
     with suppress(OSError, UsageError):
         for path in pattern_files(paths):
             stat = path.stat()
-            found[str(path)] = (stat.st_mtime_ns, stat.st_size)
-    return found
+            stamps[str(path)] = (stat.st_mtime_ns, stat.st_size)
+    return stamps
 
 
 # ----------------------------------------------------------------------------------------------------- printing
@@ -127,9 +129,9 @@ def _stamps(paths: list[str]) -> dict[str, tuple[int, int]]:
 
 def _print_file(name: str, suite: Suite, console: Console) -> None:
     console.print(Text(name, style="bold"))
-    own = [t for t in suite.tested if t.test.span.file == name]
-    for pattern in dict.fromkeys(t.test.pattern.name for t in own):
-        tests = [t for t in own if t.test.pattern.name == pattern]
+    file_tests = [t for t in suite.tested if t.test.span.file == name]
+    for pattern in dict.fromkeys(t.test.pattern.name for t in file_tests):
+        tests = [t for t in file_tests if t.test.pattern.name == pattern]
         about = " ".join(tests[0].test.pattern.doc.split())
         console.print(Text.assemble(f"  {pattern}", (f"  {about}" if about else "", "dim")))
         for tested in tests:

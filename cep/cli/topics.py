@@ -1,4 +1,4 @@
-"""What the verbs share that write to the control topic: where it is, what is there, sending, and the job's answer.
+"""The parts that verbs of the control topic share: its flags, its records, sending, and the job's answer.
 
 Tested by: tests/cli/test_publish.py
 """
@@ -57,13 +57,13 @@ def made_topics(settings: Settings) -> StatusTopic | None:
         Topic(servers, control, client).create()
     if status is None:
         return None
-    told = StatusTopic(servers, status, client)
-    told.create()
-    return told
+    status_topic = StatusTopic(servers, status, client)
+    status_topic.create()
+    return status_topic
 
 
 def topics_of(options: argparse.Namespace) -> Topics:
-    """The topics that flags and settings name. Raises: UsageError if they name none."""
+    """Read the topics that flags and settings name. Raises: UsageError if they name none."""
     settings = settings_of(options)
     servers, control, status = (
         settings.kafka.bootstrap_servers, settings.control.topic, settings.control.status_topic,
@@ -75,7 +75,7 @@ def topics_of(options: argparse.Namespace) -> Topics:
 
 
 def effective_at(options: argparse.Namespace, settings: Settings) -> str | None:
-    """When changes start: what is asked for, or soon after now. Raises: UsageError for what is no time."""
+    """Return when changes start: the time asked for, or soon after now. Raises: UsageError for other texts."""
     if options.at_once:
         return None
     if options.effective_at is None:
@@ -87,35 +87,35 @@ def effective_at(options: argparse.Namespace, settings: Settings) -> str | None:
 
 
 def published(topics: Topics) -> list[ControlRecord]:
-    """The control records that are there; none if the topic is not there yet. Raises: SourceError."""
+    """Read the control records; none if the topic is not there yet. Raises: SourceError."""
     if topics.control.create():
         return []
     return [place.record for place in read_control_topic(topics.control)[0]]
 
 
 def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:
-    """What runs of each rule, and who says so: the job, and what has been published since it spoke."""
-    found = running_of_records(records)
+    """Return the running version of each rule, and the source: the job, and the records published since its status."""
+    rules = running_of_records(records)
     status = last_status(topics)
     if status is None:
-        return found, f"the control topic {topics.control.name}; no job has spoken"
+        return rules, f"the control topic {topics.control.name}; no job has spoken"
     said = running_of_status(status)
-    for rule_id, known in said.items():
-        if rule_id not in found or found[rule_id].version <= known.version:
-            found[rule_id] = known
-    return found, f"the job at epoch {status['epoch']}"
+    for rule_id, rule in said.items():
+        if rule_id not in rules or rules[rule_id].version <= rule.version:
+            rules[rule_id] = rule
+    return rules, f"the job at epoch {status['epoch']}"
 
 
 def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord]) -> Running:
-    """What runs of one rule. Raises: UsageError for one that nobody knows."""
-    known, _ = running(topics, records)
-    if rule_id not in known:
+    """Return the running version of one rule. Raises: UsageError for a rule that nobody knows."""
+    rules, _ = running(topics, records)
+    if rule_id not in rules:
         raise UsageError(f"no job and no record on {topics.control.name} knows a rule {rule_id}")
-    return known[rule_id]
+    return rules[rule_id]
 
 
 def last_status(topics: Topics) -> dict[str, Any] | None:
-    """The last word of the job, None if it has not spoken. Raises: SourceError."""
+    """Read the last status of the job, None if there is none. Raises: SourceError."""
     if topics.status is None or topics.status.create():
         return None
     return read_status(topics.status)

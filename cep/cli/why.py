@@ -28,8 +28,8 @@ from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment
 from cep.sources.files import KeyRecords, key_of, read_key
-from cep.testing.held import held_back
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
+from cep.testing.suppressed import suppression_reasons
 
 HELP = """\
 Show how an alert came about: each event that it binds, what its condition saw, and what the match emits.
@@ -39,9 +39,9 @@ example:
   cep why --alerts alerts.jsonl --alert 3f2a… --rules rules --control control.jsonl --events history/
 """
 HELP_NOT = """\
-Say why a rule gives no alert for a key: the run that came furthest and the condition that stopped it, the event that
-closed it, the window that was over, the event that came too late, the version that was not in force, or what holds the
-alert back: shadow, snooze, suppression, another rule of the same group.
+Say why a rule gives no alert for a key. The answer is the run that came furthest, and what stopped it: a condition, an
+event that closed it, a window that was over, an event that came too late, or a version that was not in force. Or the
+alert is held back: by shadow, snooze, suppression, or another rule of the same group.
 
 examples:
   cep why-not --rule card_testing --key card-17 --events history/
@@ -56,7 +56,9 @@ _PIPE_WIDTH = 1_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep why`."""
-    parser.add_argument("--alerts", type=Path, required=True, metavar="FILE", help="alerts, Parquet or JSON lines")
+    parser.add_argument(
+        "--alerts", type=Path, required=True, metavar="FILE", help="the alerts that a job wrote: Parquet or JSON lines"
+    )
     parser.add_argument("--alert", required=True, metavar="ID", help="the alert's id, or the beginning of it")
     _common(parser)
 
@@ -65,11 +67,20 @@ def add_arguments_not(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep why-not`."""
     parser.add_argument("--rule", required=True, metavar="RULE", help="the rule's id")
     parser.add_argument(
-        "--key", required=True, action="append", metavar="KEY", help="the key; once for each field where it has several"
+        "--key",
+        required=True,
+        action="append",
+        metavar="KEY",
+        help="the key; repeat it for each field of a key of several",
     )
-    parser.add_argument("--at", metavar="TIME", help="the event time that is meant, like 2026-03-01T10:05:00Z")
     parser.add_argument(
-        "--dead-letters", type=Path, metavar="PATH", help="what a live job set aside: its late events are not matched"
+        "--at", metavar="TIME", help="the event time at which you expected the alert, like 2026-03-01T10:05:00Z"
+    )
+    parser.add_argument(
+        "--dead-letters",
+        type=Path,
+        metavar="PATH",
+        help="the dead letters of a live job, so that its late events are left out",
     )
     _common(parser)
 
@@ -86,10 +97,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="--levels of the live job, where patterns feed each other: what it refused is not in force",
+        help="the --levels of the live job, if patterns feed each other; so the same rules are refused",
     )
     parser.add_argument(
-        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
+        "--events",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="the history: a file or folder of Parquet, CSV or JSON lines",
     )
 
 
@@ -97,7 +112,10 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, color: bool) -> int:
-    """Returns 0, or 1 if these rules and events do not give the alert. Raises: UsageError, SourceError."""
+    """Show how an alert came about. Return 1 if these rules and events do not give it.
+
+    Raises: UsageError, SourceError.
+    """
     console = _console(color)
     alert = _alert(options.alerts, options.alert)
     rules = GivenRules.read(options.rules, options.control, options.levels)
@@ -132,7 +150,7 @@ def _world(deployment: Deployment) -> World:
 
 
 def _check_source(rule: DeployedRule, schema: Schema) -> None:
-    """What patterns produce is in no file of events. Raises: UsageError."""
+    """Refuse patterns that read produced events: no file has those. Raises: UsageError."""
     derived = [e.name for e in schema.event_types if e.derived and e.name in rule.pattern.event_types]
     if derived:
         raise UsageError(
@@ -142,7 +160,7 @@ def _check_source(rule: DeployedRule, schema: Schema) -> None:
 
 
 def _alert(path: Path, alert_id: str) -> dict[str, Any]:
-    """The one alert whose id begins so."""
+    """Return the one alert whose id begins so."""
     try:
         rows = _alert_rows(path, alert_id)
     except (OSError, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
@@ -170,7 +188,7 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 
 
 def run_not(options: argparse.Namespace, color: bool) -> int:
-    """Returns 0 with the reasons, or 1 if there is an alert. Raises: UsageError, SourceError."""
+    """Show what stopped an alert. Return 1 if there is one after all. Raises: UsageError, SourceError."""
     console = _console(color)
     rules = GivenRules.read(options.rules, options.control, options.levels)
     at_ms = None if options.at is None else _time(options.at)
@@ -194,8 +212,10 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
     for line in rules.set_aside(options.rule):
         console.print(Text(line, style="yellow"))
     if answer.matches:
-        held = held_back(rules.deployment, domain, records.batch, late)
-        reasons = [held.get((options.rule, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
+        suppressed = suppression_reasons(rules.deployment, domain, records.batch, late)
+        reasons = [
+            suppressed.get((options.rule, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches
+        ]
         out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
         if not out:
             console.print(Text(f"no alert of {shown}, what it finds is held back:", style="bold"))
@@ -218,20 +238,20 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
 
 
 def _late_ids(path: Path | None, domain: KeyDomain, key: str) -> frozenset[str]:
-    """The events of a key that a live job has set aside as late."""
+    """Read the ids of a key's events that a live job has set aside as late."""
     if path is None:
         return frozenset()
     if not path.exists():
         raise UsageError(f"--dead-letters {path} is not there; give the file or folder of a live job")
-    found: set[str] = set()
+    late_ids: set[str] = set()
     for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
         try:
-            letters = [orjson.loads(line) for line in file.read_bytes().splitlines() if b'"late"' in line]
+            dead_letters = [orjson.loads(line) for line in file.read_bytes().splitlines() if b'"late"' in line]
         except (OSError, orjson.JSONDecodeError) as error:
             raise SourceError(f"{file} cannot be read as dead letters: {error}") from error
         asked = {"code": "late", "key_domain": ",".join(domain), "key": key}
-        found |= {str(letter.get("event_id")) for letter in letters if asked.items() <= letter.items()}
-    return frozenset(found)
+        late_ids |= {str(letter.get("event_id")) for letter in dead_letters if asked.items() <= letter.items()}
+    return frozenset(late_ids)
 
 
 def _time(text: str) -> int:
@@ -248,7 +268,7 @@ def _time(text: str) -> int:
 
 
 def _console(color: bool) -> Console:
-    """A pipe has no width: lines stay whole, so that they can be searched."""
+    """Return the width of the terminal. A pipe has none: lines stay whole, so that they can be searched."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(highlight=False, no_color=not color, force_terminal=color or None, soft_wrap=True, width=width)
 
@@ -261,32 +281,32 @@ def _print_head(alert: dict[str, Any], console: Console) -> None:
     if alert["message"]:
         console.print(Text(alert["message"]))
     if alert.get("history_cut"):
-        told = (
+        sentence = (
             "a condition asked for the past of a value of a sub-key of which events may be forgotten; "
             "its key has had more values than are remembered"
         )
-        console.print(Text(told, style="yellow"))
+        console.print(Text(sentence, style="yellow"))
     if alert.get("history_folded"):
-        told = (
+        sentence = (
             "a condition looked back at a window of more events than are kept one by one; "
             "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window, "
             "or not at all where it is one of the calendar"
         )
-        console.print(Text(told, style="yellow"))
+        console.print(Text(sentence, style="yellow"))
     if alert.get("history_from"):
-        told = (
+        sentence = (
             f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"
         )
-        console.print(Text(told, style="yellow"))
+        console.print(Text(sentence, style="yellow"))
 
 
 def _shown(moment: datetime | str) -> str:
-    """A time of an alert, which is text in JSON lines."""
+    """Return a time of an alert. In JSON lines it is text."""
     return show_time((moment - _EPOCH) // timedelta(milliseconds=1)) if isinstance(moment, datetime) else moment
 
 
 def _print_doc(rule: DeployedRule | None, console: Console) -> None:
-    """What the pattern says of itself."""
+    """Return the documentation of the pattern."""
     if rule is not None and rule.pattern.doc:
         console.print(Text(" ".join(rule.pattern.doc.split()), style="dim"))
 

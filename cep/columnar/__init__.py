@@ -1,1 +1,1 @@
-"""Floor 2: records → EventBatch, and EventBatch ↔ bytes. Knows the event schema, no rule and no pattern."""
+"""Records → EventBatch, and EventBatch ↔ bytes. Knows the event schema, no rule and no pattern."""

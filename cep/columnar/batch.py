@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.base.schema import Kind, Schema, Type
+from cep.kernels.records import Texts
 
 N = TypeVar("N", bound=np.generic)
 
@@ -25,7 +26,7 @@ NO_TEXTS = pa.array([], TEXT)
 
 
 def arrow_type(type_: Type) -> pa.DataType:
-    """The Arrow type of a column."""
+    """Return the Arrow type of a column."""
     if type_.is_text:
         return TEXT
     if type_.kind is Kind.BOOL:
@@ -51,7 +52,7 @@ class EventBatch:
         return len(self.time_ms)
 
     def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> EventBatch:
-        """The events at these positions, or where the mask is true."""
+        """Take the events at these positions, or where the mask is true."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         indices = pa.array(chosen)
         return EventBatch(
@@ -64,7 +65,7 @@ class EventBatch:
 
 
 def empty_batch(schema: Schema) -> EventBatch:
-    """A batch without events."""
+    """Make a batch without events."""
     return EventBatch(
         NO_TEXTS,
         NO_TEXTS,
@@ -75,13 +76,13 @@ def empty_batch(schema: Schema) -> EventBatch:
 
 
 def data_columns(schema: Schema) -> dict[str, Type]:
-    """The columns that an EventBatch of the schema has beside key, id, type and time."""
+    """List the columns that an EventBatch of the schema has beside key, id, type and time."""
     fixed = {e.time_field for e in schema.event_types}
     return {name: type_ for name, type_ in schema.columns().items() if name not in fixed}
 
 
 def conformed(batch: EventBatch, schema: Schema) -> EventBatch:
-    """A stored batch with the columns that the schema has now: fields added since are null, fields dropped are gone."""
+    """Give a stored batch the columns that the schema has now: fields added since are null, fields dropped are gone."""
     wanted = data_columns(schema)
     if batch.columns.keys() == wanted.keys():
         return batch
@@ -107,7 +108,7 @@ def concat_batches(batches: Iterable[EventBatch]) -> EventBatch:
 
 
 def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """The 64-bit slots of a column that is not text, and its null flags (1 = null; the slot is then 0)."""
+    """Return the 64-bit slots of a column that is not text, and its null flags (1 = null; the slot is then 0)."""
     if array.null_count:
         nulls = np.asarray(pc.is_null(array)).astype(np.uint8)
         array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
@@ -118,7 +119,7 @@ def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 
 
 def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
-    """The other way round, for a type that is not text."""
+    """Make a column of slots and null flags, for a type that is not text."""
     mask = nulls.astype(bool) if nulls.any() else None
     if type_.is_float:
         return pa.array(values.view(np.float64), mask=mask)
@@ -127,17 +128,17 @@ def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type)
     return pa.array(values, mask=mask)
 
 
-def text_buffers(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+def text_buffers(array: pa.Array) -> Texts:
     """Offsets int64[N + 1] and UTF-8 bytes of a large_string array, without a copy, read-only."""
     _, offsets, data = array.buffers()
     bounds = np.frombuffer(offsets, np.int64, len(array) + 1, array.offset * 8) if offsets else np.zeros(1, np.int64)
-    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
-    bounds.flags.writeable = held.flags.writeable = False
-    return bounds, held
+    content = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(0, np.uint8)
+    bounds.flags.writeable = content.flags.writeable = False
+    return Texts(bounds, content)
 
 
 def read_only(array: NDArray[N]) -> NDArray[N]:
-    """A view that cannot be written to. A kernel is compiled once for what may be written to and once for what not."""
+    """Return a view that cannot be written to. A kernel is compiled once for writable arrays and once for others."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -26,7 +26,7 @@ _FIXED = ("\x00key", "\x00event_id", "\x00event_type", "\x00time_ms")  # no fiel
 
 
 def encode_table(batch: pa.RecordBatch, *, compressed: bool = False) -> bytes:
-    """A record batch (with its schema's metadata) as bytes; compressing costs about a millisecond a megabyte."""
+    """Write a record batch (with its schema's metadata) as bytes; compressing costs about a millisecond a megabyte."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_COMPRESSED if compressed else None) as writer:
         writer.write_batch(batch)
@@ -35,7 +35,7 @@ def encode_table(batch: pa.RecordBatch, *, compressed: bool = False) -> bytes:
 
 
 def decode_table(data: bytes) -> pa.RecordBatch:
-    """The record batch in `data`; its columns point into `data`, if it is not compressed.
+    """Read the record batch in `data`; its columns point into `data`, if it is not compressed.
 
     Raises: StateFormatError for another format version, StateCorruptError if magic or checksum are wrong.
     """
@@ -57,13 +57,13 @@ def decode_table(data: bytes) -> pa.RecordBatch:
 
 
 def encode_batch(batch: EventBatch) -> bytes:
-    """An EventBatch as bytes."""
+    """Write an EventBatch as bytes."""
     arrays = [batch.key, batch.event_id, pa.array(batch.event_type), pa.array(batch.time_ms), *batch.columns.values()]
     return encode_table(pa.record_batch(arrays, names=[*_FIXED, *batch.columns]))
 
 
 def decode_batch(data: bytes) -> EventBatch:
-    """The EventBatch in `data`. Raises as decode_table."""
+    """Read the EventBatch in `data`. Raises as decode_table."""
     table = decode_table(data)
     names = table.schema.names
     return EventBatch(

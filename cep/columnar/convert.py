@@ -5,8 +5,8 @@
                  as text of nine digits or more; between the years 1 and 9000
     duration     whole numbers as ms
     int          whole numbers, text of digits
-    decimal(n)   decimals and text with at most n digits behind the point; floats, and text with more digits, if they
-                 are a whole number of units but for the rounding of binary arithmetic, up to 2**53 units
+    decimal(n)   decimals and text with at most n digits behind the point. Floats, and text with more digits, if they
+                 round to a whole number of units in binary arithmetic, up to 2**53 units.
     float, bool  as they are; text that spells one
     enum         text that is one of the symbols
 
@@ -67,7 +67,7 @@ def convert(source: pa.Array, type_: Type) -> Converted:
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:
-    """A checked cast in which a value that does not fit becomes null instead of spoiling the column."""
+    """Cast with a check: a value that does not fit becomes null instead of spoiling the column."""
     if source.type == target:
         return source
     try:
@@ -102,12 +102,12 @@ def _text(source: pa.Array, _type: Type) -> pa.Array:
 
 
 def _time(source: pa.Array, _type: Type) -> pa.Array:
-    found = _time_ms(source)
-    values = np.asarray(found.fill_null(0) if found.null_count else found)
+    times = _time_ms(source)
+    values = np.asarray(times.fill_null(0) if times.null_count else times)
     if not len(values) or (values.min() >= EVENT_TIME_MS_MIN and values.max() <= EVENT_TIME_MS_MAX):
-        return found
+        return times
     outside = (values < EVENT_TIME_MS_MIN) | (values > EVENT_TIME_MS_MAX)
-    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), found)
+    return pc.if_else(pa.array(outside), pa.scalar(None, pa.int64()), times)
 
 
 def _time_ms(source: pa.Array) -> pa.Array:
@@ -184,7 +184,7 @@ def _decimal(source: pa.Array, type_: Type) -> pa.Array:
 
 
 def _units(exact: pa.Array) -> pa.Array:
-    """The unscaled values of a decimal128 column that fit 64 bits: the low halves of its 16-byte integers."""
+    """Return the unscaled values of a decimal128 column that fit 64 bits: the low halves of its 16-byte integers."""
     valid = np.asarray(pc.is_valid(exact)) if exact.null_count else True
     halves = np.frombuffer(exact.buffers()[1], np.int64, 2 * len(exact), exact.offset * 16).reshape(-1, 2)
     low, high = halves[:, 0].copy(), halves[:, 1]

@@ -26,7 +26,7 @@ from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
 from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
-from cep.kernels.lines import join_lines
+from cep.kernels.text.lines import join_lines
 
 TYPE_FIELD = "event_type"
 _PARSE_BLOCK_BYTES = 1 << 26
@@ -59,7 +59,7 @@ class Decoded:
         return len(self.time_ms)
 
     def between(self, begins_ms: int, ends_ms: int) -> Decoded:
-        """The good records whose event time is in [begins_ms, ends_ms), and all poison ones."""
+        """Take the good records whose event time is in [begins_ms, ends_ms), and all poison ones."""
         rows = np.flatnonzero((self.time_ms >= begins_ms) & (self.time_ms < ends_ms))
         if len(rows) == len(self):
             return self
@@ -124,21 +124,21 @@ def _parse_block(schema: Schema, block: pa.Array) -> dict[str, pa.Array]:
         lines, _, _ = join_lines(*text_buffers(records))
     numbers = _whole_numbers(schema, records[0].as_py())
     try:
-        found = _read(lines, _parse_options(schema, numbers, exact=True))
+        table = _read(lines, _parse_options(schema, numbers, exact=True))
     except pa.ArrowInvalid:
         # Producers that compute with doubles send 24.150000000000002 for 24.15; convert.py decides on those.
-        found = _read(lines, _parse_options(schema, numbers, exact=False))
-    if found.num_rows != len(records):
+        table = _read(lines, _parse_options(schema, numbers, exact=False))
+    if table.num_rows != len(records):
         raise pa.ArrowInvalid("the record is more than one JSON object")
-    return _arrays(found)
+    return _arrays(table)
 
 
 def _read(lines: NDArray[np.uint8], parse_options: pj.ParseOptions) -> pa.RecordBatch:
     # As a stream of one block: without threads but the one that reads it.
     options = pj.ReadOptions(use_threads=False, block_size=max(len(lines) + 1, _PARSE_BLOCK_BYTES))
-    found = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
-    found.validate(full=True)  # text that is not UTF-8
-    return found
+    table = pj.open_json(pa.py_buffer(lines), read_options=options, parse_options=parse_options).read_next_batch()
+    table.validate(full=True)  # text that is not UTF-8
+    return table
 
 
 def _whole_numbers(schema: Schema, record: bytes) -> frozenset[str]:
@@ -167,7 +167,7 @@ def _plain_shape(schema: Schema) -> PlainShape:
 
 @lru_cache(maxsize=_SHAPES_KEPT)
 def _may_be_numbers(schema: Schema) -> tuple[str, ...]:
-    """The fields that one producer writes as a number and another one as text."""
+    """Find the fields that one producer writes as a number and another one as text."""
     return tuple(name for name, type_ in schema.columns().items() if type_.is_text or type_.kind is Kind.TIME)
 
 
@@ -232,19 +232,19 @@ def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Call
             ids = pc.if_else(pa.array(np.array(use.is_id)[event_type]), values, ids)
     if verdict.bad is None:
         return Decoded(ids, event_type, times, columns, ())
-    kept = np.flatnonzero(~verdict.bad)
-    indices = pa.array(kept)
+    good = np.flatnonzero(~verdict.bad)
+    indices = pa.array(good)
     return Decoded(
         ids.take(indices),
-        event_type[kept],
-        times[kept],
+        event_type[good],
+        times[good],
         {name: column.take(indices) for name, column in columns.items()},
         verdict.poison(show),
     )
 
 
 class _Verdict:
-    """Which rows are refused, None as long as it is none of them; and the first reason for each."""
+    """The refused rows, None as long as there is none, and the first reason for each."""
 
     def __init__(self, rows: int) -> None:
         self.bad: NDArray[np.bool_] | None = None
@@ -260,8 +260,8 @@ class _Verdict:
 
     def poison(self, show: Callable[[int], str]) -> tuple[Poison, ...]:
         rows = [] if self.bad is None else np.flatnonzero(self.bad).tolist()
-        found = [(self._reasons[self._reason[row]], row) for row in rows]
-        return tuple(Poison(code, reason, show(row)) for (code, reason), row in found)
+        reasons = [(self._reasons[self._reason[row]], row) for row in rows]
+        return tuple(Poison(code, reason, show(row)) for (code, reason), row in reasons)
 
 
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:
@@ -283,12 +283,12 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     unknown = np.asarray(pc.is_null(codes)) & ~unnamed
     if not single:
         verdict.refuse(unnamed, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
-    known = ", ".join(e.name for e in schema.event_types)
+    declared = ", ".join(e.name for e in schema.event_types)
     strange = pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else []
     for name in strange[:_TYPES_NAMED_MAX]:
         which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
-        verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {known}")
-    verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {known}")
+        verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {declared}")
+    verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 
 
@@ -299,11 +299,11 @@ def _type_names(schema: Schema) -> pa.Array:
 
 def _arrays(table: pa.Table | pa.RecordBatch) -> dict[str, pa.Array]:
     columns = table.columns if isinstance(table, pa.RecordBatch) else [_whole(column) for column in table.columns]
-    found = dict(zip(table.schema.names, columns, strict=True))
-    if len(found) < len(columns):
-        for name in found:
+    by_name = dict(zip(table.schema.names, columns, strict=True))
+    if len(by_name) < len(columns):
+        for name in by_name:
             table.column(name)  # of two columns of one name neither is meant: Arrow says so where one is asked for
-    return found
+    return by_name
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -1,7 +1,7 @@
 """Plain JSON records as columns, at the cost of a call: what Arrow's JSON reader would give, or nothing at all.
 
 Arrow's reader hands its input to a thread of its own: for a few records that costs more than to read them, and where
-all cores are taken it waits for one. Which records are plain: kernels/json_records.py.
+all cores are taken it waits for one. Which records are plain: kernels/text/json_records.py.
 Tested by: tests/columnar/test_plain_json.py
 """
 
@@ -16,13 +16,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import text_buffers
-from cep.kernels.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, read_records
-from cep.kernels.texts import copy_texts
+from cep.kernels.records import JsonColumns
+from cep.kernels.text.json_records import DECIMAL, FLOAT, NAME, TEXT, TRUTH, WHOLE, read_records
+from cep.kernels.text.texts import copy_texts
 
 
 @dataclass(frozen=True)
 class PlainShape:
-    """What each column is to be: `names` UTF-8 one behind the other, int64 `name_ends`, `kinds` as of the kernel."""
+    """The columns to read: `names` UTF-8 one behind the other, int64 `name_ends`, `kinds` as of the kernel."""
 
     wanted: tuple[tuple[str, pa.DataType], ...]
     names: NDArray[np.uint8]
@@ -48,26 +49,25 @@ def _kind(type_: pa.DataType) -> int:
 
 
 def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | None:
-    """The columns of the shape from the records (large_binary without nulls), null where a record has nothing; those
-    of which no record has anything are left out.
+    """Read the columns of the shape from the records (large_binary without nulls).
 
+    A column is null where a record has nothing, and left out if no record has anything.
     None if one of them is not plain, or no JSON object at all, or if a text is not UTF-8.
     """
     count = len(records)
-    _, data = held = text_buffers(records)
+    _, data = content = text_buffers(records)
     kinds = shape.kinds.copy()
-    is_plain, values, text_ends, is_there, counts = read_records(
-        *held, shape.names, shape.name_ends, kinds, shape.scales
-    )
+    wanted_columns = JsonColumns(shape.names, shape.name_ends, kinds, shape.scales)
+    is_plain, (values, text_ends, is_there), counts = read_records(*content, wanted_columns)
     if not is_plain:
         return None
-    found: dict[str, pa.Array] = {}
+    arrays: dict[str, pa.Array] = {}
     read = zip(shape.wanted, kinds.tolist(), counts.tolist(), strict=True)
     for column, ((name, wanted), kind, there_count) in enumerate(read):
         if not there_count:
             continue
         type_, is_ascii = pa.int64() if kind == WHOLE else wanted, True
-        buffers = [_bits(is_there[column]) if there_count < count else None]
+        buffers: list[NDArray[Any] | None] = [_bits(is_there[column]) if there_count < count else None]
         if kind == TEXT:
             bounds, texts, is_ascii = copy_texts(data, values[column], text_ends[column])
             buffers += [bounds if type_ == pa.large_string() else bounds.astype(np.int32), texts]
@@ -76,8 +76,8 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
         array = pa.Array.from_buffers(type_, count, [*map(_held, buffers)], count - there_count)
         if not is_ascii and not _is_utf_8(array):
             return None
-        found[name] = array
-    return found
+        arrays[name] = array
+    return arrays
 
 
 def _is_utf_8(array: pa.Array) -> bool:

@@ -1,8 +1,8 @@
 """Decoded events → one EventBatch a key domain, split by key group.
 
 A key domain is a tuple of key fields. An event goes once to every domain of the job whose fields its type has and
-that are not null in it. The key is text: the fields' values, joined by U+001F where there are several (in parts that
-hold one, U+001F is written U+001E 1 and U+001E is written U+001E 0).
+that are not null in it. The key is text: the fields' values, joined by U+001F where there are several. In parts that
+hold one, U+001F is written U+001E 1, and U+001E is written U+001E 0.
 Tested by: tests/columnar/test_route.py
 """
 
@@ -27,7 +27,7 @@ KeyDomain = tuple[str, ...]
 
 
 def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[EventBatch, int]:
-    """The events with a key in this domain, and how many have none."""
+    """Return the events with a key in this domain, and how many have none."""
     parts = [_key_text(decoded.columns[field], types[field]) for field in domain]
     key = parts[0] if len(parts) == 1 else _composite(parts)
     batch = EventBatch(key, decoded.event_id, decoded.event_type, decoded.time_ms, decoded.columns)
@@ -38,7 +38,7 @@ def route(decoded: Decoded, domain: KeyDomain, types: dict[str, Type]) -> tuple[
 
 
 def _composite(parts: Sequence[pa.Array]) -> pa.Array:
-    """The parts joined, null where one is. A part that holds the separator is escaped: no two keys look alike."""
+    """Join the parts; null where one is. A part that holds the separator is escaped: no two keys look alike."""
     safe = [_escaped(part) for part in parts]
     return pc.binary_join_element_wise(*safe, pa.scalar(KEY_SEPARATOR, TEXT))
 
@@ -57,7 +57,7 @@ def _key_text(values: pa.Array, type_: Type) -> pa.Array:
 
 
 def key_hashes(key: pa.Array) -> np.ndarray:
-    """A stable 64-bit hash of each key: uint64[N]."""
+    """Hash each key, the same in every process: uint64[N]."""
     offsets, data = text_buffers(key)
     hashes = np.empty(len(key), np.uint64)
     hash_texts(offsets, data, 0, hashes)
@@ -65,17 +65,17 @@ def key_hashes(key: pa.Array) -> np.ndarray:
 
 
 def key_groups(key: pa.Array, groups_count: int) -> np.ndarray:
-    """The key group of each key: int32[N] in [0, groups_count)."""
+    """Return the key group of each key: int32[N] in [0, groups_count)."""
     return key_slots(key, groups_count, 1, 0).astype(np.int32)
 
 
 def key_pages(key: pa.Array, groups_count: int, pages_count: int) -> np.ndarray:
-    """The page of each key inside its key group: int32[N] in [0, pages_count)."""
+    """Return the page of each key inside its key group: int32[N] in [0, pages_count)."""
     return (key_slots(key, groups_count, pages_count, 0) % pages_count).astype(np.int32)
 
 
 def key_slots(key: pa.Array, groups_count: int, pages_count: int, first_group: int) -> Int64:
-    """The number of each key's page among those of all key groups from `first_group` on: int64[N].
+    """Return the number of each key's page among those of all key groups from `first_group` on: int64[N].
 
     Beyond the last one for a key of a later key group, below 0 for one of an earlier.
     """

@@ -1,1 +1,1 @@
-"""Floor 4: the pure core. `advance(program, keyed_state, batch, watermark_ms)`: no clock, no I/O."""
+"""The pure core. `advance(program, keyed_state, batch, watermark_ms)`: no clock, no I/O."""

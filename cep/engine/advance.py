@@ -1,7 +1,7 @@
 """advance(program, keyed_state, batch, watermark_ms) → new keyed state, matches, counters. Pure.
 
 1. Sort the batch, work out histories (histories.py), evaluate what needs one event alone (table.py).
-2. For each rule, carry its runs over the events that it may react to (kernels/rules.py).
+2. For each rule, carry its runs over the events that it may react to (kernels/match/rules.py).
 3. Read the matches out of the tree of bound events.
 4. Keep what live runs can still reach.
 
@@ -21,16 +21,17 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
 from cep.columnar.texts import taken
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
+from cep.engine.migrate import migrate_state
 from cep.engine.outputs import Outputs, cut
-from cep.engine.starts import AllStarts, LiveRuns, Starts, all_starts, find_starts, keep_starts
+from cep.engine.starts import Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
-from cep.kernels.compact import compact
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.matches import match_bindings, match_hashes, match_lengths
-from cep.kernels.rules import advance_rules
+from cep.kernels.match.compact import compact
+from cep.kernels.match.matches import match_bindings, match_hashes, match_lengths
+from cep.kernels.match.rules import advance_rules
+from cep.kernels.records import AllRuns, LiveRuns, NewNumbers, Remaining, SharedStarts
 from cep.nfa.columns import TOLD
 from cep.nfa.gather import segments
 from cep.nfa.program import Program, RuleProgram
@@ -49,9 +50,9 @@ class Matches:
     completed and timed_out bool[M] (both: an absence is certain while the run also waited for more); measures
     int64[M, X] slots with measures_null, those of the rule's matches before those of its time-outs; offsets
     int64[M + 1] into variable int32[B] (index in the rule's variables), event_id text[B] and event_time_ms int64[B], in
-    binding order. told int64[M] is TOLD_CUT, TOLD_FOLDED or both where a history of the rule lacked older events at one
-    of them, or had them folded, and where a derived event among them says so; made_ms int64[M] is the latest
-    `MADE_FROM` of those, or TIME_MS_MIN.
+    binding order. history_flags int64[M] has TOLD_CUT where a history of the rule lacked older events at a bound event,
+    and TOLD_FOLDED where it had them folded. A bound derived event hands on its own flags. made_ms int64[M] is the
+    latest `MADE_FROM` of the derived events, or TIME_MS_MIN.
     """
 
     rule: Int32
@@ -67,7 +68,7 @@ class Matches:
     event_time_ms: Int64
     keys: pa.Array
     texts: pa.Array
-    told: Int64
+    history_flags: Int64
     made_ms: Int64
 
     def __len__(self) -> int:
@@ -81,7 +82,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """What a call gives: the new keyed state, the matches (in no particular order), counters by name."""
+    """The result of a call: the new keyed state, the matches in no particular order, counters by name."""
 
     keyed_state: KeyedState
     matches: Matches
@@ -95,19 +96,19 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
-    fitted, orphans = fit(empty_state(program) if keyed_state is None else keyed_state, program)
+    fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted.keys)
         return Advanced(fitted, nothing, {"runs_orphaned": orphans} if orphans else {})
     prepared = prepare(program, fitted, batch, watermark_ms)
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
     starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
-    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch))
-    steps = _advance_rules(program, prepared, fitted, bounds, all_starts(program, starts), watermark_ms, outputs)
+    outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch), len(prepared.keys))
+    _advance_rules(program, prepared, fitted, bounds, all_starts(program, starts), watermark_ms, outputs)
     matches = _read_matches(program, fitted, batch, prepared, outputs)
-    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.counters.tolist(), strict=True)))
+    counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
-    kept = _keep(program, fitted, batch, prepared, live)
+    next_state = _keep(program, fitted, batch, prepared, live)
     counters["arithmetic_overflows"] += prepared.overflows
     counters["histories_folded"] = prepared.folded
     counters["histories_cut"] = prepared.cut
@@ -116,68 +117,60 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters["matches"] = int(matches.completed.sum())
     counters["timeouts"] = int(matches.timed_out.sum())
     for number in program.compared:
-        _count_cost(program.rules[number], batch, int(steps[number]), counters)
-    return Advanced(kept, matches, {name: count for name, count in counters.items() if count})
+        _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
+    return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:
-    """What a version that is compared has cost: the events that it saw, and the runs that those were offered to."""
-    own = rule.deployed
-    seen = (batch.time_ms >= own.from_ms) & (batch.time_ms < own.until_ms)
-    counters[f"rule_events[{own.rule_id}@{own.version}]"] += int(seen.sum())
-    counters[f"rule_steps[{own.rule_id}@{own.version}]"] += steps
+    """Count the events that a compared version saw, and the runs that those were offered to."""
+    deployed = rule.deployed
+    seen = (batch.time_ms >= deployed.from_ms) & (batch.time_ms < deployed.until_ms)
+    counters[f"rule_events[{deployed.rule_id}@{deployed.version}]"] += int(seen.sum())
+    counters[f"rule_steps[{deployed.rule_id}@{deployed.version}]"] += steps
 
 
 def _advance_rules(
-    program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: AllStarts,
+    program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
     watermark_ms: int, outputs: Outputs,
-) -> Int64:  # fmt: skip
-    """Carry the runs of each rule over the new events; returns how many runs those were offered to: int64[rules]."""
-    new_count, rules_count = prepared.rows_count - prepared.first_row, len(program.rules)
-    queue, stream_count = np.empty(new_count, np.int32), np.empty(len(prepared.keys), np.int32)
-    machine, held = np.zeros(2 * program.machine_size, np.int64), np.empty(y.COUNTERS, np.int64)
-    runs, run_key = read_only(fitted.runs), read_only(fitted.run_key)
-    steps = np.zeros(rules_count, np.int64)
+) -> None:  # fmt: skip
+    """Carry the runs of each rule over the new events, into `outputs`."""
+    rules = program.tables._replace(image=prepared.image)
+    runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     while True:
         full = advance_rules(
-            prepared.image, program.rules.rows, program.relevance_first, program.relevance, program.streams,
-            program.start_runs, prepared.columns, prepared.nulls, prepared.bitmaps, prepared.first_row, runs, run_key,
-            bounds, watermark_ms, shared.keys, shared.rows, shared.counts, shared.bits,
-            shared.columns, shared.bounds, stream_count, queue, outputs.work, outputs.picked, outputs.trail, machine,
-            outputs.nodes, outputs.matches, outputs.runs, outputs.run_key, outputs.run_rule, steps, outputs.cursor,
-            outputs.counters, held,
-        )  # fmt: skip
+            rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs
+        )
         if full == y.FULL_NOT:
-            return steps
+            return
         outputs.enlarge(full)
 
 
 def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
                   outputs: Outputs) -> Matches:  # fmt: skip
-    count = int(outputs.cursor[y.CURSOR_MATCHES])
+    finished, nodes = outputs.matches, outputs.work.nodes
+    count = len(finished)
     if count == 0:
         return _no_matches(program, prepared.keys)
-    found = outputs.matches[:count]
     offsets = np.zeros(count + 1, np.int64)
-    match_lengths(found, outputs.nodes, offsets[1:])
+    match_lengths(finished, nodes, offsets[1:])
     np.cumsum(offsets, out=offsets)
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
-    match_bindings(prepared.image, found, outputs.nodes, offsets, rows, variables)
-    if _may_repeat(program, found):
-        kept = _distinct(found, offsets, rows, variables)
-        lengths = (offsets[1:] - offsets[:-1])[kept]
-        flat = segments(offsets[kept], lengths)
-        found, rows, variables = found[kept], rows[flat], variables[flat]
+    match_bindings(prepared.image, finished, nodes, offsets, rows, variables)
+    if _may_repeat(program, finished):
+        distinct = _distinct(finished, offsets, rows, variables)
+        lengths = (offsets[1:] - offsets[:-1])[distinct]
+        flat = segments(offsets[distinct], lengths)
+        finished, rows, variables = finished[distinct], rows[flat], variables[flat]
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    flags = found[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)
+    flags = finished[:, y.MATCH_NULLS, None] >> np.arange(program.measures_max)
     return Matches(
-        found[:, y.MATCH_RULE].astype(np.int32),
-        found[:, y.MATCH_KEY].astype(np.int32),
-        found[:, y.MATCH_DETECTED].copy(),
-        found[:, y.MATCH_KIND] != y.KIND_TIMEOUT,
-        found[:, y.MATCH_KIND] != y.KIND_MATCH,
-        found[:, y.MATCH_HEADER :],
+        finished[:, y.MATCH_RULE].astype(np.int32),
+        finished[:, y.MATCH_KEY].astype(np.int32),
+        finished[:, y.MATCH_DETECTED].copy(),
+        finished[:, y.MATCH_KIND] != y.KIND_TIMEOUT,
+        finished[:, y.MATCH_KIND] != y.KIND_MATCH,
+        finished[:, y.MATCH_HEADER :],
         (flags & 1).astype(np.uint8),
         offsets,
         variables,
@@ -185,111 +178,116 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
         prepared.columns[y.COLUMN_TIME, rows],
         prepared.keys,
         prepared.texts,
-        _told(program, prepared, found[:, y.MATCH_RULE], offsets, rows),
+        _history_flags(program, prepared, finished[:, y.MATCH_RULE], offsets, rows),
         _made_ms(program, prepared, offsets, rows),
     )
 
 
-def _told(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
-    """For each match whether a history of its rule lacked older events at any of its events, or had them folded, or
-    whether a derived event among them says so."""
-    found = np.zeros(len(offsets) - 1, np.int64)
+def _history_flags(program: Program, prepared: PreparedEvents, rule: Int64, offsets: Int64, rows: Int64) -> Int64:
+    """Return the history flags of each match: of its rule's histories at its events, and of derived events in it."""
+    flags = np.zeros(len(offsets) - 1, np.int64)
     column, made = program.column(TOLD), program.column(MADE_TOLD)
     if made >= 0 and len(rows):
-        found = np.bitwise_or.reduceat(prepared.columns[made, rows], offsets[:-1])
-    told = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
-    if len(told):
-        match = np.searchsorted(offsets, told, side="right") - 1
-        pairs = np.stack([rule[match], prepared.columns[column, rows[told]]], axis=1)
+        flags = np.bitwise_or.reduceat(prepared.columns[made, rows], offsets[:-1])
+    bound = np.flatnonzero(prepared.nulls[column, rows] == 0) if column >= 0 else np.empty(0, np.int64)
+    if len(bound):
+        match = np.searchsorted(offsets, bound, side="right") - 1
+        pairs = np.stack([rule[match], prepared.columns[column, rows[bound]]], axis=1)
         different, which = np.unique(pairs, axis=0, return_inverse=True)
         bits = [_bits(program.rules[number], prepared.texts[text].as_py()) for number, text in different.tolist()]
-        np.bitwise_or.at(found, match, np.array(bits, np.int64)[which.reshape(-1)])
-    return found
+        np.bitwise_or.at(flags, match, np.array(bits, np.int64)[which.reshape(-1)])
+    return flags
 
 
-def _bits(rule: RuleProgram, told: str) -> int:
-    """What an event that says this of its histories (columns.TOLD) says to a rule."""
-    names = told.split(" ")
+def _bits(rule: RuleProgram, incomplete: str) -> int:
+    """Return the flags of a rule for an event whose incomplete histories (columns.TOLD) are these."""
+    names = incomplete.split(" ")
     return TOLD_CUT * (not rule.cuts.isdisjoint(names)) | TOLD_FOLDED * (not rule.folds.isdisjoint(names))
 
 
 def _made_ms(program: Program, prepared: PreparedEvents, offsets: Int64, rows: Int64) -> Int64:
-    """The latest time since when, by the derived events of each match, their past is known."""
+    """Return for each match the latest time since when the past of its derived events is complete."""
     column = program.column(MADE_FROM)
     if column < 0 or not len(rows):
         return np.full(len(offsets) - 1, TIME_MS_MIN, np.int64)
     times = np.where(prepared.nulls[column, rows] != 0, TIME_MS_MIN, prepared.columns[column, rows])
-    found: Int64 = np.maximum.reduceat(times, offsets[:-1])
-    return found
+    latest_ms: Int64 = np.maximum.reduceat(times, offsets[:-1])
+    return latest_ms
 
 
-def _may_repeat(program: Program, found: Int64) -> bool:
-    """Whether a rule that has matched may bind the same events to the same variables on two ways: repeated groups,
-    alternatives and any-order can."""
-    by_rule = np.bincount(found[:, y.MATCH_RULE], minlength=len(program.rules))
+def _may_repeat(program: Program, finished: Int64) -> bool:
+    """Return True if a rule that has matched may bind the same events to the same variables on two ways.
+
+    Repeated groups, alternatives and any-order can.
+    """
+    by_rule = np.bincount(finished[:, y.MATCH_RULE], minlength=len(program.rules))
     return any(program.rules[number].repeats for number in np.flatnonzero(by_rule).tolist())
 
 
-def _distinct(found: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
-    """The rows of `found` without repeats, in order: of what binds the same, the first match and the first time-out.
+def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) -> Int64:
+    """Return the rows of `finished` without repeats, in order.
+
+    Of those that bind the same, the first match and the first time-out stay.
 
     What is both, and a repeat as one of them, becomes the other in place.
     """
-    hashes = np.zeros(len(found), np.uint64)
-    match_hashes(found, offsets, rows, variables, hashes)
-    kind = found[:, y.MATCH_KIND]
+    hashes = np.zeros(len(finished), np.uint64)
+    match_hashes(finished, offsets, rows, variables, hashes)
+    kind = finished[:, y.MATCH_KIND]
     completed, timed_out = _first_of(kind != y.KIND_TIMEOUT, hashes), _first_of(kind != y.KIND_MATCH, hashes)
     kind[completed & ~timed_out] = y.KIND_MATCH
     kind[timed_out & ~completed] = y.KIND_TIMEOUT
-    kept: Int64 = np.flatnonzero(completed | timed_out)
-    return kept
+    distinct: Int64 = np.flatnonzero(completed | timed_out)
+    return distinct
 
 
 def _first_of(wanted: np.ndarray, hashes: np.ndarray) -> np.ndarray:
     """bool[M]: the first one of each hash among the wanted ones."""
     at = np.flatnonzero(wanted)
     _, first = np.unique(hashes[at], return_index=True)
-    found = np.zeros(len(hashes), bool)
-    found[at[first]] = True
-    return found
+    is_first = np.zeros(len(hashes), bool)
+    is_first[at[first]] = True
+    return is_first
 
 
 def _ids(fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents, rows: Int64) -> pa.Array:
-    """The event ids of rows of the event table."""
+    """Return the event ids of rows of the event table."""
     return taken(prepared.event_of.take(rows), fitted.events.event_id, batch.event_id)
 
 
 def _live_runs(program: Program, outputs: Outputs, starts: Sequence[Starts], watermark_ms: int,
                counters: Counter[str]) -> LiveRuns:  # fmt: skip
-    """What is alive after a call: runs of rules, then what rules share of how they begin. The outputs are used up."""
-    runs_count, nodes_count = int(outputs.cursor[y.CURSOR_OUT]), int(outputs.cursor[y.CURSOR_NODES])
-    own = LiveRuns(
-        cut(outputs.runs, runs_count), cut(outputs.run_rule, runs_count), cut(outputs.run_key, runs_count),
-        cut(outputs.nodes, nodes_count),
+    """Join the live runs of rules and those of the beginnings that rules share. The outputs are used up."""
+    done = outputs.runs
+    runs_count, nodes_count = int(done.cursor[y.CURSOR_OUT]), int(done.cursor[y.CURSOR_NODES])
+    rule_runs = LiveRuns(
+        cut(done.runs, runs_count), cut(done.rules, runs_count), cut(done.keys, runs_count),
+        cut(outputs.work.nodes, nodes_count),
     )  # fmt: skip
-    if not any(len(found.rows) for found in starts):
-        return own
-    kept = keep_starts(program, starts, watermark_ms, nodes_count, counters)
+    if not any(len(events.rows) for events in starts):
+        return rule_runs
+    start_runs = keep_starts(program, starts, watermark_ms, nodes_count, counters)
     return LiveRuns(
-        np.concatenate([own.runs, kept.runs]),
-        np.concatenate([own.run_rule, kept.run_rule]),
-        np.concatenate([own.run_key, kept.run_key]),
-        np.concatenate([own.nodes, kept.nodes]),
+        np.concatenate([rule_runs.runs, start_runs.runs]),
+        np.concatenate([rule_runs.rules, start_runs.rules]),
+        np.concatenate([rule_runs.keys, start_runs.keys]),
+        np.concatenate([rule_runs.nodes, start_runs.nodes]),
     )
 
 
 def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
           live: LiveRuns) -> KeyedState:  # fmt: skip
-    """The new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
+    """Return the new keyed state: live runs, the nodes and events they can reach, the keys that still have any."""
     rows_count, keys_count = prepared.rows_count, len(prepared.keys)
-    rows, keys = np.empty(rows_count, np.int64), np.empty(keys_count, np.int64)
-    row_keys = np.empty(rows_count, np.int32)
-    nodes_kept, rows_kept, keys_kept = compact(
-        live.runs, live.run_rule, live.run_key, live.nodes, program.row_registers, prepared.columns[y.COLUMN_KEY],
-        np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32), rows,
-        row_keys, keys,
-    )  # fmt: skip
-    rows = rows[:rows_kept]
+    remaining = Remaining(
+        np.empty(rows_count, np.int64), np.empty(rows_count, np.int32), np.empty(keys_count, np.int64)
+    )
+    numbers = NewNumbers(
+        np.empty(len(live.nodes), np.int64), np.empty(rows_count, np.int64), np.empty(keys_count, np.int32)
+    )
+    key_of_row = prepared.columns[y.COLUMN_KEY]
+    nodes_kept, rows_kept, keys_kept = compact(live, program.row_registers, key_of_row, numbers, remaining)
+    rows = remaining.rows[:rows_kept]
     columns: dict[str, pa.Array] = {}
     for number, column in program.retained:
         values, nulls = prepared.columns[number].take(rows), prepared.nulls[number].take(rows)
@@ -299,13 +297,13 @@ def _keep(program: Program, fitted: KeyedState, batch: EventBatch, prepared: Pre
             columns[column.name] = from_slots(values, nulls, column.type)
     return KeyedState(
         Layout.of(program),
-        prepared.keys if keys_kept == keys_count else taken(keys[:keys_kept], prepared.keys),
+        prepared.keys if keys_kept == keys_count else taken(remaining.keys[:keys_kept], prepared.keys),
         live.runs,
-        live.run_rule,
-        live.run_key,
+        live.rules,
+        live.keys,
         cut(live.nodes, nodes_kept),
         RetainedEvents(
-            cut(row_keys, rows_kept),
+            cut(remaining.row_keys, rows_kept),
             _ids(fitted, batch, prepared, rows),
             prepared.columns[y.COLUMN_TYPE].take(rows),
             prepared.columns[y.COLUMN_TIME].take(rows),

@@ -28,9 +28,10 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
 from cep.engine.advance import Matches
-from cep.engine.reach import KeptWindow, kept_known_ms, known_from, made_known_ms
-from cep.kernels.alert_texts import bound_rows, chosen_texts, digest_texts
+from cep.engine.reach import KeptWindow, gaps_known_ms, kept_known_ms, known_from
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.records import Texts
+from cep.kernels.text.alert_texts import bound_rows, chosen_texts, digest_texts
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program, RuleProgram
@@ -53,9 +54,12 @@ ALERT_SCHEMA = pa.schema(
         ("description", pa.string()),  # what the pattern says of itself: its `##` lines
         ("measures", pa.string()),
         ("events", pa.list_(_BOUND_EVENT)),
-        ("history_cut", pa.bool_()),  # a condition asked for a value of a sub-key of which events may be forgotten
-        ("history_folded", pa.bool_()),  # … looked at a window of which older events are summed up (folds.py)
-        ("history_from", _TIMESTAMP),  # since when events are known, if a condition looked back further
+        # A condition asked for a sub-key of which events may be forgotten.
+        ("history_cut", pa.bool_()),
+        # A condition looked at a window whose older events are folded.
+        ("history_folded", pa.bool_()),
+        # Since when the past is complete, if a condition looked back further.
+        ("history_from", _TIMESTAMP),
         ("match_start", _TIMESTAMP),
         ("match_end", _TIMESTAMP),
         ("detected_at", _TIMESTAMP),
@@ -84,7 +88,7 @@ def alert_table(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN)
 
 
 def alerting(program: Program, matches: Matches) -> list[Alerting]:
-    """What of these matches becomes alerts, by rule and kind."""
+    """Choose the matches that become alerts, by rule and kind."""
     parts: list[Alerting] = []
     for number in matches.rules:
         rule = program.rules[number]
@@ -96,14 +100,14 @@ def alerting(program: Program, matches: Matches) -> list[Alerting]:
 
 
 def alerts_of(parts: Sequence[Alerting], matches: Matches, since_ms: int) -> pa.Table:
-    """The alerts of all parts, as alert_table."""
+    """Return the alerts of all parts, as alert_table."""
     if sum(len(part.rows) for part in parts) > _AT_ONCE:  # a column of texts holds two gigabytes
         return sorted_together([_table([part], matches, since_ms) for part in parts])
     return _table(parts, matches, since_ms)
 
 
 def sort_alerts(table: pa.Table) -> pa.Table:
-    """The order in which alert sets are compared and written."""
+    """Return the order in which alert sets are compared and written."""
     if table.num_rows < 2:
         return table
     return table.sort_by([("detected_at", "ascending"), ("alert_id", "ascending")])
@@ -111,44 +115,51 @@ def sort_alerts(table: pa.Table) -> pa.Table:
 
 def sorted_together(tables: Sequence[pa.Table]) -> pa.Table:
     """All alerts of tables that are sorted each, in that order too."""
-    own = [table for table in tables if table.num_rows]
-    if len(own) < 2:
-        return own[0] if own else NO_ALERTS
-    whole = pa.concat_tables(own)
-    times = [(table["detected_at"][0].value, table["detected_at"][-1].value) for table in own]
+    filled = [table for table in tables if table.num_rows]
+    if len(filled) < 2:
+        return filled[0] if filled else NO_ALERTS
+    whole = pa.concat_tables(filled)
+    times = [(table["detected_at"][0].value, table["detected_at"][-1].value) for table in filled]
     follow = all(last < first for (_, last), (first, _) in pairwise(times))
     return whole if follow else sort_alerts(whole)
 
 
 def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
-    """Which are completed matches of the rule: bool[M]."""
+    """bool[M]: the completed matches of the rule."""
     mask: NDArray[np.bool_] = (matches.rule == number) & matches.completed
     return mask
 
 
 def _kept(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
-    """The windows of a rule's histories, each with since when its events are kept; none where all of them are."""
+    """Return the windows of a rule's histories, each with since when its events are kept; none where all of them
+    are."""
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
 
 
 def _known_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], since_ms: int) -> Int64:
-    """int64[M]: since when is known what the matches of a part look back at, what they were made of, and what they were
-    found without, TIME_MS_MIN for those that lack nothing; times are those of their first events, and when they were
-    detected."""
+    """Return int64[M]: since when the past of each match of a part is complete, TIME_MS_MIN if it lacks nothing.
+
+    The past is what the match looks back at, the derived events in it, and those that had to be absent. `times` are
+    those of the first events and of the detection.
+    """
     deployed, (first_ms, detected_ms) = part.rule.deployed, times
-    found: Int64 = matches.made_ms[part.rows]
-    if deployed.made:
-        found = np.maximum(found, made_known_ms(deployed.made, first_ms, detected_ms, since_ms))
-    if deployed.busy_ms:  # where older events are folded, some were folded before the rule came, for others than it
-        is_folded = matches.told[part.rows] & TOLD_FOLDED != 0
-        busy_ms = kept_known_ms(_kept(deployed, deployed.busy_ms), first_ms)
-        found[is_folded] = np.maximum(found, busy_ms)[is_folded]
-    kept = _kept(deployed, deployed.known_ms[1:])
-    return known_from(part.rule.windows, first_ms, since_ms, kept, found) if part.rule.windows or kept else found
+    known_ms: Int64 = matches.made_ms[part.rows]
+    if deployed.gaps:
+        known_ms = np.maximum(known_ms, gaps_known_ms(deployed.gaps, first_ms, detected_ms, since_ms))
+    if deployed.unfolded_ms:  # where older events are folded, some were folded before the rule came, for others than it
+        is_folded = matches.history_flags[part.rows] & TOLD_FOLDED != 0
+        busy_ms = kept_known_ms(_kept(deployed, deployed.unfolded_ms), first_ms)
+        known_ms[is_folded] = np.maximum(known_ms, busy_ms)[is_folded]
+    retained = _kept(deployed, deployed.complete_ms[1:])
+    return (
+        known_from(part.rule.windows, first_ms, since_ms, retained, known_ms)
+        if part.rule.windows or retained
+        else known_ms
+    )
 
 
 def rule_alerts(rule: RuleProgram, matches: Matches, rows: Int64, since_ms: int) -> pa.Table:
-    """The alerts of these matches of one rule, in their order."""
+    """Return the alerts of these matches of one rule, in their order."""
     return _table([Alerting(rule, rows)] if len(rows) else [], matches, since_ms, is_sorted=False)
 
 
@@ -169,7 +180,7 @@ class Alerting:
         return {name: measure_values(matches, rows, first + at, type_) for at, (name, type_) in enumerate(named)}
 
     def texts(self, matches: Matches, rows: Int64, key: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The messages of some of them, whose keys are given, and their measures as JSON."""
+        """Return the messages of some of them, whose keys are given, and their measures as JSON."""
         measures, template = self.measures(matches, rows), self.rule.deployed.message
         values = {n: _plain(v, t) for n, (v, t) in measures.items()} if "{" in template else {}
         return _message(template, values | {"key": key}, len(key)), _measures_json(measures, len(key))
@@ -177,16 +188,16 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class _Common:
-    """What all alerts of a part have in common, for P parts: columns, P rows; the texts that their ids' digests begin
-    with; the variables of part p are those texts from first_variable[p] on, int64[P]."""
+    """The texts and columns that all alerts of a part have in common, for P parts: columns, P rows; the texts that
+    their ids' digests begin with; the variables of part p are those texts from first_variable[p] on, int64[P]."""
 
     columns: pa.RecordBatch
-    heads: tuple[Int64, UInt8]
-    variables: tuple[Int64, UInt8]
+    heads: Texts
+    variables: Texts
     first_variable: Int64
 
     def of(self, part_of: Int64) -> dict[str, pa.Array]:
-        """The columns of alerts of these parts: M rows for part_of int64[M]."""
+        """Return the columns of alerts of these parts: M rows for part_of int64[M]."""
         count = self.columns.num_rows
         is_each = len(part_of) == count and (part_of == np.arange(count)).all()
         chosen = self.columns if is_each else self.columns.take(pa.array(part_of))
@@ -195,7 +206,7 @@ class _Common:
 
 @lru_cache(maxsize=_RULES_KEPT)
 def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
-    """Of parts, each a rule and a kind."""
+    """Work out what the alerts of each part, a rule and a kind, have in common."""
     rules = [rule.deployed for rule, _ in parts]
     columns: dict[str, list[Any]] = {name: [getattr(rule, name) for rule in rules] for name in _OF_RULE}
     columns["kind"] = [kind for _, kind in parts]
@@ -214,7 +225,7 @@ def _common(parts: Sequence[tuple[RuleProgram, str]]) -> _Common:
 
 
 def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sorted: bool = True) -> pa.Table:
-    """The alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
+    """Return the alerts of all parts, sorted, or one part after the other. What they have in common is done at once."""
     if not parts:
         return NO_ALERTS
     common = _common(tuple([(part.rule, part.kind) for part in parts]))
@@ -239,15 +250,15 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
         first_ms, last_ms, detected_ms, known_ms = (at[order] for at in (first_ms, last_ms, detected_ms, known_ms))
     key = _chosen(text_buffers(matches.keys), matches.key[rows])
     messages, measures = _texts(parts, part_of, matches, rows, key)
-    told = matches.told[rows]
+    flags = matches.history_flags[rows]
     columns = common.of(part_of) | {
         "alert_id": _hex(digests),
         "key": key,
         "message": messages,
         "measures": measures,
         "events": _bound_events(common, part_of, matches, rows),
-        "history_cut": pa.array(told & TOLD_CUT != 0),
-        "history_folded": pa.array(told & TOLD_FOLDED != 0),
+        "history_cut": pa.array(flags & TOLD_CUT != 0),
+        "history_folded": pa.array(flags & TOLD_FOLDED != 0),
         "history_from": _stamps(known_ms, known_ms > TIME_MS_MIN),
         "match_start": _stamps(first_ms),
         "match_end": _stamps(last_ms),
@@ -259,19 +270,23 @@ def _table(parts: Sequence[Alerting], matches: Matches, since_ms: int, *, is_sor
 def _texts(
     parts: Sequence[Alerting], part_of: Int64, matches: Matches, rows: Int64, key: pa.Array
 ) -> tuple[pa.Array, pa.Array]:
-    """The messages, and the measures as JSON, of matches with these keys; part_of int64[M] says whose each is."""
+    """Return the messages, and the measures as JSON, of matches with these keys; part_of int64[M] says whose each
+    is."""
     if len(parts) == 1:
         return parts[0].texts(matches, rows, key)
     by_part = np.argsort(part_of, kind="stable")
-    own = np.split(by_part, np.searchsorted(part_of[by_part], np.arange(1, len(parts))))
-    texts = [part.texts(matches, rows[at], key.take(pa.array(at))) for part, at in zip(parts, own, strict=True)]
+    rows_of_part = np.split(by_part, np.searchsorted(part_of[by_part], np.arange(1, len(parts))))
+    texts = [
+        part.texts(matches, rows[at], key.take(pa.array(at))) for part, at in zip(parts, rows_of_part, strict=True)
+    ]
     place = pa.array(np.argsort(by_part))
     messages, measures = zip(*texts, strict=True)
     return pa.concat_arrays(messages).take(place), pa.concat_arrays(measures).take(place)
 
 
 def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64) -> pa.Array:
-    """The events that each match has bound, in binding order; part_of int64[M] says whose variables name them."""
+    """Return the events that each match has bound, in binding order; part_of int64[M] says whose variables name
+    them."""
     offsets, events = bound_rows(matches.offsets, rows)
     variables = matches.variable[events] + np.repeat(common.first_variable[part_of], np.diff(offsets))
     columns = [
@@ -282,43 +297,43 @@ def _bound_events(common: _Common, part_of: Int64, matches: Matches, rows: Int64
     return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(columns, type=_BOUND_EVENT))
 
 
-def _chosen(texts: tuple[Int64, UInt8], rows: Int64 | Int32) -> pa.Array:
+def _chosen(texts: Texts, rows: Int64 | Int32) -> pa.Array:
     """Texts, none of which is null, at these rows."""
     offsets, data = chosen_texts(*texts, rows)
     assert len(data) < _COLUMN_BYTES, "a column of texts holds two gigabytes"
     return pa.StringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(data))
 
 
-def _stamps(time_ms: Int64, known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Times as timestamps, null where they are not known."""
-    valid = None if known is None else pa.py_buffer(np.packbits(known, bitorder="little"))
+def _stamps(time_ms: Int64, is_known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Return times as timestamps, null where they are not known."""
+    valid = None if is_known is None else pa.py_buffer(np.packbits(is_known, bitorder="little"))
     return pa.Array.from_buffers(_TIMESTAMP, len(time_ms), [valid, pa.py_buffer(time_ms)])
 
 
-def _digests(heads: tuple[Int64, UInt8], head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
+def _digests(heads: Texts, head_of: Int64, matches: Matches, rows: Int64) -> UInt8:
     """SHA-256 of each match, uint8[M, 32], over the head of its part, its key and the ids of its events. Key and ids
     stand behind their lengths: whatever they hold, no two lists of parts look alike."""
     texts, ends = digest_texts(
         heads, head_of, text_buffers(matches.keys), matches.key[rows], text_buffers(matches.event_id),
         matches.offsets, rows,
     )  # fmt: skip
-    digest, whole, start = hashlib.sha256, memoryview(texts), 0
-    found = []
+    digest, whole, start = hashlib.sha256, texts.data, 0
+    digests = []
     for end in ends.tolist():
-        found.append(digest(whole[start:end]).digest())
+        digests.append(digest(whole[start:end]).digest())
         start = end
-    return np.frombuffer(b"".join(found), np.uint8).reshape(len(rows), -1)
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(len(rows), -1)
 
 
 def _order(detected_ms: Int64, digests: UInt8) -> Int64:
-    """The rows by (detected_at, alert_id), as `sort_alerts`."""
+    """Return the rows by (detected_at, alert_id), as `sort_alerts`."""
     words = np.ascontiguousarray(digests[:, : ALERT_ID_CHARS // 2]).view(">u8").astype(np.uint64)
     order: Int64 = np.lexsort((words[:, 1], words[:, 0], detected_ms))
     return order
 
 
 def _hex(digests: UInt8) -> pa.Array:
-    """The alert ids that these digests begin with."""
+    """Return the alert ids that these digests begin with."""
     ends = np.arange(0, (len(digests) + 1) * ALERT_ID_CHARS, ALERT_ID_CHARS, dtype=np.int32)
     text = _HEX[digests[:, : ALERT_ID_CHARS // 2]]
     return pa.StringArray.from_buffers(len(digests), pa.py_buffer(ends), pa.py_buffer(text))
@@ -334,7 +349,7 @@ def measure_values(matches: Matches, rows: Int64, at: int, type_: Type) -> tuple
 
 
 def _plain(values: pa.Array, type_: Type) -> pa.Array:
-    """A measure as text, as a person would write it; null as "null"."""
+    """Return a measure as text, as a person would write it; null as "null"."""
     if type_.kind is Kind.DECIMAL:
         text = _decimal_text(values, type_.scale)
     elif type_.kind is Kind.TIME:
@@ -367,12 +382,12 @@ def _unit(scale: int) -> pa.Scalar:
 
 
 def _message(template: str, values: dict[str, pa.Array], count: int) -> pa.Array:
-    """The template with each {name} replaced; a name that the match does not have stays as it is written."""
+    """Return the template with each {name} replaced; a name that the match does not have stays as it is written."""
     parts: list[str | pa.Array] = []
     at = 0
-    for found in _PLACEHOLDER.finditer(template):
-        parts += [template[at : found.start()], values.get(found.group(1), found.group(0))]
-        at = found.end()
+    for placeholder in _PLACEHOLDER.finditer(template):
+        parts += [template[at : placeholder.start()], values.get(placeholder.group(1), placeholder.group(0))]
+        at = placeholder.end()
     return _joined([*parts, template[at:]], count)
 
 
@@ -384,7 +399,7 @@ def _joined(parts: Sequence[str | pa.Array], count: int) -> pa.Array:
 
 
 def _measures_json(measures: dict[str, tuple[pa.Array, Type]], count: int) -> pa.Array:
-    """A JSON object a match. Decimals are JSON numbers with all their digits; times and durations are texts."""
+    """Return a JSON object a match. Decimals are JSON numbers with all their digits; times and durations are texts."""
     parts: list[str | pa.Array] = []
     for number, (name, (values, type_)) in enumerate(measures.items()):
         parts += [("{" if number == 0 else ",") + json.dumps(name) + ":", _json_values(values, type_)]

@@ -1,7 +1,7 @@
 """KeyedState: the runs of many keys, the events that they have bound, the tree that ties them together, and histories.
 
 Everything is a column: `runs` rows (kernels/layout.py) sorted by rule, then key; `nodes` of the tree; `events` that
-some run can still reach. It belongs to a program; `fit.fit` carries it over to another one by rule identity.
+some run can still reach. It belongs to a program; `migrate_state` carries it over to another one by rule identity.
 Tested by: tests/engine/test_keyed_state.py
 """
 
@@ -15,10 +15,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import NO_TEXTS, arrow_type
-from cep.engine.history_state import Histories, concat_histories
+from cep.histories.pages import concat_histories
+from cep.histories.store import Histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.parts import point_among_all, point_anew
+from cep.kernels.pages.parts import point_among_all, point_anew
 from cep.nfa.deployed import RuleIdentity
 from cep.nfa.program import Program
 from cep.nfa.shared import prefix_length, shares
@@ -40,7 +41,8 @@ class RetainedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the numbers in a KeyedState mean: for each rule its identity, its first NFA state and how many it has."""
+    """The meaning of the numbers in a KeyedState: for each rule its identity, its first NFA state and how many it
+    has."""
 
     fingerprint: str
     rules: tuple[tuple[RuleIdentity, int, int], ...]
@@ -68,24 +70,24 @@ class KeyedState:
         return len(self.runs)
 
     def __bool__(self) -> bool:
-        """Whether anything is in it: a run, or something of a history."""
+        """Return True if there is a run or a history."""
         return len(self.runs) > 0 or bool(self.histories)
 
     @property
     def notes(self) -> NDArray[np.bool_]:
-        """bool[n]: which rows are no runs, but say which shared events their rule has taken over (kernels/plain.py)."""
+        """bool[n]: which rows are no runs, but say which shared events their rule has taken over (match/plain.py)."""
         rules = self.layout.rules
         first = np.array([-1 if shares(identity) else at for identity, at, _ in rules] + [-1], np.int64)
-        found: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
-        return found
+        is_note: NDArray[np.bool_] = self.runs[:, y.RUN_STATE] == first[self.run_rule]
+        return is_note
 
     @property
     def is_run(self) -> NDArray[np.bool_]:
         """bool[n]: which rows are a run, or a start that several rules share: neither notes nor later shared events."""
         lengths = np.array([prefix_length(identity) for identity, _, _ in self.layout.rules] + [0], np.int64)
         follows = (lengths[self.run_rule] > 1) & (self.runs[:, y.RUN_ORDINAL] & 1 == 0)
-        found: NDArray[np.bool_] = ~self.notes & ~follows
-        return found
+        is_run: NDArray[np.bool_] = ~self.notes & ~follows
+        return is_run
 
     @property
     def expiry_min(self) -> int | None:
@@ -94,7 +96,7 @@ class KeyedState:
 
 
 def empty_state(program: Program) -> KeyedState:
-    """The state in which nothing has happened."""
+    """Return the state in which nothing has happened."""
     columns = {c.name: pa.array([], arrow_type(c.type)) for c in program.columns if c.retained}
     return KeyedState(
         Layout.of(program),
@@ -115,7 +117,7 @@ def concat_states(states: Sequence[KeyedState], row_registers: np.ndarray) -> Ke
     run_rule = np.concatenate([s.run_rule for s in states])
     lengths = np.array([(len(s.runs), len(s.nodes), len(s.events), len(s.keys)) for s in states], np.int64)
     bounds = np.concatenate([np.zeros((1, 4), np.int64), np.cumsum(lengths, axis=0)])
-    run_bounds, node_bounds, row_bounds, key_bounds = (np.ascontiguousarray(own) for own in bounds.T)
+    run_bounds, node_bounds, row_bounds, key_bounds = (np.ascontiguousarray(column) for column in bounds.T)
     point_among_all(runs, run_rule, nodes, row_registers, run_bounds, node_bounds, row_bounds)
     keys_before = key_bounds[:-1].astype(np.int32)
     run_key = np.concatenate([s.run_key + before for s, before in zip(states, keys_before, strict=True)])
@@ -152,7 +154,7 @@ def some_row(nodes: Int64) -> Int64:
 
 
 def select_keys(keyed_state: KeyedState, wanted: np.ndarray, row_registers: np.ndarray) -> KeyedState:
-    """The runs of the keys where the mask bool[K] is true. Order is unchanged."""
+    """Return the runs of the keys where the mask bool[K] is true. Order is unchanged."""
     in_runs = wanted[keyed_state.run_key]
     in_events = wanted[keyed_state.events.key]
     in_nodes = in_events[some_row(keyed_state.nodes)]

@@ -1,4 +1,4 @@
-"""The arrays that kernels fill: as large as they turn out to be needed.
+"""The arrays that the matcher fills: as large as they turn out to be needed.
 
 Tested by: tests/engine/test_advance.py
 """
@@ -9,6 +9,7 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
+from cep.kernels.records import RuleScratch, RunOutput, Work
 from cep.nfa.program import Program
 
 _WORK_ROWS = 256
@@ -20,38 +21,62 @@ _ROWS_PER_EVENT = 4
 class Outputs:
     """Growing output arrays, shared by the rules of one call."""
 
-    def __init__(self, program: Program, before: Int64, nodes_before: Int64, events_count: int) -> None:
+    def __init__(
+        self, program: Program, before: Int64, nodes_before: Int64, events_count: int, keys_count: int = 0
+    ) -> None:
         """Shapes: before int64[n, W] are the runs and nodes_before int64[m, NODE_WIDTH] the nodes that there are."""
         width = program.width
         room = min(max(_ROOM_MIN, _ROWS_PER_EVENT * events_count), _ROOM_MAX)
-        self.work = np.empty((_WORK_ROWS, width), np.int64)
-        self.picked = np.empty(_WORK_ROWS, np.int64)
-        self.nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
-        self.nodes[: len(nodes_before)] = nodes_before
-        self.matches = np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64)
-        self.runs = np.empty((len(before) + room, width), np.int64)
-        self.run_key = np.empty(len(self.runs), np.int32)
-        self.run_rule = np.empty(len(self.runs), np.int32)
-        self.trail = np.empty((_WORK_ROWS, 3), np.int64)
-        self.cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
-        self.cursor[y.CURSOR_NODES] = len(nodes_before)
-        self.counters = np.zeros(y.COUNTERS, np.int64)
+        nodes = np.empty((len(nodes_before) + room, y.NODE_WIDTH), np.int64)
+        nodes[: len(nodes_before)] = nodes_before
+        self.work = Work(
+            np.empty((_WORK_ROWS, width), np.int64),
+            nodes,
+            np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64),
+            np.zeros(2 * program.machine_size, np.int64),
+            np.zeros(y.COUNTERS, np.int64),
+        )
+        self.scratch = RuleScratch(
+            np.empty(events_count, np.int32),
+            np.empty(keys_count, np.int32),
+            np.empty(_WORK_ROWS, np.int64),
+            np.empty((_WORK_ROWS, 3), np.int64),
+            np.empty(y.COUNTERS, np.int64),
+        )
+        runs_max = len(before) + room
+        cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
+        cursor[y.CURSOR_NODES] = len(nodes_before)
+        self.runs = RunOutput(
+            np.empty((runs_max, width), np.int64),
+            np.empty(runs_max, np.int32),
+            np.empty(runs_max, np.int32),
+            np.zeros(len(program.rules), np.int64),
+            cursor,
+        )
+
+    @property
+    def matches(self) -> Int64:
+        """The matches that have been written: int64[M, MATCH_HEADER + measures]."""
+        return self.work.matches[: self.runs.cursor[y.CURSOR_MATCHES]]
 
     def enlarge(self, full: int) -> None:
         """Double what was full."""
+        work, runs, cursor = self.work, self.runs, self.runs.cursor
         if full == y.FULL_WORK:
-            self.work = np.empty((2 * len(self.work), self.work.shape[1]), np.int64)
-            self.picked = np.empty(len(self.work), np.int64)
+            rows_count = 2 * len(work.runs)
+            self.work = work._replace(runs=np.empty((rows_count, work.runs.shape[1]), np.int64))
+            self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))
         elif full == y.FULL_NODES:
-            self.nodes = _doubled(self.nodes, self.cursor[y.CURSOR_NODES])
+            self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
         elif full == y.FULL_TRAIL:
-            self.trail = np.empty((2 * len(self.trail), 3), np.int64)
+            self.scratch = self.scratch._replace(trail=np.empty((2 * len(self.scratch.trail), 3), np.int64))
         elif full == y.FULL_MATCHES:
-            self.matches = _doubled(self.matches, self.cursor[y.CURSOR_MATCHES])
+            self.work = work._replace(matches=_doubled(work.matches, cursor[y.CURSOR_MATCHES]))
         else:
-            used = self.cursor[y.CURSOR_OUT]
-            self.runs, self.run_key = _doubled(self.runs, used), _doubled(self.run_key, used)
-            self.run_rule = _doubled(self.run_rule, used)
+            used = cursor[y.CURSOR_OUT]
+            self.runs = runs._replace(
+                runs=_doubled(runs.runs, used), keys=_doubled(runs.keys, used), rules=_doubled(runs.rules, used)
+            )
 
 
 def _doubled(array: np.ndarray, used: int) -> np.ndarray:
@@ -61,6 +86,7 @@ def _doubled(array: np.ndarray, used: int) -> np.ndarray:
 
 
 def cut(array: np.ndarray, count: int) -> np.ndarray:
-    """The first rows of an array of which nobody else has a view: itself, with the rest of its memory given back."""
+    """Return the first rows of an array of which nobody else has a view: itself, with the rest of its memory given
+    back."""
     array.resize((count, *array.shape[1:]), refcheck=False)
     return array

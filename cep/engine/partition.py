@@ -9,56 +9,42 @@ Tested by: tests/engine/test_partition.py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import read_only
-from cep.engine.history_state import keys_of, partition_histories, unplaced
 from cep.engine.keyed_state import KeyedState, RetainedEvents
+from cep.histories.pages import detach_segments, keys_with_past, partition_histories
 from cep.kernels.layout import Int64
-from cep.kernels.parts import COUNTS, order_rows, point_anew
+from cep.kernels.pages.parts import COUNTS, order_rows, point_anew
+from cep.kernels.records import PartOrder
 
 
-@dataclass(frozen=True, slots=True)
-class RowOrder:
-    """Which rows of a keyed state belong to which of P parts of its keys, as `kernels.parts.order_rows` has it.
+def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> tuple[PartOrder, int]:
+    """Bring the rows of a keyed state into the order of P parts of its keys; part int64[K] in [0, P). Cost: O(state).
 
-    `orders` are those of keys, runs, nodes and events; `most` is how many rows of a kind a part has at most.
+    Returns (their order, how many rows of a kind a part has at most).
     """
-
-    bounds: Int64
-    orders: tuple[Int64, Int64, Int64, Int64]
-    key_place: Int64
-    node_place: Int64
-    event_place: Int64
-    most: int
-
-
-def order_of(keyed_state: KeyedState, part: Int64, parts_count: int) -> RowOrder:
-    """Shapes: part int64[K] says for each key its part in [0, parts_count). Cost: O(state)."""
     run_key, event_key = read_only(keyed_state.run_key), read_only(keyed_state.events.key)
     nodes = read_only(keyed_state.nodes)
-    bounds, cursor = np.zeros((COUNTS, parts_count + 1), np.int64), np.empty((COUNTS, parts_count), np.int64)
     keys, runs = np.empty(len(part), np.int64), np.empty(len(run_key), np.int64)
     node_order, events = np.empty(len(nodes), np.int64), np.empty(len(event_key), np.int64)
-    key_place, node_place, event_place = np.empty_like(keys), np.empty_like(node_order), np.empty_like(events)
-    most = order_rows(
-        part, run_key, event_key, nodes, bounds, cursor, keys, runs, node_order, events,
-        key_place, node_place, event_place,
-    )  # fmt: skip
-    return RowOrder(bounds, (keys, runs, node_order, events), key_place, node_place, event_place, most)
+    places = np.empty_like(keys), np.empty_like(node_order), np.empty_like(events)
+    order = PartOrder(np.zeros((COUNTS, parts_count + 1), np.int64), keys, runs, node_order, events, *places)
+    most = order_rows(part, run_key, event_key, nodes, order, np.empty((COUNTS, parts_count), np.int64))
+    return order, most
 
 
 def partition_keys(
     keyed_state: KeyedState, part: Int64, parts_count: int, row_registers: np.ndarray
 ) -> list[KeyedState]:
-    """What `select_keys` gives for each part; part int64[K] says for each key its own in [0, parts_count).
+    """Return what `select_keys` gives for each part. part int64[K] is the part of each key, in [0, parts_count).
 
     Cost: O(state), and some 20 µs for each part. The parts share no memory with the state.
     """
-    order = order_of(keyed_state, part, parts_count)
+    order, _ = order_of(keyed_state, part, parts_count)
     arranged = _arranged(keyed_state, order, row_registers)
     return [_cut(arranged, order.bounds[:, at].tolist(), order.bounds[:, at + 1].tolist()) for at in range(parts_count)]
 
@@ -66,29 +52,29 @@ def partition_keys(
 def divide(
     keyed_state: KeyedState, part_of: Callable[[pa.Array], Int64], row_registers: np.ndarray
 ) -> list[tuple[int, KeyedState]]:
-    """The state with its histories by part: (part, what belongs to it) of each that has anything, ascending.
+    """Divide a state with its histories: (part, its state) for each part that has anything, ascending.
 
     `part_of` gives the part of each of an array of keys, any integers. Every segment of the histories is read.
     """
     run_part, past = part_of(keyed_state.keys), keyed_state.histories
-    parts = np.union1d(run_part, part_of(keys_of(past)))
+    parts = np.union1d(run_part, part_of(keys_with_past(past)))
     shares = partition_keys(keyed_state, np.searchsorted(parts, run_part), len(parts), row_registers)
-    pasts = partition_histories(replace(past, segments=unplaced(past.segments)), parts.tolist(), part_of)
+    pasts = partition_histories(replace(past, segments=detach_segments(past.segments)), parts.tolist(), part_of)
     return [
-        (part, replace(share, histories=replace(own, segments=unplaced(own.segments))))
-        for part, share, own in zip(parts.tolist(), shares, pasts, strict=True)
+        (part, replace(share, histories=replace(past_of_part, segments=detach_segments(past_of_part.segments))))
+        for part, share, past_of_part in zip(parts.tolist(), shares, pasts, strict=True)
     ]
 
 
-def _arranged(keyed_state: KeyedState, order: RowOrder, row_registers: np.ndarray) -> KeyedState:
-    """The state with its rows part by part, which point to each other as if each part were alone."""
-    events, (keys, run_order, node_order, rows) = keyed_state.events, order.orders
+def _arranged(keyed_state: KeyedState, order: PartOrder, row_registers: np.ndarray) -> KeyedState:
+    """Return the state with its rows part by part, which point to each other as if each part were alone."""
+    events, run_order, rows = keyed_state.events, order.runs, order.events
     runs, run_rule = keyed_state.runs[run_order], keyed_state.run_rule[run_order]
-    nodes = keyed_state.nodes[node_order]
+    nodes = keyed_state.nodes[order.nodes]
     point_anew(runs, run_rule, nodes, row_registers, order.event_place, order.node_place)
     return KeyedState(
         keyed_state.layout,
-        keyed_state.keys.take(pa.array(keys)),
+        keyed_state.keys.take(pa.array(order.keys)),
         runs,
         run_rule,
         order.key_place[keyed_state.run_key[run_order]].astype(np.int32),
@@ -104,8 +90,8 @@ def _arranged(keyed_state: KeyedState, order: RowOrder, row_registers: np.ndarra
 
 
 def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> KeyedState:
-    """A part of an arranged state: of keys, runs, nodes and events the rows first <= i < end."""
-    keys, runs, nodes, own = (slice(first, end) for first, end in zip(firsts, ends, strict=True))
+    """Cut a part out of an arranged state: of keys, runs, nodes and events the rows first <= i < end."""
+    keys, runs, nodes, rows = (slice(first, end) for first, end in zip(firsts, ends, strict=True))
     events = whole.events
     return KeyedState(
         whole.layout,
@@ -115,15 +101,15 @@ def _cut(whole: KeyedState, firsts: Sequence[int], ends: Sequence[int]) -> Keyed
         whole.run_key[runs].copy(),
         whole.nodes[nodes].copy(),
         RetainedEvents(
-            events.key[own].copy(),
-            _copied(events.event_id, own),
-            events.event_type[own].copy(),
-            events.time_ms[own].copy(),
-            {name: _copied(column, own) for name, column in events.columns.items()},
+            events.key[rows].copy(),
+            _copied(events.event_id, rows),
+            events.event_type[rows].copy(),
+            events.time_ms[rows].copy(),
+            {name: _copied(column, rows) for name, column in events.columns.items()},
         ),
     )
 
 
-def _copied(array: pa.Array, own: slice) -> pa.Array:
-    """A part of an array that does not keep the rest alive."""
-    return pa.concat_arrays([array.slice(own.start, own.stop - own.start), array.slice(0, 0)])
+def _copied(array: pa.Array, rows: slice) -> pa.Array:
+    """Copy a part of an array, so that it does not keep the rest alive."""
+    return pa.concat_arrays([array.slice(rows.start, rows.stop - rows.start), array.slice(0, 0)])

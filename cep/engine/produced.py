@@ -24,7 +24,8 @@ from cep.nfa.program import Program, RuleProgram
 
 
 def produced_events(program: Program, matches: Matches, since_ms: int = TIME_MS_MIN) -> Decoded | None:
-    """What the completed matches become; None if no live rule among them produces anything. `since_ms` as for alerts.
+    """Make events of the completed matches; None if no live rule among them produces anything. `since_ms` as for
+    alerts.
 
     A shadow rule produces nothing: what it finds may not change what live rules find.
     """
@@ -56,22 +57,22 @@ def _events(program: Program, rule: RuleProgram, alerts: pa.Table, matches: Matc
             columns[column] = measure_values(matches, rows, *numbers[column])[0].cast(arrow_type(type_))
         else:
             columns[column] = pa.nulls(len(rows), arrow_type(type_))
-    columns |= _told(alerts)
+    columns |= _history_columns(alerts)
     code = np.full(len(rows), program.schema.code(event_type.name), np.int16)
     return Decoded(ids, code, times, columns, ())
 
 
-def _told(alerts: pa.Table) -> dict[str, pa.Array]:
-    """What the alerts would say of the past that they are told from."""
+def _history_columns(alerts: pa.Table) -> dict[str, pa.Array]:
+    """Return what the alerts would say of the past that they are told from."""
     cut, folded, since = (
         alerts.column(f"history_{name}").combine_chunks().cast(pa.int64()) for name in ("cut", "folded", "from")
     )
-    told = np.asarray(cut) * TOLD_CUT + np.asarray(folded) * TOLD_FOLDED
-    return {MADE_FROM: since, MADE_TOLD: pa.array(told, mask=told == 0)}
+    flags = np.asarray(cut) * TOLD_CUT + np.asarray(folded) * TOLD_FOLDED
+    return {MADE_FROM: since, MADE_TOLD: pa.array(flags, mask=flags == 0)}
 
 
 def _sources(program: Program, rule: RuleProgram, matches: Matches, rows: np.ndarray) -> pa.Array:
-    """The id of the source's event behind each match: its last event, or the one that this was made from."""
+    """Return the id of the source's event behind each match: its last event, or the one that this was made from."""
     last = matches.offsets[rows + 1] - 1
     ids = matches.event_id.take(pa.array(last))
     schema, pattern = program.schema, rule.deployed.pattern

@@ -1,11 +1,12 @@
-"""What rules share of how they begin (nfa/shared.py): found in the events of a call, kept between calls, given back to
-a rule.
+"""The beginnings that rules share (nfa/shared.py): looked for in the events of a call, stored between calls.
+
+A rule gets them back when an event comes that may take it further.
 
     stored rows of the prefix + new events of it ──▶ Starts, by key and row ──▶ the rules' kernels
                                                                           └──▶ rows to store
 
-Of a key no more than RUNS_PER_KEY_MAX starts are kept, the newest, and nothing from before one that has gone;
-`runs_evicted` counts those.
+No more than RUNS_PER_KEY_MAX starts of a key are kept, the newest, and nothing from before one that has gone.
+`runs_evicted` counts those that go.
 Tested by: tests/engine/test_starts.py
 """
 
@@ -21,8 +22,9 @@ from cep.base.limits import RUNS_PER_KEY_MAX, TIME_MS_MAX
 from cep.engine.keyed_state import KeyedState
 from cep.engine.table import PreparedEvents, queue_of
 from cep.kernels import layout as y
-from cep.kernels.layout import Int32, Int64, UInt64
-from cep.kernels.prefix import NOT_TAKEN, STEP_STATE, follow_prefix
+from cep.kernels.layout import Int32, Int64
+from cep.kernels.match.prefix import NOT_TAKEN, STEP_STATE, follow_prefix
+from cep.kernels.records import LiveRuns, PrefixEvents, PrefixRuns, SharedStarts
 from cep.nfa.gather import segments
 from cep.nfa.program import Program
 from cep.nfa.shared import SharedStart
@@ -32,10 +34,10 @@ from cep.nfa.shared import SharedStart
 class Starts:
     """Events of a prefix by key and row of the event table: keys int32[S], rows int64[S].
 
-    `masks` int64[S] have a bit for each condition of the prefix that holds, 1 for a start, and `counts` int64[S] how
-    many starts there are up to and with the event. `different` int64[D] are the different masks and `columns` int64[S]
-    which of them is the event's. `expiry` int64[S] is when nobody needs it any more. `new_count` starts are of this
-    call.
+    `masks` int64[S] have a bit for each condition of the prefix that holds; bit 1 is a start. `counts` int64[S] is the
+    number of starts up to and with the event. `different` int64[D] are the different masks, and `columns` int64[S] says
+    which of them is the event's. `expiry` int64[S] is when nobody needs the event any more. `new_count` starts are of
+    this call.
     """
 
     keys: Int32
@@ -48,79 +50,57 @@ class Starts:
     new_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class AllStarts:
-    """Those of all prefixes, as kernels read them: keys int32[S], rows, counts and columns int64[S], of which those of
-    prefix number n are [bounds[n], bounds[n + 1]). `bits` uint64[P, words] is what they take for the bitmaps, with a
-    column for each different mask: no other condition of its rules holds for an event, or it would not have been put
-    off.
-    """
-
-    keys: Int32
-    rows: Int64
-    counts: Int64
-    columns: Int64
-    bits: UInt64
-    bounds: Int64
-
-
 _NOTHING = np.empty(0, np.int64)
-NO_STARTS = AllStarts(
+NO_STARTS = SharedStarts(
     np.empty(0, np.int32), _NOTHING, _NOTHING, _NOTHING, np.zeros((1, 1), np.uint64), np.zeros(1, np.int64)
 )
 
 
-def all_starts(program: Program, found: Sequence[Starts]) -> AllStarts:
-    """The events of the prefixes one after the other, in the order of `program.shared`."""
-    if not found:
+def all_starts(program: Program, starts_of_prefix: Sequence[Starts]) -> SharedStarts:
+    """Put the events of the prefixes one after the other, in the order of `program.shared`.
+
+    The bits have a column for each different mask: no other condition of its rules holds for an event that was put off.
+    """
+    if not starts_of_prefix:
         return NO_STARTS
-    columns_first = np.cumsum([0, *(len(starts.different) for starts in found)])
+    columns_first = np.cumsum([0, *(len(starts.different) for starts in starts_of_prefix)])
     bits = np.zeros((max(program.predicates.count, 1), int(columns_first[-1]) // 64 + 1), np.uint64)
-    for shared, starts, first in zip(program.shared, found, columns_first, strict=False):
+    for shared, starts, first in zip(program.shared, starts_of_prefix, columns_first, strict=False):
         at = first + np.arange(len(starts.different))
         for bit, predicate in enumerate(shared.predicates.tolist()):
-            own = at[starts.different >> bit & 1 != 0]
-            np.bitwise_or.at(bits[predicate], own >> 6, np.uint64(1) << (own & 63).astype(np.uint64))
-    return AllStarts(
-        np.concatenate([starts.keys for starts in found]),
-        np.concatenate([starts.rows for starts in found]),
-        np.concatenate([starts.counts for starts in found]),
-        np.concatenate([starts.columns + first for starts, first in zip(found, columns_first, strict=False)]),
+            holding = at[starts.different >> bit & 1 != 0]
+            np.bitwise_or.at(bits[predicate], holding >> 6, np.uint64(1) << (holding & 63).astype(np.uint64))
+    return SharedStarts(
+        np.concatenate([starts.keys for starts in starts_of_prefix]),
+        np.concatenate([starts.rows for starts in starts_of_prefix]),
+        np.concatenate([starts.counts for starts in starts_of_prefix]),
+        np.concatenate(
+            [starts.columns + first for starts, first in zip(starts_of_prefix, columns_first, strict=False)]
+        ),
         bits,
-        np.cumsum([0, *(len(starts.rows) for starts in found)]),
+        np.cumsum([0, *(len(starts.rows) for starts in starts_of_prefix)]),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class LiveRuns:
-    """Runs as a KeyedState has them, with the nodes that they lead to: runs int64[n, W], run_rule and run_key int32[n],
-    nodes int64[m, NODE_WIDTH]."""
-
-    runs: Int64
-    run_rule: Int32
-    run_key: Int32
-    nodes: Int64
-
-
 def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64) -> Starts:
-    """The events of a prefix: those kept, and what of the new ones a run may wait for.
+    """Return the events of a prefix: the stored ones, and those of the new ones that a run may wait for.
 
     Shapes: the runs of rule or shared prefix number n are fitted.runs[bounds[n] : bounds[n + 1]].
     """
     new = queue_of(prepared, shared.predicates).astype(np.int64)
     time_ms = prepared.columns[y.COLUMN_TIME, new]
     new = new[(time_ms >= shared.from_ms) & (time_ms < shared.until_ms)]
-    kept = fitted.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
-    rows = np.concatenate([kept[:, y.RUN_START_ROW], new])
-    order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(kept) else np.arange(len(rows))
+    stored = fitted.runs[bounds[shared.slot] : bounds[shared.slot + 1]]
+    rows = np.concatenate([stored[:, y.RUN_START_ROW], new])
+    order = np.lexsort((rows, prepared.columns[y.COLUMN_KEY, rows])) if len(stored) else np.arange(len(rows))
     rows = rows[order]
     keys = prepared.columns[y.COLUMN_KEY, rows].astype(np.int32)
     if len(shared.predicates) == 1:  # each is a start, and kept
         expiry = np.minimum(prepared.columns[y.COLUMN_TIME, rows] + shared.within_ms, TIME_MS_MAX)
         masks, counts = np.ones(len(rows), np.int64), np.arange(1, len(rows) + 1)
         return Starts(keys, rows, masks, counts, masks[:1], np.zeros(len(rows), np.int64), expiry, len(new))
-    masks = np.concatenate([kept[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
-    expiry = np.concatenate([kept[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
+    masks = np.concatenate([stored[:, y.RUN_ORDINAL], _masks(shared, prepared, new)])[order]
+    expiry = np.concatenate([stored[:, y.RUN_EXPIRY], np.full(len(new), NOT_TAKEN)])[order]
     _follow(shared, prepared, fitted, bounds, keys, rows, masks, expiry)
     needed = np.flatnonzero(expiry != NOT_TAKEN)
     keys, rows, masks, expiry = keys[needed], rows[needed], masks[needed], expiry[needed]
@@ -133,7 +113,7 @@ def find_starts(shared: SharedStart, prepared: PreparedEvents, fitted: KeyedStat
 
 
 def _masks(shared: SharedStart, prepared: PreparedEvents, rows: Int64) -> Int64:
-    """Which conditions of the prefix hold for new rows."""
+    """Return a mask for each new row: a bit for each condition of the prefix that holds."""
     at = rows - prepared.first_row
     words = prepared.bitmaps[shared.predicates[:, None], at >> 6]
     holds = (words >> (at & 63).astype(np.uint64) & np.uint64(1)).astype(np.int64)
@@ -155,35 +135,38 @@ def _follow(
     waits = np.flatnonzero((states > 0) & np.isin(states, shared.steps[:, STEP_STATE]))
     waits = waits[np.lexsort((last_rows[waits], own_keys[waits]))]
     steps = len(shared.steps)
+    own_runs = PrefixRuns(own_keys[waits], last_rows[waits], states[waits], runs[waits, y.RUN_EXPIRY])
     follow_prefix(
-        shared.steps, shared.within_ms, prepared.columns, keys, rows, masks, own_keys[waits], last_rows[waits],
-        states[waits], runs[waits, y.RUN_EXPIRY], np.empty(steps, np.int64), np.empty(steps, np.int64), expiry,
+        shared.steps, shared.within_ms, prepared.columns, PrefixEvents(keys, rows, masks, expiry), own_runs,
+        np.empty(steps, np.int64), np.empty(steps, np.int64),
     )  # fmt: skip
 
 
 def keep_starts(
-    program: Program, found: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str]
+    program: Program, starts_of_prefix: Sequence[Starts], watermark_ms: int, nodes_before: int, counters: Counter[str]
 ) -> LiveRuns:
-    """What of the prefixes is kept after a call, behind `nodes_before` nodes; counts the starts that began, are over,
-    are evicted."""
+    """Return the rows of the prefixes to store after a call, behind `nodes_before` nodes.
+
+    Counts the starts that began, that are over and that are evicted.
+    """
     runs, keys, slots = [], [], []
-    for shared, starts in zip(program.shared, found, strict=True):
+    for shared, starts in zip(program.shared, starts_of_prefix, strict=True):
         is_start = starts.masks & 1
         is_open = np.flatnonzero(starts.expiry > watermark_ms)
         last_of_key = np.searchsorted(starts.keys, starts.keys[is_open], side="right") - 1
         following = starts.counts[last_of_key] - starts.counts[is_open] + is_start[is_open]
-        kept = is_open[following <= RUNS_PER_KEY_MAX]
+        live = is_open[following <= RUNS_PER_KEY_MAX]
         counters["runs_started"] += starts.new_count
         counters["runs_expired"] += int(is_start.sum() - is_start[is_open].sum())
-        counters["runs_evicted"] += int(is_start[is_open].sum() - is_start[kept].sum())
-        own = np.zeros((len(kept), program.width), np.int64)
-        own[:, y.RUN_STATE], own[:, y.RUN_WAITS] = shared.nfa_state, 1
-        own[:, y.RUN_EXPIRY], own[:, y.RUN_START_ROW] = starts.expiry[kept], starts.rows[kept]
+        counters["runs_evicted"] += int(is_start[is_open].sum() - is_start[live].sum())
+        rows = np.zeros((len(live), program.width), np.int64)
+        rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
+        rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = starts.expiry[live], starts.rows[live]
         if len(shared.predicates) > 1:
-            own[:, y.RUN_ORDINAL] = starts.masks[kept]
-        runs.append(own)
-        keys.append(starts.keys[kept])
-        slots.append(np.full(len(kept), shared.slot, np.int32))
+            rows[:, y.RUN_ORDINAL] = starts.masks[live]
+        runs.append(rows)
+        keys.append(starts.keys[live])
+        slots.append(np.full(len(live), shared.slot, np.int32))
     every = np.concatenate(runs)
     every[:, y.RUN_NODE] = nodes_before + np.arange(len(every))
     nodes = np.column_stack([every[:, y.RUN_START_ROW], every[:, y.RUN_STATE], np.full(len(every), -1)])

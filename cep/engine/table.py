@@ -13,21 +13,20 @@ import pyarrow as pa
 
 from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, read_only, slots, text_buffers
 from cep.columnar.texts import numbered
-from cep.engine.functions import fill_computed
-from cep.engine.histories import Past, look_back
-from cep.engine.history_reach import KnownKeys
-from cep.engine.history_state import Histories
-from cep.engine.history_table import NewEvents
 from cep.engine.keyed_state import KeyedState
+from cep.functions.columns import fill_computed
+from cep.histories.store import Histories
+from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values
 from cep.kernels import layout as y
 from cep.kernels.arrange import arrange_events, queue_rows
-from cep.kernels.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.expressions.lookup import FILTER_SIZE, look_up
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64
-from cep.kernels.lookup import FILTER_SIZE, look_up
+from cep.kernels.records import Arrivals, Events, PredicateIndex, Work
 from cep.nfa.columns import TOLD
 from cep.nfa.program import Program
 
-_NO_PAST, _NO_NUMBERS = Past({}, {}, Histories(), NO_TEXTS), np.empty(0, np.int32)
+_NO_PAST, _NO_NUMBERS = HistoryValues({}, {}, Histories(), NO_TEXTS), np.empty(0, np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,17 @@ class PreparedEvents:
     histories: Histories
 
     @property
+    def events(self) -> Events:
+        """The event table as kernels take it."""
+        return Events(self.columns, self.nulls, self.bitmaps, self.first_row)
+
+    @property
     def rows_count(self) -> int:
         return int(self.columns.shape[1])
 
     @property
     def batch_rows(self) -> Int64:
-        """Which event of the batch each new row is."""
+        """The event of the batch that each new row is."""
         return self.event_of[self.first_row :] - self.first_row
 
 
@@ -69,28 +73,28 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
     Cost: a sort by time if the batch is not sorted yet, else O(N) for each column that the program reads.
     """
-    plan, kept = program.histories, keyed_state.events
+    plan, retained = program.histories, keyed_state.events
     of_histories = NO_TEXTS if plan is None else keyed_state.histories.keys
-    known = pa.concat_arrays([keyed_state.keys, of_histories]) if len(of_histories) else keyed_state.keys
-    keys, codes = numbered(known, batch.key)
-    batch_key = codes[len(known) :]
-    first_row = len(kept)
+    known_keys = pa.concat_arrays([keyed_state.keys, of_histories]) if len(of_histories) else keyed_state.keys
+    keys, codes = numbered(known_keys, batch.key)
+    batch_key = codes[len(known_keys) :]
+    first_row = len(retained)
     columns = np.zeros((len(program.columns), first_row + len(batch)), np.int64)
     nulls = np.zeros(columns.shape, np.uint8)
-    columns[y.COLUMN_TYPE, :first_row] = kept.event_type
-    columns[y.COLUMN_TIME, :first_row] = kept.time_ms
-    columns[y.COLUMN_KEY, :first_row] = kept.key
+    columns[y.COLUMN_TYPE, :first_row] = retained.event_type
+    columns[y.COLUMN_TIME, :first_row] = retained.time_ms
+    columns[y.COLUMN_KEY, :first_row] = retained.key
     batch_rows = _arranged(batch, batch_key, len(keys), first_row, columns)
     event_of = np.arange(columns.shape[1])
     np.add(batch_rows, first_row, out=event_of[first_row:])
     past, past_texts = _NO_PAST, {}
     if plan is not None:
-        with_histories = KnownKeys(keys, codes[len(keyed_state.keys) : len(known)])
+        with_histories = CallKeys(keys, codes[len(keyed_state.keys) : len(known_keys)])
         new = NewEvents(batch, batch_rows, batch_key, len(keys))
-        past = look_back(plan, program.lists, keyed_state.histories, with_histories, new, watermark_ms)
+        past = history_values(plan, program.lists, keyed_state.histories, with_histories, new, watermark_ms)
         past_texts = dict(past.texts)
         if program.column(TOLD) >= 0:
-            past_texts[program.column(TOLD)] = past.told
+            past_texts[program.column(TOLD)] = past.incomplete
     for number, (values, flags) in past.slots.items():
         columns[number, first_row:], nulls[number, first_row:] = values, flags
     texts, written = _fill_texts(program, keyed_state, batch, batch_rows, past_texts, columns, nulls)
@@ -105,17 +109,14 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
 
 
 def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, columns: Int64) -> Int64:
-    """The batch's events by (key, time, event id); in this order they come into the event table."""
+    """Sort the batch's events by (key, time, event id); in this order they come into the event table."""
     ordered = np.empty(len(batch), np.int64)
     if len(batch) == 0:
         return ordered
     time = batch.time_ms
     by_time = np.argsort(time, kind="stable") if (time[1:] < time[:-1]).any() else np.arange(len(batch))
-    offsets, data = text_buffers(batch.event_id)
-    arrange_events(
-        by_time, key, keys_count, read_only(time), read_only(batch.event_type), offsets, data, first_row, columns,
-        ordered,
-    )  # fmt: skip
+    new = Arrivals(key, read_only(time), read_only(batch.event_type), *text_buffers(batch.event_id))
+    arrange_events(by_time, new, keys_count, first_row, columns, ordered)
     return ordered
 
 
@@ -143,21 +144,18 @@ def _fill_fields(
 def _evaluated(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8
 ) -> tuple[UInt64, int]:  # fmt: skip
-    """The bitmaps of the new rows, and how many overflows there were; fills the derived columns."""
+    """Return the bitmaps of the new rows, and how many overflows there were; fills the derived columns."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(predicates.count, 1), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
-    errors = np.zeros(1, np.int64)
+    errors, events = np.zeros(1, np.int64), Events(columns, nulls, bitmaps, first_row)
     if count and len(vector.code):
-        evaluate_blocks(
-            vector.code, columns, nulls, constants, first_row, vector.machine_size, vector.predicate_registers,
-            predicates.dense, bitmaps, vector.derived_registers, program.derived_first, errors,
-        )  # fmt: skip
+        evaluate_blocks(vector.block_code(constants, predicates.dense, program.derived_first), events, errors)
     overflows = int(errors[0])
     if count and len(predicates.groups):
-        overflows += _look_up(program, constants, columns, nulls, image, bitmaps, first_row)
+        overflows += _look_up(program, constants, image, events)
     return bitmaps, overflows
 
 
@@ -166,21 +164,17 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
     values.take(rows, out=out, mode="clip")
 
 
-def _look_up(
-    program: Program, constants: Int64, columns: Int64, nulls: UInt8, image: Int64, bitmaps: UInt64, first_row: int
-) -> int:
+def _look_up(program: Program, constants: Int64, image: Int64, events: Events) -> int:
     """Fill the bitmaps of the indexed predicates; returns how many overflows there were."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
     group_of_entry = np.repeat(np.arange(len(groups)), groups[:, y.INDEX_END] - groups[:, y.INDEX_FIRST])
     order = np.lexsort((values, group_of_entry))
-    machine = np.zeros(2 * program.machine_size, np.int64)
-    counters = np.zeros(y.COUNTERS, np.int64)
-    look_up(
-        image, groups, entries[order], values[order], columns, nulls, first_row, bitmaps,
-        np.zeros(FILTER_SIZE, np.uint8), np.empty((0, 0), np.int64), machine, counters,
-    )  # fmt: skip
+    nothing, counters = np.empty((0, 0), np.int64), np.zeros(y.COUNTERS, np.int64)
+    work = Work(nothing, nothing, nothing, np.zeros(2 * program.machine_size, np.int64), counters)
+    index = PredicateIndex(groups, entries[order], values[order])
+    look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work)
     return int(counters[y.COUNT_OVERFLOW])
 
 
@@ -188,7 +182,7 @@ def _fill_texts(
     program: Program, keyed_state: KeyedState, batch: EventBatch, batch_rows: Int64, past: Mapping[int, pa.Array],
     columns: Int64, nulls: UInt8,
 ) -> tuple[pa.Array, Int32]:  # fmt: skip
-    """Number the texts of all text columns alike, so that any two can be compared.
+    """Give the texts of all text columns numbers, equal ones alike, so that any two can be compared.
 
     `past` are texts that histories give, in the order of the new rows.
     Returns: (the dictionary, the numbers of the texts that rules write: int32[text constants]).
@@ -230,7 +224,7 @@ def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:
 
 
 def _image(program: Program, written: Int32) -> Int64:
-    """The program's image with each text constant replaced by the text's number."""
+    """Return the program's image with each text constant replaced by the text's number."""
     if not program.text_constants:
         return program.image
     image = program.image.copy()
@@ -239,7 +233,7 @@ def _image(program: Program, written: Int32) -> Int64:
 
 
 def queue_of(prepared: PreparedEvents, relevant: Int32) -> Int32:
-    """The new rows for which one of the predicates holds, ascending."""
+    """Return the new rows for which one of the predicates holds, ascending."""
     count = prepared.rows_count - prepared.first_row
     rows = np.empty(count, np.int32)
     return rows[: queue_rows(prepared.bitmaps, relevant, prepared.first_row, count, rows)]

@@ -1,16 +1,16 @@
-"""Hashing, ordering and queueing of events: what happens to a batch before the matcher sees it.
+"""A batch of events → hashes, order and queues, as the matcher wants them.
 
 Tested by: tests/kernels/test_arrange.py
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined, kernel
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
+from cep.kernels.records import Arrivals
 
 # FNV-1a (Fowler, Noll, Vo), 64 bit, with the finaliser of MurmurHash3, so that all bits are good for a modulus.
 # It never changes: key groups of stored state and sets on disk depend on it.
@@ -19,8 +19,8 @@ HASH_PRIME = np.uint64(0x100000001B3)
 
 
 @inlined
-def finished(h: Any) -> Any:
-    """The hash, from the bytes' FNV-1a."""
+def finished(h: np.uint64) -> np.uint64:
+    """Finish an FNV-1a hash."""
     h ^= h >> np.uint64(33)
     h *= np.uint64(0xFF51AFD7ED558CCD)
     h ^= h >> np.uint64(33)
@@ -30,8 +30,8 @@ def finished(h: Any) -> Any:
 
 
 @inlined
-def hash_bytes(data: Any, lo: Any, hi: Any, seed: Any) -> Any:
-    """The hash of data[lo:hi]."""
+def hash_bytes(data: UInt8, lo: int, hi: int, seed: int) -> np.uint64:
+    """Return the hash of data[lo:hi]."""
     h = HASH_SEED ^ np.uint64(seed)
     for k in range(lo, hi):
         h = (h ^ np.uint64(data[k])) * HASH_PRIME
@@ -39,29 +39,30 @@ def hash_bytes(data: Any, lo: Any, hi: Any, seed: Any) -> Any:
 
 
 @kernel
-def hash_texts(offsets: Any, data: Any, seed: Any, out: Any) -> None:
+def hash_texts(offsets: Int64, data: UInt8, seed: int, out: UInt64) -> None:
     """Fill out uint64[N] with the hash of each text data[offsets[i]:offsets[i + 1]] (int64 offsets, UTF-8 bytes)."""
     for i in range(out.shape[0]):
         out[i] = hash_bytes(data, offsets[i], offsets[i + 1], seed)
 
 
 @kernel
-def hash_slots(offsets: Any, data: Any, groups_count: Any, first_group: Any, pages_count: Any, out: Any) -> None:
-    """Fill out int64[N] with the slot of each text's page: by its hash one of the key groups, and in that one of the
-    pages; slots are counted from those of the first group. Texts as of `hash_texts`.
+def hash_slots(offsets: Int64, data: UInt8, groups_count: int, first_group: int, pages_count: int, out: Int64) -> None:
+    """Fill out int64[N] with the slot of each text's page. Shapes: texts as of `hash_texts`.
+
+    The hash chooses a key group, and one of the group's pages. Slots are counted from those of the first group.
     """
     for i in range(out.shape[0]):
         h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
         group, rest = h % np.uint64(groups_count), h // np.uint64(groups_count)
-        out[i] = (np.int64(group) - first_group) * pages_count + np.int64(rest % np.uint64(pages_count))
+        out[i] = (int64(group) - first_group) * pages_count + int64(rest % np.uint64(pages_count))
 
 
 @kernel
-def page_keys(slots: Any, pages_count: Any, prefixes: Any, out: Any) -> None:
-    """Fill out uint8[N, B] with the keys in a store of the pages of these slots: what its key group begins with, and in
-    the last two bytes the page, big-endian.
+def page_keys(slots: Int64, pages_count: int, prefixes: UInt8, out: UInt8) -> None:
+    """Fill out uint8[N, B] with the store keys of the pages of these slots int64[N].
 
-    Shapes: slots int64[N], prefixes uint8[key groups, B].
+    A store key is the prefix of its key group, and in its last two bytes the page, big-endian.
+    Shapes: prefixes uint8[key groups, B].
     """
     width = out.shape[1]
     for i in range(slots.shape[0]):
@@ -72,8 +73,8 @@ def page_keys(slots: Any, pages_count: Any, prefixes: Any, out: Any) -> None:
 
 
 @bare
-def group_rows(codes: Any, starts: Any, out: Any) -> None:
-    """A stable sort: fill out int64[N] with rows in the order of their codes.
+def group_rows(codes: Int64, starts: Int64, out: Int64) -> None:
+    """Sort rows by their codes, stably: fill out int64[N] with the rows in that order.
 
     Shapes: codes int64[N] below G; starts int64[G + 1] zeros, which become where each code's rows end.
     """
@@ -88,8 +89,11 @@ def group_rows(codes: Any, starts: Any, out: Any) -> None:
 
 
 @kernel
-def _id_before(a: Any, b: Any, offsets: Any, data: Any) -> Any:
-    """Order of ids: the shorter first, then by bytes, so that whole numbers written as text keep their order."""
+def _id_before(a: int, b: int, offsets: Int64, data: UInt8) -> bool:
+    """Return True if id a comes before id b: the shorter first, then by bytes.
+
+    So whole numbers that are written as text keep their order.
+    """
     length_a, length_b = offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b]
     if length_a != length_b:
         return length_a < length_b
@@ -101,7 +105,7 @@ def _id_before(a: Any, b: Any, offsets: Any, data: Any) -> Any:
 
 
 @kernel
-def _sift(rows: Any, lo: Any, root: Any, count: Any, offsets: Any, data: Any) -> None:
+def _sift(rows: Int64, lo: int, root: int, count: int, offsets: Int64, data: UInt8) -> None:
     while 2 * root + 1 < count:
         child = 2 * root + 1
         if child + 1 < count and _id_before(rows[lo + child], rows[lo + child + 1], offsets, data):
@@ -114,15 +118,15 @@ def _sift(rows: Any, lo: Any, root: Any, count: Any, offsets: Any, data: Any) ->
 
 @kernel
 def arrange_events(
-    rows_by_time: Any, key: Any, keys_count: Any, time: Any, event_type: Any, offsets: Any, data: Any, first_row: Any,
-    columns: Any, out: Any,
-) -> None:  # fmt: skip
-    """Bring new events, rows that are sorted by time, into the order (key, time, event id), and into the event table.
+    rows_by_time: Int64, new: Arrivals, keys_count: int, first_row: int, columns: Int64, out: Int64
+) -> None:
+    """Sort new events by (key, time, event id) and write them into the event table.
 
-    Shapes: rows_by_time int64[N], key int32[N] with codes below keys_count, time int64[N], event_type int16[N], ids as
-    hash_texts; fills out int64[N], and of columns int64[C, first_row + N] type, time and key from first_row on.
-    Cost: O(N) and a heap sort of each group of equal key and time.
+    Shapes: rows_by_time int64[N] are their rows sorted by time; keys are below keys_count. Fills out int64[N] with the
+    rows in the new order, and of columns int64[C, first_row + N] type, time and key from first_row on.
+    Cost: O(N), and a heap sort of each group of equal key and time.
     """
+    key, time, offsets, data = new.keys, new.time_ms, new.id_offsets, new.id_bytes
     start = np.zeros(keys_count + 1, np.int64)
     for i in range(key.shape[0]):
         start[key[i] + 1] += 1
@@ -145,14 +149,14 @@ def arrange_events(
                 _sift(out, lo, 0, last, offsets, data)
         lo = hi
     for i in range(out.shape[0]):
-        columns[y.COLUMN_TYPE, first_row + i] = event_type[out[i]]
+        columns[y.COLUMN_TYPE, first_row + i] = new.event_type[out[i]]
         columns[y.COLUMN_TIME, first_row + i] = time[out[i]]
         columns[y.COLUMN_KEY, first_row + i] = key[out[i]]
 
 
 @bare
-def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: Any) -> None:
-    """Number the events of a stream on each key.
+def count_ordinals(columns: Int64, in_stream: UInt8, first_row: int, stream_count: Int32) -> None:
+    """Give the events of a stream their numbers on each key.
 
     Shapes: columns of an event table, whose ordinals are filled from first_row on (-1 outside the stream); in_stream
     uint8[event types]; stream_count int32[K] is added up.
@@ -167,11 +171,11 @@ def count_ordinals(columns: Any, in_stream: Any, first_row: Any, stream_count: A
 
 
 @bare
-def queue_rows(bitmaps: Any, predicates: Any, first_row: Any, rows_count: Any, out: Any) -> Any:
-    """The new rows for which one of the predicates holds, -1 for all; returns how many were written to out int32[N],
-    ascending.
+def queue_rows(bitmaps: UInt64, predicates: Int32, first_row: int, rows_count: int, out: Int32) -> int:
+    """Write the new rows for which one of the predicates holds to out int32[N], ascending; return how many there are.
 
-    Cost: a word of each bitmap for 64 events, and the rows that are found.
+    Shapes: bitmaps uint64[P, words]; predicates int32[*], of which -1 holds for all rows.
+    Cost: a word of each bitmap for 64 events, and the rows that are written.
     """
     count = 0
     for k in range(predicates.shape[0]):

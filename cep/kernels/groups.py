@@ -8,28 +8,27 @@ Tested by: tests/kernels/test_groups.py
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from cep.kernels.jit import bare
+from cep.kernels.layout import Int32, Int64, int64
 
 _ODD, _OTHER_ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 @bare
-def _place(first: Any, second: Any, places: Any) -> Any:
-    """Where the search for a pair begins."""
+def _place(first: int, second: int, places: Int32) -> int:
+    """Return where the search for a pair begins."""
     mixed = np.uint64(first) * _ODD ^ np.uint64(second) * _OTHER_ODD
     mixed = (mixed ^ (mixed >> np.uint64(32))) * _ODD
-    return np.int64((mixed >> np.uint64(32)) & np.uint64(places.shape[0] - 1))
+    return int64((mixed >> np.uint64(32)) & np.uint64(places.shape[0] - 1))
 
 
 @bare
-def group_pairs(first: Any, second: Any, places: Any, firsts: Any, out: Any) -> Any:
+def group_pairs(first: Int64, second: Int64, places: Int32, firsts: Int64, out: Int64) -> int:
     """Fill out int64[N] with the group of each pair (first, second int64[N]), firsts int64[N], and the table.
 
-    Returns: how many groups there are. Cost: O(N).
+    Returns: the number of groups. Cost: O(N).
     """
     count = 0
     for i in range(first.shape[0]):
@@ -48,9 +47,12 @@ def group_pairs(first: Any, second: Any, places: Any, firsts: Any, out: Any) -> 
 
 @bare
 def find_pairs(
-    first: Any, second: Any, places: Any, firsts: Any, wanted_first: Any, wanted_second: Any, out: Any
+    first: Int64, second: Int64, places: Int32, firsts: Int64, wanted_first: Int64, wanted_second: Int64, out: Int64
 ) -> None:
-    """Fill out int64[M] with the groups of other pairs, −1 where there is none; the rest as group_pairs left it."""
+    """Fill out int64[M] with the groups of the wanted pairs int64[M], −1 where there is none.
+
+    The other arrays are those of `group_pairs`, as it left them.
+    """
     for i in range(wanted_first.shape[0]):
         at = _place(wanted_first[i], wanted_second[i], places)
         out[i] = -1

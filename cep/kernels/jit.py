@@ -20,10 +20,10 @@ from numba.core import event
 
 
 def _cache_folder() -> Path:
-    """The folder for compiled kernels: CEP_KERNEL_CACHE, else the user's cache folder, else a temporary one."""
+    """Return the folder for compiled kernels: CEP_KERNEL_CACHE, else the user's cache folder, else a temporary one."""
     digest = hashlib.sha256(f"{numba.__version__}-{platform.python_version()}-{platform.machine()}".encode())
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(source.name.encode())
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(str(source.relative_to(Path(__file__).parent)).encode())
         digest.update(source.read_bytes())
     root = os.environ.get("CEP_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME")
     base = Path(root) if root else Path.home() / ".cache"
@@ -44,7 +44,7 @@ _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy"
 
 
 def kernel(function: F) -> F:
-    """Compile a function for bare arrays: cached on disk, without the GIL, division by zero as in IEEE."""
+    """Compile a function of arrays and records: cached on disk, without the GIL, division by zero as in IEEE."""
     return cast("F", _NJIT(**_OPTIONS)(function))
 
 
@@ -62,7 +62,7 @@ def inlined(function: F) -> F:
 
 
 class _FirstCompilation(event.Listener):
-    """Tells once that compilation has begun; reading a kernel from the cache is none."""
+    """A listener that tells once that compilation has begun. Reading a kernel from the cache is none."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell: Callable[[], None] | None = tell

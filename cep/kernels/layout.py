@@ -1,7 +1,7 @@
 """The image of a program, and the rows that kernels read and write: one flat int64 array, and tables of int64.
 
-A kernel is handed few arrays, because every array costs it a handful of arguments at each call. So the whole program
-of a key domain is one array, the *image*; what one part says of another is an offset into it:
+The whole program of a key domain is one array, the *image*: every array costs a kernel a handful of arguments at each
+call. What one part says of another is an offset into it:
 
     header | state rows | wait rows | guard rows | bound rows | mark rows | action rows | measures | code | constants
 
@@ -9,23 +9,32 @@ of a key domain is one array, the *image*; what one part says of another is an o
     match row  | rule | key | node | detected_ms | start_row | kind | bound | null bits | measures… |
     node row   | event row | state | previous node |    or, where two ways meet, | -1 | node | other node |
 
-`waits` of a run has a bit for each wait of its state that is still open; bit 62 says that a time-out has been
-reported, bit 61 that the row is a complete match which an earlier start still holds back,
-bit 60 that a stop event has ended the greed of the run's loop. `expiry_ms` of a complete match is FOREVER, and more by
-the time of the deadline if it was completed by one. `ordinal` counts the events of the rule's stream on the
-key and belongs to the last event taken; between micro-batches it is relative to the key's next event.
+`waits` of a run has a bit for each wait of its state that is still open. Bit 62 is set when a time-out has been
+reported. Bit 61 is set in a complete match that an earlier start still holds back. Bit 60 is set when a stop event has
+ended the greed of the run's loop. `expiry_ms` of a complete match is FOREVER, and more by the time of the deadline if
+a deadline completed it. `ordinal` counts the events of the rule's stream on the key and belongs to the last event
+taken; between micro-batches it is relative to the key's next event.
 Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 Int64 = NDArray[np.int64]
 Int32 = NDArray[np.int32]
+Int16 = NDArray[np.int16]
 UInt8 = NDArray[np.uint8]
 UInt64 = NDArray[np.uint64]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+# np.int64, by which a kernel says that a number has 64 bits. To the type checker it gives an int, as array elements do.
+int64 = cast("Callable[[Any], int]", np.int64)
 
 FOREVER = 2**61  # as limits.TIME_MS_MAX
 
@@ -38,8 +47,8 @@ COLUMNS_FIXED = 4
 HEADER_STATES, HEADER_CONSTANTS = range(2)
 HEADER_WIDTH = 2
 
-# An NFA state: its waits and actions [from, to), and whether a run that enters it is a match (if the loop counter in
-# the register, unless that is -1, has reached the minimum).
+# An NFA state: its waits and actions [from, to), and 1 if a run that enters it is a match. If the accept register is
+# not -1, the loop counter in it must have reached the minimum too.
 S_WAITS, S_WAITS_END, S_ACCEPT, S_ACCEPT_REGISTER, S_ACCEPT_MIN, S_ACTIONS, S_ACTIONS_END, S_VARIABLE = range(8)
 STATE_WIDTH = 8
 
@@ -93,11 +102,11 @@ SIMPLE_FLOAT = 8  # added for float64 columns
     R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
     R_ALIKE, R_REPEATS, R_SHARES,
 ) = range(25)  # fmt: skip
-# R_CONTROL has a bit for each register that a condition may look at; R_MERGES allows runs to share a row; R_PLAIN
-# says that plain.py will do, R_ALIKE that all runs that have taken something wait for the same condition, R_REPEATS
-# that two runs may have bound the same events to the same variables, R_SHARES that other rules start on the same events
-# and the starts are kept for all of them: one more than the number of the shared start, or 0. R_COUNTS is one more than
-# the number of the stream in which the rule asks for positions, or 0.
+# R_CONTROL: a bit for each register that a condition may look at. R_MERGES: runs may share a row. R_PLAIN: plain.py
+# will do. R_ALIKE: all runs that have taken something wait for the same condition. R_REPEATS: two runs may have bound
+# the same events to the same variables. R_SHARES: other rules start on the same events, and the starts are kept once
+# for all of them; one more than the number of the shared start, or 0. R_COUNTS: one more than the number of the stream
+# in which the rule asks for positions, or 0.
 RULE_WIDTH = 25
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 

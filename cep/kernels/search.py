@@ -1,18 +1,17 @@
-"""Where a value belongs in a sorted array.
+"""A value → its place in a sorted array.
 
-Tested by: tests/engine/test_starts.py, tests/engine/test_ranks.py
+Tested by: tests/engine/test_starts.py, tests/histories/test_rank.py
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from cep.kernels.jit import bare
+from cep.kernels.layout import Int32, Int64
 
 
 @bare
-def first_at(ordered: Any, lo: Any, hi: Any, value: Any) -> Any:
-    """The first place in [lo, hi) with the value or more; hi if there is none. Cost: O(log(hi - lo))."""
+def first_at(ordered: Int64 | Int32, lo: int, hi: int, value: int) -> int:
+    """Return the first place in [lo, hi) with the value or more; hi if there is none. Cost: O(log(hi - lo))."""
     while lo < hi:
         middle = (lo + hi) // 2
         if ordered[middle] < value:

@@ -1,1 +1,1 @@
-"""Floor 2: pattern text → tokens → syntax tree → checked, typed IR. Knows nothing of arrays, state or Spark."""
+"""Pattern text → tokens → syntax tree → checked, typed IR. Knows nothing of arrays, state or Spark."""

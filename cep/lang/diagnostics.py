@@ -31,7 +31,7 @@ class Span:
     end: int
 
     def to(self, other: Span) -> Span:
-        """The span from the start of this one to the end of the other, in the file of this one."""
+        """Return the span from the start of this one to the end of the other, in the file of this one."""
         return Span(self.file, self.start, max(self.end, other.end) if other.file == self.file else self.end)
 
 
@@ -72,7 +72,7 @@ class Diagnostic:
 class Collector:
     """Gathers diagnostics in the order in which they are found; says the same thing once, and not without end."""
 
-    found: list[Diagnostic] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     dropped: int = 0
     error_count: int = 0  # every error reported, also one that was said before or dropped: none means a clean text
     _seen: set[Diagnostic] = field(default_factory=set)
@@ -89,6 +89,21 @@ class Collector:
         """Add an error."""
         self.put(Diagnostic(code, message, span, tuple(labels), help_line, fix=fix))
 
+    def unknown(
+        self,
+        code: str,
+        message: str,
+        name: str,
+        span: Span,
+        candidates: Iterable[str],
+        what: str = "known",
+        labels: Iterable[Label] = (),
+    ) -> None:
+        """Add an error about an unknown name, which is all of `span`, with the nearest valid one as help and fix."""
+        candidates = tuple(candidates)
+        help_line, fix = did_you_mean(name, candidates, what), nearest_fix(name, candidates, span)
+        self.add(code, message, span, help_line, labels, fix)
+
     def warn(self, code: str, message: str, span: Span | None = None, help_line: str = "") -> None:
         """Add a warning."""
         self.put(Diagnostic(code, message, span, (), help_line, Severity.WARNING))
@@ -98,11 +113,11 @@ class Collector:
         self.error_count += diagnostic.is_error
         if diagnostic in self._seen:
             return
-        if len(self.found) >= DIAGNOSTICS_MAX:
+        if len(self.diagnostics) >= DIAGNOSTICS_MAX:
             self.dropped += 1
             return
         self._seen.add(diagnostic)
-        self.found.append(diagnostic)
+        self.diagnostics.append(diagnostic)
 
 
 # Digits and letters that are taken for each other.
@@ -114,28 +129,28 @@ def _look(name: str) -> str:
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
-    """The candidate that was probably meant, or None."""
-    known = sorted(set(candidates))
-    by_look = {_look(c): c for c in known}
+    """Return the candidate that was probably meant, or None."""
+    names = sorted(set(candidates))
+    by_look = {_look(c): c for c in names}
     if _look(name) in by_look:
         return by_look[_look(name)]
-    close = difflib.get_close_matches(name[:80], known, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
 def nearest_fix(name: str, candidates: Iterable[str], span: Span) -> Fix | None:
-    """The change from an unknown name, which is all of `span`, to the nearest valid one."""
+    """Return the change from an unknown name, which is all of `span`, to the nearest valid one."""
     close = nearest(name, candidates)
     return None if close is None else Fix(span, close)
 
 
 def did_you_mean(name: str, candidates: Iterable[str], what: str = "known") -> str:
-    """The help line for an unknown name: the nearest valid one, else the first few valid ones."""
-    known = sorted(set(candidates))
-    close = nearest(name, known)
+    """Return the help line for an unknown name: the nearest valid one, else the first few valid ones."""
+    names = sorted(set(candidates))
+    close = nearest(name, names)
     if close is not None:
         return f"did you mean `{close}`?"
-    if not known:
+    if not names:
         return ""
-    shown = ", ".join(f"`{c}`" for c in known[:8])
-    return f"{what}: {shown}{', …' if len(known) > 8 else ''}"
+    shown = ", ".join(f"`{c}`" for c in names[:8])
+    return f"{what}: {shown}{', …' if len(names) > 8 else ''}"

@@ -35,7 +35,7 @@ from cep.lang.ir import (
 
 
 def dump_pattern(pattern: PatternIR) -> str:
-    """The whole pattern, one fact a line."""
+    """Return the whole pattern as text, one fact a line."""
     lines = [f"pattern {pattern.name} by {', '.join(pattern.key)}"]
     if pattern.doc:
         lines += [f"  doc      {line}" for line in pattern.doc.split("\n")]
@@ -61,7 +61,7 @@ def dump_pattern(pattern: PatternIR) -> str:
 
 
 def dump_expr(expr: Expr) -> str:
-    """An expression as `(op operands): type`; types are left out where they follow from the operands."""
+    """Return an expression as `(op operands): type`; types are left out where they follow from the operands."""
     match expr:
         case Const():
             return _const(expr)
@@ -110,7 +110,7 @@ def _history(expr: History) -> str:
 
 
 def _type(value_type: Type) -> str:
-    """A type, an enum without its symbols."""
+    """Return the text of a type, that of an enum without its symbols."""
     if value_type.kind is Kind.ENUM:
         return "enum?" if value_type.nullable else "enum"
     return str(value_type)

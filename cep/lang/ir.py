@@ -23,9 +23,11 @@ from cep.base.schema import Type
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A constant. `value` is the slot's content: scaled int for DECIMAL, ms for TIME and DURATION, bool for BOOL,
-    the symbol's code for ENUM, str for text, float for FLOAT, None for null, for LIST its name or the JSON of its
-    entries."""
+    """A constant. `value` is the content of its slot.
+
+    DECIMAL: scaled int. TIME and DURATION: ms. BOOL: bool. ENUM: the symbol's code. Text: str. FLOAT: float.
+    Null: None. LIST: its name, or the JSON of its entries.
+    """
 
     value: int | float | bool | str | None
     type: Type
@@ -132,13 +134,6 @@ class If:
     type: Type
 
 
-CallFn = Literal[
-    "least", "greatest", "sqrt", "sin", "cos", "asin", "distance_km", "round", "floor", "ceil",
-    "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
-    "hour", "weekday", "date", "in_list",
-]  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Call:
     """A function of the language; distance_km(lat1, lon1, lat2, lon2) takes and gives FLOAT.
@@ -177,7 +172,7 @@ HistoryFn = Literal[
 
 @dataclass(frozen=True, slots=True)
 class HistoryWindow:
-    """Which past events: with `ms` those in (t − ms, t], else those since the calendar unit of t began in `zone`.
+    """The past events that count: with `ms` those in (t − ms, t], else those since t's calendar unit began in `zone`.
 
     t is the time of the event under test. `previous` leaves that event out. Of events of time t only those up to it in
     the order (time, id) count.
@@ -195,13 +190,14 @@ class History:
 
     `argument` and `where` speak of each past event by CurrentField. `by`: only events with the same values of these
     fields as the event under test; none if one of them is null there. `window` None is all that is kept: `last` and
-    `exists` then leave out the event under test, and `first_seen` (event_type "", any type that has the field) is the
-    time since the key first had the value that `by` has now, 0 if that is now. `last` has the field as its argument.
+    `exists` then leave out the event under test. `last` has the field as its argument. `first_seen` has no event type
+    (""): it looks at all that have the field. It is the time since the key first had the value that `by` has now, 0 if
+    that is now.
     Of no events count, distinct and sum are 0, exists is false, the others are null. Nulls are left out.
     Types: count, distinct INT; sum, min, max, last that of the argument; avg, stddev, median, percentile FLOAT (the
     nearest rank); exists BOOL; first_seen DURATION. `percent` is that of percentile, 1 to 100. `approx_distinct` and
     `approx_percentile` are like those without `approx_`, of whole panes at the far edge and with an error
-    (engine/sketches.py).
+    (histories/numbers/sketches.py).
     """
 
     fn: HistoryFn

@@ -14,15 +14,14 @@ from cep.base.collection import paused
 from cep.base.errors import UsageError
 from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
 from cep.base.schema import Schema
-from cep.lang.check import check
-from cep.lang.check_tests import check_tests
+from cep.lang.check.resolve import ListValue, Resolved
 from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
+from cep.lang.explain.render import render_text
 from cep.lang.ir import PatternIR
-from cep.lang.parser import parse
-from cep.lang.render import render_text
-from cep.lang.resolve import ListValue, Resolved, resolve
+from cep.lang.ir_tests import PatternTest, RefusedTest
+from cep.lang.parse.file import parse
+from cep.lang.passes import check_files
 from cep.lang.syntax import FileSyntax, ImportSyntax, PatternTestSyntax
-from cep.lang.test_ir import PatternTest, RefusedTest
 
 # From the importing file's name and the path it wrote to the imported file's name and text, or a reason why not.
 Resolver = Callable[[str, str], tuple[str, str] | str]
@@ -30,8 +29,10 @@ Resolver = Callable[[str, str], tuple[str, str] | str]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a set of files says. Only patterns and tests without errors are in `patterns` and `tests`, the other tests
-    in `refused_tests`; `sources` has every text read."""
+    """The meaning of a set of files.
+
+    `patterns` and `tests` have those without errors, `refused_tests` the other tests, `sources` every text read.
+    """
 
     schema: Schema
     patterns: dict[str, PatternIR]
@@ -46,7 +47,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """No errors; warnings may be there."""
+        """True without errors; there may be warnings."""
         return self.dropped == 0 and not any(d.is_error for d in self.diagnostics)
 
 
@@ -64,17 +65,17 @@ def load_files(paths: Iterable[str | Path]) -> Checked:
         loader = _Loader(resolve_path)
         for path in paths:
             name = file_name(Path(path))
-            found = read_source(Path(path))
-            if found is None or isinstance(found, _Unreadable):
-                reason = found.reason if found is not None else "there is no such file"
+            source = read_source(Path(path))
+            if source is None or isinstance(source, _Unreadable):
+                reason = source.reason if source is not None else "there is no such file"
                 loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
             else:
-                loader.add(name, found)
+                loader.add(name, source)
         return loader.checked()
 
 
 def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str]) -> Checked:
-    """`load_files`, where texts in the overlay (by `file_name`) stand for files: those that an editor has open."""
+    """Check files like `load_files`. Texts in the overlay, by `file_name`, stand for files that an editor has open."""
 
     def resolver(importing: str, written: str) -> tuple[str, str] | str:
         name = file_name(Path(importing).parent / written)
@@ -90,18 +91,19 @@ def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str]) -> Ch
 
 
 def bundle_source(path: str | Path) -> str:
-    """One text with the imports of a file in their place, each once, without tests: what a control record carries.
+    """Return one text for a control record: a file with its imports in their place, each once, without tests.
 
     Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
     """
     loader = _Loader(resolve_path)
     name = file_name(Path(path))
-    found = read_source(Path(path))
-    if found is None or isinstance(found, _Unreadable):
-        raise UsageError(f"cannot bundle {name}: {found.reason if found is not None else 'there is no such file'}")
-    loader.add(name, found)
+    source = read_source(Path(path))
+    if source is None or isinstance(source, _Unreadable):
+        reason = "there is no such file" if source is None else source.reason
+        raise UsageError(f"cannot bundle {name}: {reason}")
+    loader.add(name, source)
     if loader.collector.error_count:
-        raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.found, loader.sources)}")
+        raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.diagnostics, loader.sources)}")
     return loader.bundled(name, set())
 
 
@@ -114,7 +116,7 @@ class _Unreadable:
 
 
 def read_source(path: Path) -> str | _Unreadable | None:
-    """The text of a file, a reason why not, or None if there is no such file."""
+    """Return the text of a file, a reason why not, or None if there is no such file."""
     try:
         if not path.is_file():
             return None
@@ -128,7 +130,7 @@ def read_source(path: Path) -> str | _Unreadable | None:
 
 
 def file_name(path: Path) -> str:
-    """One name for one file, however its path was written; relative to here if it can be."""
+    """Return one name for one file, however its path was written; relative to here if it can be."""
     try:
         absolute = path.resolve()
         here = Path.cwd()
@@ -138,15 +140,15 @@ def file_name(path: Path) -> str:
 
 
 def resolve_path(importing: str, written: str) -> tuple[str, str] | str:
-    """A `Resolver` for files: relative to the file that imports."""
+    """Resolve a path relative to the file that imports it. This is the `Resolver` for files."""
     try:
         path = Path(importing).parent / written
-        found = read_source(path)
+        source = read_source(path)
     except (OSError, ValueError) as error:
         return str(error)
-    if found is None:
+    if source is None:
         return "there is no such file"
-    return found.reason if isinstance(found, _Unreadable) else (file_name(path), found)
+    return source.reason if isinstance(source, _Unreadable) else (file_name(path), source)
 
 
 def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
@@ -191,11 +193,11 @@ class _Loader:
         if len(self.sources) >= IMPORTS_MAX or len(self.open) > IMPORTS_MAX // 2:
             self.collector.add("CEP208", f"more than {IMPORTS_MAX} files, or too deep a chain", declaration.span)
             return
-        found = self.resolver(importing, declaration.path)
-        if isinstance(found, str):
-            self.collector.add("CEP208", f"cannot import `{declaration.path}`: {found}", declaration.span)
+        resolved = self.resolver(importing, declaration.path)
+        if isinstance(resolved, str):
+            self.collector.add("CEP208", f"cannot import `{declaration.path}`: {resolved}", declaration.span)
             return
-        name, text = found
+        name, text = resolved
         if name in (opened for opened, _ in self.open):
             spans = [span for opened, span in self.open if span is not None and opened != name]
             labels = tuple(Label(span, "on the way round") for span in spans[:3])
@@ -208,14 +210,19 @@ class _Loader:
 
     def checked(self) -> Checked:
         """Resolve and check all that was read."""
-        resolved = resolve(self.files, self.collector)
-        patterns = check(resolved, self.collector)
-        tests, refused = check_tests(resolved, patterns, self.collector)
-        found = tuple(sorted(self.collector.found, key=self._place))
-        lists, dropped = resolved.list_values(), self.collector.dropped
-        files = tuple(self.files)
-        schema = resolved.schema
-        return Checked(schema, patterns, lists, found, self.sources, dropped, tests, refused, files, resolved)
+        passed = check_files(self.files, self.collector)
+        return Checked(
+            schema=passed.resolved.schema,
+            patterns=passed.patterns,
+            lists=passed.resolved.list_values(),
+            diagnostics=tuple(sorted(self.collector.diagnostics, key=self._place)),
+            sources=self.sources,
+            dropped=self.collector.dropped,
+            tests=passed.tests,
+            refused_tests=passed.refused_tests,
+            files=tuple(self.files),
+            resolved=passed.resolved,
+        )
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:
         if diagnostic.span is None:
@@ -223,7 +230,7 @@ class _Loader:
         return (list(self.sources).index(diagnostic.span.file), diagnostic.span.start)
 
     def bundled(self, name: str, done: set[str]) -> str:
-        """The text of a file with its imports in their place, without those in `done` and without tests: a rule
+        """Return the text of a file with its imports in their place, without those in `done` and without tests: a rule
         stays the same rule when a test is added. Adds to `done`."""
         done.add(name)
         text = self.sources[name]

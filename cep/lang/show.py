@@ -24,7 +24,7 @@ from cep.lang.ir import (
     Unary,
     VarField,
 )
-from cep.lang.test_ir import Slot
+from cep.lang.ir_tests import Slot
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1))
 _PRECEDENCE = {
@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def show_duration(ms: int) -> str:
-    """`1 h 30 min`; 0 is `0 s`."""
+    """Return `1 h 30 min`; 0 is `0 s`."""
     if ms == 0:
         return "0 s"
     parts: list[str] = []
@@ -57,7 +57,7 @@ def show_time(ms: int) -> str:
 
 
 def show_value(value: Slot, type_: Type) -> str:
-    """A slot content as text."""
+    """Return a slot content as text."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -78,7 +78,7 @@ def show_value(value: Slot, type_: Type) -> str:
 
 
 def show_expr(expr: Expr) -> str:
-    """An expression as it could have been written, parameters and definitions put in."""
+    """Return an expression as it could have been written, with parameters and definitions put in."""
     return _show(expr, "")[0]
 
 
@@ -100,11 +100,11 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
         case Unary():
             return _unary(expr, owner)
         case Binary():
-            own = _PRECEDENCE[expr.op]
+            precedence = _PRECEDENCE[expr.op]
             chains = expr.op in ("and", "or", "+", "*") and isinstance(expr.right, Binary) and expr.right.op == expr.op
-            left = _within(expr.left, owner, own + (own == _COMPARISON))
-            right = _within(expr.right, owner, own + (not chains))
-            return f"{left} {expr.op} {right}", own
+            left = _within(expr.left, owner, precedence + (precedence == _COMPARISON))
+            right = _within(expr.right, owner, precedence + (not chains))
+            return f"{left} {expr.op} {right}", precedence
         case Cast():
             return _show(expr.argument, owner)
         case In():
@@ -130,7 +130,7 @@ def _show(expr: Expr, owner: str) -> tuple[str, int]:
 
 
 def _listed(named: Expr) -> str:
-    """The name of a list, or the entries that a rule gives. Lists of two kinds may have one name."""
+    """Return the name of a list, or the entries that a rule gives. Lists of two kinds may have one name."""
     name = named.name if isinstance(named, Param) else str(named.value) if isinstance(named, Const) else ""
     kind = list_kind(named.type)
     return name if kind == "string" else f"{name}: {kind}"

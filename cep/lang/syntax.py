@@ -116,7 +116,7 @@ class ChainSyntax:
 
 @dataclass(frozen=True, slots=True)
 class InSyntax:
-    """`e in [a, b]` or `e in name`."""
+    """Check `e in [a, b]` or `e in name`."""
 
     argument: ExprSyntax
     items: tuple[ExprSyntax, ...] | NameRef

@@ -14,7 +14,7 @@ from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
 
 def nodes(tree: object) -> Iterator[object]:
-    """Every dataclass in a tree of dataclasses and tuples, the outermost first. No recursion: trees may be deep."""
+    """Yield every dataclass in a tree of dataclasses and tuples, the outermost first, without recursion."""
     waiting = [tree]
     while waiting:
         node = waiting.pop()
@@ -27,37 +27,37 @@ def nodes(tree: object) -> Iterator[object]:
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass that hold other nodes, the last one first."""
+    """Return the fields of a dataclass that hold other nodes, the last one first."""
     return tuple(f.name for f in reversed(fields(kind)) if f.type not in ("str", "Span", "bool", "int"))
 
 
 def names_in(tree: object) -> set[str]:
-    """Every name that expressions in the tree use: values, functions and lists."""
-    found: set[str] = set()
+    """Return every name that expressions in the tree use: values, functions and lists."""
+    names: set[str] = set()
     for node in nodes(tree):
         if isinstance(node, NameRef | CallSyntax | HistorySyntax):
-            found.add(node.name)
+            names.add(node.name)
         elif isinstance(node, InSyntax) and isinstance(node.items, NameRef):
-            found.add(node.items.name)
-    return found
+            names.add(node.items.name)
+    return names
 
 
 def conditions(pattern: PatternIR) -> Iterator[tuple[str, Expr]]:
-    """The condition of each variable that has one."""
+    """Yield the condition of each variable that has one."""
     for variable in pattern.variables:
         if variable.where is not None:
             yield variable.name, variable.where
 
 
 def histories(tree: object) -> Iterator[History]:
-    """Every function of past events."""
+    """Yield every function of past events."""
     for node in nodes(tree):
         if isinstance(node, History):
             yield node
 
 
 def aggregates(tree: object) -> Iterator[Aggregate]:
-    """Every aggregate over the events of a variable."""
+    """Yield every aggregate over the events of a variable."""
     for node in nodes(tree):
         if isinstance(node, Aggregate):
             yield node

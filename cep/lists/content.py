@@ -1,4 +1,4 @@
-"""What a list holds at one time: a base and the little that was added to it or taken away, and who is in it.
+"""The entries of a list at one time: a base, and the few entries added and removed → who is in it.
 
     base       4111 4222 …   millions, shared by many versions
     added      4333          not in the base
@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from cep.base.limits import LIST_CHANGES_MAX
 from cep.kernels.layout import Int64, UInt8
-from cep.kernels.members import networks_within, numbers_within, prefixes_within, texts_within
+from cep.kernels.records import Layers
+from cep.kernels.text.members import networks_within, numbers_within, prefixes_within, texts_within
 from cep.lists.entries import TEXT, Keys
 from cep.lists.members import EMPTY, KeySet, build, chosen, joined
 
@@ -50,20 +51,20 @@ class Content:
             return Content(self.kind, build(keys, self.kind))
         in_base = self.base.has(keys)
         added, removed = self.added.keys, self.removed.keys
-        own = build(keys, self.kind)
+        keys_set = build(keys, self.kind)
         if change == "add":
             added = joined(added, chosen(keys, ~in_base))
-            removed = chosen(removed, ~own.has(removed))
+            removed = chosen(removed, ~keys_set.has(removed))
         else:
-            added = chosen(added, ~own.has(added))
+            added = chosen(added, ~keys_set.has(added))
             removed = joined(removed, chosen(keys, in_base))
         after = Content(self.kind, self.base, build(added, self.kind), build(removed, self.kind))
         return after if len(after.added) + len(after.removed) <= LIST_CHANGES_MAX else after.settled()
 
     def settled(self) -> Content:
-        """The same entries, all of them in the base."""
-        kept = chosen(self.base.keys, ~self.removed.has(self.base.keys))
-        return Content(self.kind, build(joined(kept, self.added.keys), self.kind))
+        """Return the same entries, all of them in the base."""
+        remaining = chosen(self.base.keys, ~self.removed.has(self.base.keys))
+        return Content(self.kind, build(joined(remaining, self.added.keys), self.kind))
 
     def texts_within(self, texts: pa.Array) -> tuple[UInt8, UInt8]:
         """(which of the texts are in the list, which of them are no address): uint8[N] each. No text is null."""
@@ -83,14 +84,14 @@ class Content:
         return out, none
 
     def numbers_within(self, values: Int64) -> UInt8:
-        """Which of the scaled numbers are in the list: uint8[N]."""
+        """Flag the scaled numbers that are in the list: uint8[N]."""
         out = np.empty(len(values), np.uint8)
         numbers_within(self._layers, np.ascontiguousarray(values), out)
         return out
 
     @property
-    def _layers(self) -> tuple[tuple[Int64, ...], ...]:
-        return self.base.members, self.added.members, self.removed.members  # type: ignore[return-value]
+    def _layers(self) -> Layers:
+        return Layers(self.base.members, self.added.members, self.removed.members)
 
     @property
     def _lengths(self) -> UInt8:
@@ -98,5 +99,5 @@ class Content:
 
 
 def _last(flags: UInt8) -> int:
-    found = np.flatnonzero(flags)
-    return int(found[-1]) if len(found) else 0
+    places = np.flatnonzero(flags)
+    return int(places[-1]) if len(places) else 0

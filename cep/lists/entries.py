@@ -25,7 +25,7 @@ import pyarrow.csv as pa_csv
 from cep.base.errors import SourceError
 from cep.base.limits import DECIMAL_SCALE_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LIST_FILE_BYTES_MAX
 from cep.kernels.layout import Int64, UInt8
-from cep.kernels.members import NETWORK_BYTES, read_networks
+from cep.kernels.text.members import NETWORK_BYTES, read_networks
 
 TEXT = pa.large_string()
 TEXT_KINDS = ("string", "prefix", "cidr")
@@ -56,18 +56,18 @@ class WrongEntry:
 
 
 def is_kind(text: str) -> bool:
-    """Whether this is what a list may be of: string, int, decimal(n), prefix or cidr."""
+    """Return True if a list may be of this kind: string, int, decimal(n), prefix or cidr."""
     return text in (*TEXT_KINDS, "int") or scale_of(text) is not None
 
 
 def scale_of(kind: str) -> int | None:
-    """The decimals of `decimal(2)`; None for another kind, or more decimals than there can be."""
-    found = _DECIMAL.fullmatch(kind)
-    return int(found[1]) if found is not None and int(found[1]) <= DECIMAL_SCALE_MAX else None
+    """Return the decimals of `decimal(2)`; None for another kind, or more decimals than there can be."""
+    decimals = _DECIMAL.fullmatch(kind)
+    return int(decimals[1]) if decimals is not None and int(decimals[1]) <= DECIMAL_SCALE_MAX else None
 
 
 def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[WrongEntry]]:
-    """The keys of the good entries, in their order, and the first wrong ones. Null is a wrong entry.
+    """Return the keys of the good entries, in their order, and the first wrong ones. Null is a wrong entry.
 
     Cost: O(N) and no Python object for an entry, but for decimals.
     """
@@ -82,7 +82,7 @@ def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[Wr
 
 
 def read_entries(path: Path, column: str) -> pa.Array:
-    """The entries of a file, large_string. Raises: SourceError for a file that cannot be read or is too large."""
+    """Read the entries of a file, large_string. Raises: SourceError if it cannot be read or is too large."""
     try:
         size = path.stat().st_size
         if size > LIST_FILE_BYTES_MAX:
@@ -90,10 +90,10 @@ def read_entries(path: Path, column: str) -> pa.Array:
         if path.suffix == ".csv":
             return _csv_entries(path, column)
         lines = (line.strip() for line in path.read_bytes().decode("utf-8").splitlines())
-        found = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
+        entries = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
     except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise SourceError(f"{path} cannot be read as a list: {error}") from error
-    return _few_enough(found, path)
+    return _few_enough(entries, path)
 
 
 def _csv_entries(path: Path, column: str) -> pa.Array:
@@ -141,9 +141,9 @@ def _numbers(texts: pa.Array, kind: str) -> tuple[Keys, list[WrongEntry]]:
     if scale == 0 and pc.all(plain).as_py() is not False:
         values, bad = np.asarray(texts.cast(pa.int64())), np.zeros(len(texts), bool)
     else:
-        found = [_scaled(text, scale) for text in texts.to_pylist()]
-        bad = np.array([value is None for value in found], bool)
-        values = np.array([value for value in found if value is not None], np.int64)
+        scaled = [_scaled(text, scale) for text in texts.to_pylist()]
+        bad = np.array([value is None for value in scaled], bool)
+        values = np.array([value for value in scaled if value is not None], np.int64)
     data = np.ascontiguousarray(values.astype("<i8")).view(np.uint8)
     return Keys(np.arange(len(values) + 1, dtype=np.int64) * 8, data), _wrong(texts, bad, f"of type {kind}")
 
@@ -167,17 +167,17 @@ def _buffers(texts: pa.Array) -> Keys:
 
 
 def _wrong(texts: pa.Array, bad: np.ndarray, wanted: str) -> list[WrongEntry]:
-    found = []
+    wrong = []
     for number in np.flatnonzero(bad)[:_PROBLEMS_MAX].tolist():
         text = texts[number].as_py()
         size = 0 if text is None else len(text.encode())
         if size > LIST_ENTRY_BYTES_MAX:
             message = f"entry {number + 1} has {size} bytes, an entry has at most {LIST_ENTRY_BYTES_MAX}"
-            found.append(WrongEntry(number, "CEP803", message))
+            wrong.append(WrongEntry(number, "CEP803", message))
         else:
             shown = "nothing" if not text else f"`{text}`"
-            found.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {wanted}"))
-    more = int(bad.sum()) - len(found)
+            wrong.append(WrongEntry(number, "CEP802", f"entry {number + 1} is {shown}, which is not {wanted}"))
+    more = int(bad.sum()) - len(wrong)
     if more:
-        found.append(WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {more} entries more"))
-    return found
+        wrong.append(WrongEntry(int(np.flatnonzero(bad)[_PROBLEMS_MAX]), "CEP802", f"and {more} entries more"))
+    return wrong

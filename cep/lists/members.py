@@ -23,7 +23,8 @@ from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, StateFormatError, StoreError
 from cep.kernels.arrange import hash_texts
 from cep.kernels.layout import Int64, UInt8, UInt64
-from cep.kernels.members import copy_keys, distinct, keys_within
+from cep.kernels.records import MemberSet
+from cep.kernels.text.members import copy_keys, distinct, keys_within
 from cep.lists.entries import Keys
 
 _MAGIC, _FORMAT, _EARLIER = b"CEPLIST", b"2", b"1"
@@ -34,7 +35,7 @@ _SECOND_SEED = 0x5851F42D4C957F2D
 
 @dataclass(frozen=True, slots=True)
 class KeySet:
-    """A set of keys (kernels/members.py). Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data
+    """A set of keys (kernels/text/members.py). Shapes: first int64[B + 1], hashes uint64[N], offsets int64[N + 1], data
     uint8[bytes], lengths uint8[LENGTHS]: which lengths of prefixes occur.
 
     `digest` are two 64-bit words, each the sum of one hash of the keys: that of a union of disjoint sets is the sum of
@@ -51,23 +52,23 @@ class KeySet:
         return len(self.hashes)
 
     @property
-    def members(self) -> tuple[Int64, UInt64, Int64, UInt8]:
-        """As the kernels take it."""
-        return self.first, self.hashes, self.offsets, self.data
+    def members(self) -> MemberSet:
+        """The set as kernels take it."""
+        return MemberSet(self.first, self.hashes, self.offsets, self.data)
 
     @property
     def keys(self) -> Keys:
         return Keys(self.offsets, self.data)
 
     def has(self, keys: Keys) -> np.ndarray:
-        """Which of these keys are in the set: bool[N]."""
+        """Flag the keys that are in the set: bool[N]."""
         out = np.empty(len(keys), np.uint8)
         keys_within(self.members, keys.offsets, keys.data, out)
         return out.astype(bool)
 
 
 def build(keys: Keys, kind: str) -> KeySet:
-    """The set of these keys, each once. Cost: a sort of their hashes."""
+    """Build the set of these keys, each once. Cost: a sort of their hashes."""
     hashes = np.empty(len(keys), np.uint64)
     hash_texts(keys.offsets, keys.data, 0, hashes)
     order = np.argsort(hashes, kind="stable")
@@ -88,12 +89,12 @@ def build(keys: Keys, kind: str) -> KeySet:
 
 
 def _lengths(offsets: Int64, data: UInt8, kind: str) -> UInt8:
-    found = np.zeros(LENGTHS, np.uint8)
+    present = np.zeros(LENGTHS, np.uint8)
     if kind == "cidr":
-        found[np.where(data[offsets[:-1]] == 4, 0, 129) + data[offsets[:-1] + 1]] = 1
+        present[np.where(data[offsets[:-1]] == 4, 0, 129) + data[offsets[:-1] + 1]] = 1
     elif kind == "prefix":
-        found[np.diff(offsets)] = 1
-    return found
+        present[np.diff(offsets)] = 1
+    return present
 
 
 def joined(*parts: Keys) -> Keys:
@@ -106,7 +107,7 @@ def joined(*parts: Keys) -> Keys:
 
 
 def chosen(keys: Keys, wanted: np.ndarray) -> Keys:
-    """The keys that are wanted (bool[N])."""
+    """Return the keys that are wanted (bool[N])."""
     order = np.flatnonzero(wanted)
     offsets = np.empty(len(order) + 1, np.int64)
     data = np.empty(int((keys.offsets[order + 1] - keys.offsets[order]).sum()), np.uint8)
@@ -139,7 +140,7 @@ def write(path: Path, members: KeySet) -> None:
 
 
 def _arrays(members: KeySet) -> Iterator[np.ndarray]:
-    """What is written, in its order."""
+    """Return the arrays that are written, in their order."""
     digest = np.array(members.digest, np.uint64).view(np.int64)
     sizes = np.array([len(members), len(members.first) - 1, len(members.data), LENGTHS], np.int64)
     yield np.concatenate([sizes, digest])
@@ -147,7 +148,7 @@ def _arrays(members: KeySet) -> Iterator[np.ndarray]:
 
 
 def mapped(path: Path) -> KeySet:
-    """The set of a file, mapped into memory.
+    """Map the set of a file into memory.
 
     Raises: StateCorruptError for a file that is missing, damaged or none, StateFormatError for one of a later build.
     """

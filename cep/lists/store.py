@@ -2,8 +2,8 @@
 
     FOLDER/NAME.keys    one set (members.py), written once
 
-A name stands for the records that the set was made from, so that two processes that make a set write the same file, and
-one that is there is not made again. Whoever asks for a set gets the one mapping that its process has of it.
+A name stands for the records that the set was made from. So two processes that make a set write the same file, and a
+set that is there is not made again. Whoever asks for a set gets the one mapping that its process has of it.
 Tested by: tests/lists/test_timeline.py
 """
 
@@ -25,7 +25,7 @@ _MAPPED: OrderedDict[Path, KeySet] = OrderedDict()
 
 
 def name_of(*parts: str | bytes) -> str:
-    """The name of a set that is made of these."""
+    """Name a set that is made of these parts."""
     digest = hashlib.sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
@@ -35,12 +35,12 @@ def name_of(*parts: str | bytes) -> str:
 
 
 def given_name(kind: str, digest: str) -> str:
-    """The name of a set that a job begins with: what becomes of rules, it may be asked for at any start."""
+    """Name a set that a job begins with. Any start may ask for it, whatever became of the rules."""
     return _GIVEN + name_of("given", kind, digest)[len(_GIVEN) :]
 
 
 def is_given(name: str) -> bool:
-    """Whether it is such a name."""
+    """Return True if it is such a name."""
     return name.startswith(_GIVEN)
 
 
@@ -60,7 +60,7 @@ class ListStore:
             write(self.path(name), make())
 
     def get(self, name: str) -> KeySet:
-        """Raises: StateCorruptError for a set that is not there, or damaged."""
+        """Return a set. Raises: StateCorruptError for one that is not there, or damaged."""
         if name == NOTHING:
             return EMPTY
         if self.folder is None:
@@ -73,22 +73,22 @@ class ListStore:
         return _MAPPED[path]
 
     def path(self, name: str) -> Path:
-        """The file of a set."""
+        """Return the file of a set."""
         assert self.folder is not None, "sets in memory have no files"
         return self.folder / (name + SUFFIX)
 
     def names(self) -> list[str]:
-        """Of the sets that are there."""
+        """Return the names of the sets that are there."""
         if self.folder is None:
             return list(self._held)
         return sorted(path.name.removesuffix(SUFFIX) for path in self.folder.glob("*" + SUFFIX) if path.name[0] != ".")
 
     def files(self) -> list[Path]:
-        """The files of the sets that are there; none in memory."""
+        """Return the files of the sets that are there; none in memory."""
         return [] if self.folder is None else [self.path(name) for name in self.names()]
 
     def __eq__(self, other: object) -> bool:
-        """A folder is the same store whoever speaks of it, memory is not."""
+        """Return True for the same folder. A store in memory equals itself alone."""
         same_folder = isinstance(other, ListStore) and self.folder is not None and self.folder == other.folder
         return self is other or same_folder
 
@@ -98,7 +98,7 @@ class ListStore:
     def copy_into(self, other: ListStore) -> None:
         """Put every set into another store, which may have it. Raises: StoreError."""
         for name in self.names():
-            other.put(name, lambda held=name: self.get(held))  # type: ignore[misc]
+            other.put(name, lambda members=name: self.get(members))  # type: ignore[misc]
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove the sets that nothing names any more; what is mapped stays until it is let go of."""

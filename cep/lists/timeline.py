@@ -58,12 +58,12 @@ NO_LISTS: Lists = MappingProxyType({})
 
 
 def timeline_of(lists: Lists, name: str, kind: str) -> Timeline:
-    """The versions of a list; none if nobody has given it."""
+    """Return the versions of a list; none if nobody has given it."""
     return _in_place(name, kind) if name.startswith("[") else lists.get((name, kind), ())
 
 
 def fixed(entries: Sequence[str], kind: str) -> Timeline:
-    """A list that has always been what it is. The entries are known to be good."""
+    """Make a list with these entries for all time. The entries are checked already."""
     keys, wrong = keys_of(entries, kind)
     assert not wrong, wrong
     return (FixedVersion(TIME_MS_MIN, Content(kind).changed("replace", keys)),)

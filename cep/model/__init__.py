@@ -1,1 +1,1 @@
-"""Floor 1: strict models of what people and other programs write: rule files and control records."""
+"""Strict models of what people and other programs write: rule files and control records."""

@@ -72,16 +72,16 @@ def utc_ms(text: str) -> int:
 
 
 def utc_text(time_ms: int) -> str:
-    """The one spelling of a time: 2026-01-31T00:00:00.000Z. Inverse of `utc_ms`."""
+    """Write a time in its one spelling: 2026-01-31T00:00:00.000Z. Inverse of `utc_ms`."""
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _duration(value: object) -> str:
-    found = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
-    if found is None or int(found[1]) == 0:
+    parts = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
+    if parts is None or int(parts[1]) == 0:
         raise ValueError("should be a time such as `30 s`, `10 min`, `1 h` or `2 d`, longer than nothing")
-    return f"{int(found[1])} {found[2]}"
+    return f"{int(parts[1])} {parts[2]}"
 
 
 def duration_ms(text: str) -> int:
@@ -149,7 +149,7 @@ class _Strict(BaseModel):
 
 
 class RuleFields(_Strict):
-    """What a rule file and an upsert record have in common.
+    """The fields that a rule file and an upsert record share.
 
     `priority` orders the alerts of one event, the smallest first; of the rules of one `exclusive` group only the first
     fires. `suppress` holds back what the rule finds on a key for so long after an alert. `on_update` says what becomes
@@ -207,7 +207,7 @@ class UpsertRecord(RuleFields):
 
 
 class _Change(_Strict):
-    """What the records that name one thing, a version and a start have in common."""
+    """The fields of every record that names one thing, a version and a start."""
 
     id: RuleId
     version: Version
@@ -244,7 +244,7 @@ class RollbackRecord(_Change):
         return self
 
     def as_upsert(self) -> UpsertRecord:
-        """The earlier version under the new number."""
+        """Return the earlier version under the new number."""
         changes = {"version": self.version, "effective_at": self.effective_at, "on_update": self.on_update}
         return self.rule.model_copy(update=changes)
 
@@ -346,8 +346,10 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 
 
 def topic_key(record: ControlRecord) -> str:
-    """The key of a record in the control topic. Compaction keeps the last record of each key, so a job that reads the
-    topic from its start comes to the same rules: a shadow does not take away the live version that it stands beside.
+    """Return the key of a record in the control topic.
+
+    Compaction keeps the last record of each key. So a job that reads the topic from its start comes to the same rules:
+    a shadow does not take away the live version that it stands beside.
     Each record of a list has a key of its own, because what a list holds is the sum of them; whoever replaces a list
     forgets the keys before.
     """
@@ -383,7 +385,7 @@ def parse_rule_file(text: str) -> tuple[RuleFile | None, list[Problem]]:
 
 
 def upsert_of(rule: RuleFile, source: str) -> UpsertRecord:
-    """The record that deploys a rule file whose pattern text, with nothing left to import, is `source`."""
+    """Make the record that deploys a rule file whose pattern text, with nothing left to import, is `source`."""
     return UpsertRecord(source=source, **rule.model_dump(exclude={"file"}))
 
 

@@ -5,6 +5,7 @@ Tested by: tests/model/test_settings.py
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -29,10 +30,10 @@ _OFFSETS = TypeAdapter(
 
 def duration_ms(text: str) -> int:
     """`10 s` in milliseconds. Raises: ValueError with a sentence for the author."""
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    parts = _DURATION.fullmatch(text.strip())
+    if parts is None:
         raise ValueError(f"{text!r} is no time such as `500 ms`, `10 s`, `5 min`, `2 h`, `1 d`")
-    return int(found[1]) * _UNITS_MS[found[2]]
+    return int(parts[1]) * _UNITS_MS[parts[2]]
 
 
 def _duration(value: object) -> int:
@@ -66,24 +67,38 @@ def _place(value: object) -> str:
 def _address(value: str) -> tuple[str, int] | None:
     if not value:
         return None
-    found = _ADDRESS.fullmatch(value)
-    if found is None or int(found[2]) > _PORT_MAX:
+    parts = _ADDRESS.fullmatch(value)
+    if parts is None or int(parts[2]) > _PORT_MAX:
         raise ValueError(f"{value!r} is no port or address such as 9464 or 0.0.0.0:9464; empty listens nowhere")
-    return (found[1] or _LOOPBACK).strip("[]"), int(found[2])
+    return (parts[1] or _LOOPBACK).strip("[]"), int(parts[2])
 
 
 def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    """The values, with what the environment has in place of `env:NAME`. Raises: ValueError if it has not."""
-    found = {}
-    for name, value in values.items():
-        text = value.get_secret_value()
-        if text.startswith(_FROM_ENVIRONMENT):
-            variable = text.removeprefix(_FROM_ENVIRONMENT)
-            if variable not in os.environ:
-                raise ValueError(f"`{name}` is to come from the environment, which has no {variable}")
-            value = SecretStr(os.environ[variable])  # noqa: PLW2901 the one that counts from here on
-        found[name] = value
-    return found
+    """Replace each value `env:NAME` by what the environment has. Raises: ValueError if it has nothing."""
+    return {name: _resolve(f"`{name}`", value) for name, value in values.items()}
+
+
+def secret_from_environment(value: SecretStr | None) -> SecretStr | None:
+    """Replace the value `env:NAME` by what the environment has. Raises: ValueError if it has nothing."""
+    return None if value is None else _resolve("the value", value)
+
+
+def _resolve(name: str, value: SecretStr) -> SecretStr:
+    text = value.get_secret_value()
+    if not text.startswith(_FROM_ENVIRONMENT):
+        return value
+    variable = text.removeprefix(_FROM_ENVIRONMENT)
+    if variable not in os.environ:
+        raise ValueError(f"{name} is to come from the environment, which has no {variable}")
+    return SecretStr(os.environ[variable])
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine reaches the host. A name other than localhost may mean any address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]

@@ -25,6 +25,7 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
+    model_validator,
 )
 from pydantic.fields import FieldInfo
 
@@ -37,14 +38,24 @@ from cep.base.limits import (
     SETTINGS_FILE_BYTES_MAX,
 )
 from cep.model.problem import problems_of
-from cep.model.setting_types import Address, DurationMs, PathText, Place, Positive, Texts, from_environment
+from cep.model.setting_types import (
+    Address,
+    DurationMs,
+    PathText,
+    Place,
+    Positive,
+    Texts,
+    from_environment,
+    is_loopback,
+    secret_from_environment,
+)
 
 _WIDTH = 100
 _PATH_OR_NONE: Any = PathText | None
 
 
 def _setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
-    """A field with what the command line and the commented file need. `example` stands where there is no default."""
+    """Declare a field for the command line and the commented file. `example` stands where there is no default."""
     extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
     return Field(default, description=description, json_schema_extra=extra)
 
@@ -180,7 +191,7 @@ class EventsSettings(_Section):
     )
 
     def registry_settings(self) -> dict[str, str]:
-        """The registry client's settings in plain text, for the client alone."""
+        """Return the registry client's settings in plain text, for the client alone."""
         return {name: value.get_secret_value() for name, value in self.registry.items()}
 
 
@@ -197,7 +208,7 @@ class ControlSettings(_Section):
 
 
 class PublishSettings(_Section):
-    """What `cep publish` asks for before it changes the rules of a job."""
+    """The conditions of `cep publish` before it changes the rules of a job."""
 
     two_person: bool = _setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
     lead: DurationMs = _setting(
@@ -222,8 +233,15 @@ class KafkaSettings(_Section):
     )
 
     def client_settings(self) -> dict[str, str]:
-        """The client's settings in plain text, for the client alone."""
+        """Return the client's settings in plain text, for the client alone."""
         return {name: value.get_secret_value() for name, value in self.client.items()}
+
+
+class WebhookSettings(_Section):
+    """The webhook that a job sends alerts to."""
+
+    secret: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = None
+    insecure: bool = False
 
 
 class OutputSettings(_Section):
@@ -232,7 +250,8 @@ class OutputSettings(_Section):
     alerts: Texts = _setting(
         (),
         "`console`, `kafka:TOPIC`, `postgresql://HOST/DATABASE` (the password in PGPASSWORD or ~/.pgpass), the URL of "
-        "a webhook, a folder for JSON lines, or `parquet:FOLDER`; may be several. The console if none is named.",
+        "a webhook (https://…), a folder for JSON lines, or `parquet:FOLDER`; may be several. The console if none is "
+        "named.",
         "--alerts",
         "WHERE",
         '["kafka:alerts"]',
@@ -252,19 +271,22 @@ class OutputSettings(_Section):
         '"payments-dead"',
     )
 
-    webhook: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
-        {},
-        "`secret`: what alerts to a webhook are signed with; `env:NAME` takes it from the environment.",
+    webhook: WebhookSettings | None = _setting(
+        None,
+        "`secret`: signs alerts to a webhook; `env:NAME` takes it from the environment. A webhook on another machine "
+        "needs https://, unless `insecure = true` lets alerts go there unencrypted.",
         example='{ "secret" = "env:WEBHOOK_SECRET" }',
     )
 
     def webhook_secret(self) -> bytes:
-        """The secret in plain text, empty if there is none."""
-        return self.webhook["secret"].get_secret_value().encode() if "secret" in self.webhook else b""
+        """Return the secret in plain text, empty if there is none."""
+        if self.webhook is None or self.webhook.secret is None:
+            return b""
+        return self.webhook.secret.get_secret_value().encode()
 
 
 class ObserveSettings(_Section):
-    """What the job tells of itself."""
+    """The signs that the job gives of itself."""
 
     listen: Address = _setting(
         None,
@@ -272,6 +294,18 @@ class ObserveSettings(_Section):
         "--listen",
         "[HOST:]PORT",
         '"9464"',
+    )
+    token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = _setting(
+        None,
+        "Bearer token that every request but /health needs; `env:NAME` takes it from the environment. A job that "
+        "listens to other machines needs one.",
+        example='"env:CEP_TOKEN"',
+    )
+    answer_keys: bool = _setting(
+        False,
+        "Whether `cep run` answers /key?key=…: the open runs of a key, with the events that they have bound.",
+        "--answer-keys",
+        "yes|no",
     )
     log: Literal["text", "json"] = _setting(
         "text", "Form of the log on standard error: text or json, one object a line.", "--log", "FORM"
@@ -282,9 +316,22 @@ class ObserveSettings(_Section):
         example='"5 min"',
     )
 
+    @model_validator(mode="after")
+    def _check_token(self) -> ObserveSettings:
+        if self.listen is not None and not is_loopback(self.listen[0]) and self.token is None:
+            raise ValueError(
+                f'{self.listen[0]} listens to other machines, so requests need a token: set token = "env:CEP_TOKEN" in '
+                "[observe], or listen on this machine only"
+            )
+        return self
+
+    def bearer_token(self) -> str | None:
+        """Return the token in plain text, None if requests need none."""
+        return self.token.get_secret_value() if self.token is not None else None
+
 
 class SparkSettings(_Section):
-    """What only the runners on Spark read."""
+    """The settings that only the runners on Spark read."""
 
     cores: Positive = _setting(2, "Cores of this machine to use.", "--cores", "N")
     partitions: Positive | None = _setting(
@@ -298,7 +345,7 @@ class SparkSettings(_Section):
 
 
 class EmbeddedSettings(_Section):
-    """What only the runner in one process reads."""
+    """The settings that only the runner in one process reads."""
 
     workers: Positive = _setting(2, "Threads that match, each for a share of the key groups.", "--workers", "N")
     groups: str | None = _setting(
@@ -380,7 +427,7 @@ def extra_of(info: FieldInfo) -> dict[str, Any]:
 
 
 def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> Settings:
-    """The settings of a file, or the defaults, with what the command line says in their place.
+    """Read the settings of a file, or the defaults; the command line wins.
 
     `flags`: section → name → value, only of flags that were given.
     Raises: UsageError with every problem and its place.
@@ -395,16 +442,16 @@ def read_settings(path: Path | None, flags: Mapping[str, Mapping[str, Any]]) -> 
     except ValidationError as error:
         where = "the settings" if path is None else str(path)
         flags_of = {f"$.{section}.{name}": extra_of(info)["flag"] for section, name, info in fields()}
-        told = "\n".join(
+        lines = "\n".join(
             f"  {p}{f' ({flags_of[p.path]})' if flags_of.get(p.path) else ''}" for p in problems_of(error, _NAMES)
         )
         raise UsageError(
-            f"{where} cannot be used; `cep settings` prints every setting with what it means\n{told}"
+            f"{where} cannot be used; `cep settings` prints every setting with what it means\n{lines}"
         ) from None
 
 
 def default_file() -> str:
-    """A settings file that says what the defaults are and what each setting means. It is valid as it is."""
+    """Write a settings file with every default and what each setting means. It is valid as it is."""
     lines = ["# Settings of a cep job. A flag of the command line wins over the file."]
     lines.append("# What is commented out has no default; the value is an example.")
     for section, model in SECTIONS.items():
@@ -422,7 +469,7 @@ def default_file() -> str:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
-    """The file's tables, its paths made relative to its folder. Raises: UsageError."""
+    """Read the file's tables, with paths relative to its folder. Raises: UsageError."""
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Floor 3: checked IR → immutable NFA program (arrays). Knows nothing of events, keyed state or Spark."""
+"""Checked IR → immutable NFA program (arrays). Knows nothing of events, keyed state or Spark."""

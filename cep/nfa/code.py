@@ -18,7 +18,10 @@ from typing import Protocol
 import numpy as np
 
 from cep.base.schema import Kind, Type
-from cep.kernels import opcodes as o
+from cep.kernels.expressions import opcodes as o
+from cep.kernels.layout import Int32, Int64
+from cep.kernels.records import BlockCode
+from cep.lang.functions import COLUMN_FUNCTIONS, ROUNDING
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, History, If, In, Unary, VarField
 
 Instruction = tuple[int, int, int, int, int]
@@ -35,7 +38,7 @@ class Constants:
         self._known: dict[tuple[str, object], int] = {}
 
     def add(self, value: float | bool | str, is_float: bool) -> int:
-        """The index of a constant's slot."""
+        """Return the index of a constant's slot."""
         key = ("text" if isinstance(value, str) else "float" if is_float else "int", value)
         if key not in self._known:
             self._known[key] = len(self.slots)
@@ -64,15 +67,12 @@ class ColumnNumbers(Protocol):
     def history(self, expr: History) -> int: ...
 
 
-# Functions of one event's text or time: the engine computes a column for them before any code runs.
-COLUMN_FUNCTIONS = (
-    "lower", "upper", "substring", "length", "starts_with", "ends_with", "contains", "like", "matches", "in_cidr",
-    "hour", "weekday", "date", "in_list",
-)  # fmt: skip
+# Functions of floats that are one instruction.
+_FLOAT_FUNCTIONS = {"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}
 
 
 class Lowering(ABC):
-    """What both kinds of code share: everything but the leaves that name events."""
+    """The part that both kinds of code share: everything but the leaves that name events."""
 
     def __init__(self, constants: Constants, columns: ColumnNumbers) -> None:
         self.constants = constants
@@ -84,7 +84,7 @@ class Lowering(ABC):
 
     @abstractmethod
     def lower(self, expr: Expr) -> int:
-        """The register that holds the expression's value."""
+        """Return the register that holds the expression's value."""
 
     def constant(self, value: float | bool | str | None, is_float: bool = False) -> int:
         if value is None:
@@ -158,15 +158,15 @@ class Lowering(ABC):
     def _in(self, expr: In) -> int:
         argument = self.lower(expr.argument)
         op = o.FEQ if _type(expr.argument).is_float else o.EQ
-        found = self.constant(False)
+        result = self.constant(False)
         for item in expr.items:
-            found = self.emit(o.OR, found, self.emit(op, argument, self.lower(item)))
-        return found
+            result = self.emit(o.OR, result, self.emit(op, argument, self.lower(item)))
+        return result
 
     def _call(self, expr: Call) -> int:
         if expr.fn in COLUMN_FUNCTIONS:
             return self.emit(o.COLUMN, self.columns.computed(expr))
-        if expr.fn in ("round", "floor", "ceil"):
+        if expr.fn in ROUNDING:
             return self._rounded(expr)
         arguments = [self.lower(a) for a in expr.arguments]
         if expr.fn in ("least", "greatest"):
@@ -181,7 +181,7 @@ class Lowering(ABC):
         floats = [self._float(r, _type(a)) for r, a in zip(arguments, expr.arguments, strict=True)]
         if expr.fn == "distance_km":
             return self._distance(floats)
-        return self.emit({"sqrt": o.FSQRT, "sin": o.FSIN, "cos": o.FCOS, "asin": o.FASIN}[expr.fn], floats[0])
+        return self.emit(_FLOAT_FUNCTIONS[expr.fn], floats[0])
 
     def _rounded(self, expr: Call) -> int:
         value, source = self.lower(expr.arguments[0]), _type(expr.arguments[0])
@@ -242,7 +242,7 @@ class Lowering(ABC):
 
 
 def same_units(left: Expr, right: Expr) -> tuple[Expr, Expr] | None:
-    """The whole numbers behind two sides of a division, if they count the same unit."""
+    """Return the whole numbers behind two sides of a division, if they count the same unit."""
     sides = [side.argument if isinstance(side, Cast) and side.type.is_float else side for side in (left, right)]
     kinds = {(side.type.is_float, side.type.scale) for side in sides}
     return (sides[0], sides[1]) if kinds == {(False, sides[0].type.scale)} else None
@@ -288,19 +288,19 @@ class VectorCode(Lowering):
         self._predicates.append(result)
 
     def derived(self, expr: Expr) -> int:
-        """The number of the derived column that holds the expression."""
+        """Return the number of the derived column that holds the expression."""
         return self._derived.setdefault(self.lower(expr), len(self._derived))
 
     def finish(self) -> VectorProgram:
-        """The code as a machine runs it."""
+        """Return the code as a machine runs it."""
         return allocate(self._instructions, self._predicates, list(self._derived))
 
     def predicate_code(self, number: int) -> list[Instruction]:
-        """The instructions that the predicate needs, in their order; the last one gives its value."""
+        """Return the instructions that the predicate needs, in their order; the last one gives its value."""
         return self._needed(self._predicates[number])
 
     def derived_code(self, number: int) -> list[Instruction]:
-        """The instructions that the derived column needs, in their order; the last one gives its value."""
+        """Return the instructions that the derived column needs, in their order; the last one gives its value."""
         return self._needed(list(self._derived)[number])
 
     def _needed(self, result: int) -> list[Instruction]:
@@ -357,6 +357,13 @@ class VectorProgram:
     predicate_registers: np.ndarray
     derived_registers: np.ndarray
 
+    def block_code(self, constants: Int64, predicates: Int32, derived_first: int) -> BlockCode:
+        """Return the code as kernels take it: with its constants, its predicates' numbers, its first derived column."""
+        return BlockCode(
+            self.code, constants, self.machine_size, self.predicate_registers, predicates, self.derived_registers,
+            derived_first,
+        )  # fmt: skip
+
 
 _NO_REGISTERS = (o.CONST, o.COLUMN, o.REGISTER, o.ROW, o.DISTINCT)
 # Which operand is the number of a constant, of a column.
@@ -369,7 +376,7 @@ _ONE_REGISTER = (
 
 
 def register_positions(op: int) -> tuple[int, ...]:
-    """Which of the operands a, b, c are registers."""
+    """Return which of the operands a, b, c are registers."""
     if op in _NO_REGISTERS:
         return ()
     if op in _ONE_REGISTER:
@@ -387,7 +394,7 @@ RunRegister = Callable[[str, str, Expr | None], int]
 @dataclass(slots=True)
 class _ScalarState:
     registers: int = 0
-    known: dict[Expr, int] = field(default_factory=dict)
+    registers_of: dict[Expr, int] = field(default_factory=dict)
 
 
 class ScalarCode(Lowering):
@@ -419,14 +426,14 @@ class ScalarCode(Lowering):
         return target
 
     def lower(self, expr: Expr) -> int:
-        if expr not in self._at.known:
+        if expr not in self._at.registers_of:
             if isinstance(expr, VarField):
-                self._at.known[expr] = self._var_field(expr)
+                self._at.registers_of[expr] = self._var_field(expr)
             elif isinstance(expr, Aggregate):
-                self._at.known[expr] = self._aggregate(expr)
+                self._at.registers_of[expr] = self._aggregate(expr)
             else:
-                self._at.known[expr] = self._lower_node(expr)
-        return self._at.known[expr]
+                self._at.registers_of[expr] = self._lower_node(expr)
+        return self._at.registers_of[expr]
 
     def _run_register(self, kind: str, variable: str, argument: Expr | None = None) -> int:
         assert self._register is not None, "compile sets it"

@@ -1,6 +1,6 @@
-"""Which columns the event table of a program has: what its rules read, functions of a field, histories.
+"""The columns of a program's event table: what its rules read, functions of a field, histories.
 
-Tested by: tests/nfa/test_compile.py, tests/engine/test_histories.py
+Tested by: tests/nfa/test_compile.py, tests/histories/test_values.py
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from cep.base.schema import Kind, Schema, Type
 from cep.kernels import layout as y
+from cep.lang.functions import IN_LIST
 from cep.lang.ir import Call, CurrentField, History
 from cep.lang.show import show_expr
 
-IN_LIST = "in_list"  # the function of a field that asks a list; how it answers for an event never changes
 # The column that says of an event which histories lack older events there, or have them folded: their identities as one
 # text, null for none. Stored events keep it, so it is the same in every program.
 TOLD = "histories told"
@@ -25,7 +25,7 @@ class Column:
     """A column of the event table. `retained`: conditions or measures read it of bound events.
 
     `computed` is a function of one text or time field of the event, which is column `source`; the engine fills the
-    column (engine/functions.py), and that of a `history` (engine/histories.py).
+    column (functions/columns.py), and that of a `history` (histories/values.py).
     """
 
     name: str
@@ -38,12 +38,12 @@ class Column:
 
     @property
     def is_read(self) -> bool:
-        """Whether the column is a field of the events, as they come."""
+        """True if the column is a field of the events, unchanged."""
         return not (self.derived or self.computed or self.history)
 
     @property
     def is_listed(self) -> bool:
-        """Whether the column says if a value is in a list. What it says of an event is kept with the event: the list
+        """True if the column says that a value is in a list. What it says of an event is kept with the event: the list
         may be another one by the time that its past is asked for."""
         return self.computed is not None and self.computed.fn == IN_LIST
 
@@ -67,7 +67,7 @@ class ColumnMap:
         return y.COLUMNS_FIXED + self.names.index(field)
 
     def computed(self, call: Call) -> int:
-        """The column that holds a function of the event's text or time."""
+        """Return the column that holds a function of the event's text or time."""
         name = show_expr(call)
         if name not in self._computed:
             self._computed[name] = (self.number(_subject(call)), call)
@@ -75,7 +75,7 @@ class ColumnMap:
         return y.COLUMNS_FIXED + self.names.index(name)
 
     def history(self, expr: History) -> int:
-        """The column that holds a history of the event; equal ones of different rules are the same column."""
+        """Return the column that holds a history of the event; equal ones of different rules are the same column."""
         if not self._histories:
             self.names.append(TOLD)
         if expr not in self._histories:
@@ -89,11 +89,11 @@ class ColumnMap:
         return {self.history(expr): expr for expr in self._histories}
 
     def columns(self, derived: Sequence[Type]) -> tuple[Column, ...]:
-        """The columns of the event table; those of the vector code's results come last."""
+        """Return the columns of the event table; those of the vector code's results come last."""
         return event_columns(self._types, self.described(), derived)
 
     def described(self) -> Iterator[tuple[str, int, Call | History | None, bool]]:
-        """(name, column that it is a function of or -1, the function or history, whether it is retained) of each."""
+        """Yield (name, column that it is a function of or -1, function or history, whether it is retained) of each."""
         past = {name: expr for expr, name in self._histories.items()}
         for number, name in enumerate(self.names, start=y.COLUMNS_FIXED):
             source, call = self._computed.get(name, (-1, None))
@@ -107,7 +107,7 @@ def event_columns(
     described: Iterable[tuple[str, int, Call | History | None, bool]],
     derived: Sequence[Type],
 ) -> tuple[Column, ...]:
-    """The columns of an event table. `types` are those of the fields, `described` as ColumnMap.described."""
+    """Return the columns of an event table. `types` are those of the fields, `described` as ColumnMap.described."""
     fixed = [Column(f"fixed {i}", Type(Kind.INT), False) for i in range(y.COLUMNS_FIXED)]
     read: list[Column] = []
     histories_count = 0
@@ -128,7 +128,7 @@ def event_columns(
 
 
 def _subject(call: Call) -> str:
-    """The field that a function of the event's text or time looks at."""
+    """Return the field that a function of the event's text or time looks at."""
     inner = call.arguments[0]
     assert isinstance(inner, CurrentField | Call), "checked before"
     return inner.field if isinstance(inner, CurrentField) else _subject(inner)

@@ -1,8 +1,10 @@
-"""Deployed rules of one key domain → Program.
+"""Deployed rules of one key domain → Program, in two halves: `compile_piece` for each rule alone, `link` for all.
 
-A rule is compiled alone, once (piece.py): structure → positions (positions.py), conditions → conjuncts (simplify.py) →
-code (code.py) → tables (rule_tables.py). A program is put together from such pieces (link.py), so that a changed rule
-costs its own compilation and the addition of offsets. Nothing is compiled to machine code here.
+    pattern ──build──▶ automaton ──compile_tables──▶ tables, code ──pack──▶ piece ─┐
+    pattern ─────────────────────────── … ─────────────────────────────────▶ piece ─┴─link──▶ program
+
+A piece is compiled once and kept. So a changed rule costs its own compilation and the addition of offsets. Nothing is
+compiled to machine code here.
 Tested by: tests/nfa/test_compile.py, tests/nfa/test_link.py
 """
 
@@ -18,10 +20,29 @@ from cep.lang.ir import PatternIR
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import in_place_problems
 from cep.nfa.link import link
-from cep.nfa.piece import Piece, compile_piece
+from cep.nfa.piece import Piece, pack
+from cep.nfa.positions import build
+from cep.nfa.predicates import write_predicates
 from cep.nfa.program import Program
 from cep.nfa.refusal import CompileError
+from cep.nfa.rule_tables import compile_tables
 from cep.nfa.symbols import Symbols
+
+
+def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
+    """Compile a bound pattern alone. Raises: CompileError.
+
+    | pass | turns | in |
+    | --- | --- | --- |
+    | build | structure → positions and their waits | positions.py |
+    | compile_tables | conditions → conjuncts → predicates and code → tables | rule_tables.py, simplify.py, code.py |
+    | write_predicates | predicates → code that evaluates them, atoms that look them up | predicates.py |
+    | pack | the rule's own numbers → those that all rules share → words in a row | piece.py |
+    """
+    automaton = build(pattern.structure)
+    rule = compile_tables(pattern, schema, automaton)
+    predicates = write_predicates(rule.predicates, rule.vector, rule.scalar)
+    return pack(rule, predicates, symbols)
 
 
 class Compiler:
@@ -39,7 +60,7 @@ class Compiler:
         self._lock = threading.Lock()
 
     def program(self, key_fields: tuple[str, ...], rules: Sequence[DeployedRule]) -> Program:
-        """The program of bound rules that share a key. Raises: CompileError for a rule that `check` would refuse."""
+        """Return the program of bound rules that share a key. Raises: CompileError as `check` does."""
         assert all(rule.pattern.key == key_fields for rule in rules), "rules of one program share their key"
         with self._lock:
             is_full = len(self._symbols) > SYMBOLS_MAX + self._symbols_first
@@ -59,10 +80,10 @@ class Compiler:
             self._piece(pattern)
 
     def _piece(self, pattern: PatternIR) -> Piece:
-        found = self._pieces.get(id(pattern))
-        if found is not None:  # the pattern is held beside its piece, so that its id is nobody else's
+        cached = self._pieces.get(id(pattern))
+        if cached is not None:  # the pattern is held beside its piece, so that its id is nobody else's
             self._pieces.move_to_end(id(pattern))
-            return found[1]
+            return cached[1]
         piece = compile_piece(pattern, self._schema, self._symbols)
         self._pieces[id(pattern)] = pattern, piece
         return piece
@@ -74,7 +95,7 @@ _LOCK = threading.Lock()
 
 
 def compiler_of(schema: Schema) -> Compiler:
-    """The compiler of this process for a schema."""
+    """Return the compiler of this process for a schema."""
     with _LOCK:
         if id(schema) not in _COMPILERS:
             _COMPILERS[id(schema)] = schema, Compiler(schema)
@@ -84,8 +105,8 @@ def compiler_of(schema: Schema) -> Compiler:
 
 
 def problems(pattern: PatternIR, schema: Schema) -> list[str]:
-    """Why a checked, bound pattern cannot be compiled: limits of the automaton, wrong entries of a list that the rule
-    gives in place. Empty if it can."""
+    """Return why a checked, bound pattern cannot be compiled: limits of the automaton, or wrong entries of a list that
+    the rule gives in place. Empty if it can."""
     try:
         compiler_of(schema).check(pattern)
     except CompileError as error:

@@ -1,4 +1,4 @@
-"""What the compiler is given for one version of one rule: a bound pattern and the interval that it sees.
+"""The compiler's input for one version of one rule: a bound pattern and the interval that it sees.
 
 Tested by: tests/rulebook/test_rulebook.py, tests/nfa/test_compile.py
 """
@@ -11,24 +11,24 @@ from dataclasses import dataclass, field
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.lang.ir import HistoryWindow, PatternIR
+from cep.lang.ir import PatternIR
 
 RuleIdentity = tuple[str, int, str]
+FOR_EVER = TIME_MS_MAX  # how far back a gap without a window reaches
 
 
 @dataclass(frozen=True, slots=True)
-class MadePast:
-    """Since when derived events that a rule asks for are known: those of one rule that produces them.
+class ProducerGap:
+    """A time before which a producer may have missed derived events.
 
-    A match lacks some if it is detected in [from_ms, until_ms), while that rule starts matches, and `windows` reach
-    back from its first event to before `since_ms`: each window from where the one before it ends. None reaches back for
-    ever. A `since_ms` of None is that of the job's first event.
+    A match may lack some if it is detected in [from_ms, until_ms), while the producer starts matches, and if its first
+    event is less than `reach_ms` after `since_ms`. A `since_ms` of None is the time of the job's first event.
     """
 
-    windows: tuple[HistoryWindow, ...] | None
+    reach_ms: int
     since_ms: int | None
-    from_ms: int
-    until_ms: int
+    from_ms: int = TIME_MS_MIN
+    until_ms: int = TIME_MS_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class DeployedRule:
     `resumed_ms` tells the part of a version that follows a pause, which goes on with no run of the part before.
     `carries` is the version whose runs become this one's at `from_ms`, 0 for none.
     `message` is a template with measures and `key` in braces: "{probes} probes, then {amount}".
-    `known_ms` is empty where all that its histories ask for is kept since the job's first event; else it says since
-    when the key domain has had a rule, and then for each of `lang.walk.histories` since when (rulebook/known_past.py).
-    `busy_ms`, for each of the same, is since when of keys that had more events by then than are kept one by one; empty
-    where since the first event too.
+    `complete_ms` is empty if all that its histories read is kept since the job's first event. Else it has the time
+    since when the key domain has had a rule, and then a time for each of `lang.walk.histories`
+    (rulebook/completeness.py).
+    `unfolded_ms` has a time for each of the same: since when a busy key's folded events count too. Empty: always.
     `level` is where it is matched among rules that feed each other (rulebook/levels.py); None: nowhere yet. `behind` is
     how many patterns of its own text may come behind it, each fed by the one before.
-    `made` is what its matches may lack of derived events that were not produced (rulebook/made_past.py).
+    `gaps` are the times before which derived events that it reads may be missing (rulebook/producer_gaps.py).
     `identity` is what stored runs are tied to: another version, content or part of a version is another automaton.
     `mark` is all that decides what is matched, as text; alerts of one event come out in the order of `place`.
     """
@@ -66,11 +66,11 @@ class DeployedRule:
     until_ms: int = TIME_MS_MAX
     resumed_ms: int | None = None
     carries: int = 0
-    known_ms: tuple[int, ...] = ()
-    busy_ms: tuple[int, ...] = ()
+    complete_ms: tuple[int, ...] = ()
+    unfolded_ms: tuple[int, ...] = ()
     level: int | None = None
     behind: int = 0
-    made: tuple[MadePast, ...] = ()
+    gaps: tuple[ProducerGap, ...] = ()
     identity: RuleIdentity = field(init=False, compare=False, repr=False)
     mark: str = field(init=False, compare=False, repr=False)
     place: tuple[int, str, int, int] = field(init=False, compare=False, repr=False)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from cep.base.limits import DIAGNOSTICS_MAX, REGISTERS_MAX, WAITS_PER_STATE_MAX
 from cep.base.schema import Kind, Schema
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic, Span
 from cep.lang.ir import Aggregate, ParamDecl, PatternIR, VarField
 from cep.lang.load import Checked
@@ -32,21 +32,21 @@ _AGGREGATE_REGISTERS, _FIELD_REGISTERS = 4, 2
 
 
 def compilable(checked: Checked) -> Checked:
-    """The same file set; a pattern that does not compile has moved from its patterns to its diagnostics.
+    """Move the patterns that do not compile from the file set's patterns to its diagnostics.
 
     Cost: the automaton of each pattern; the tables only where a limit could be near.
     """
     refused = {name: _refusal(pattern, checked.schema) for name, pattern in checked.patterns.items()}
-    found = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
-    found += given_lists(checked).diagnostics
-    if not found:
+    diagnostics = [_diagnostic(name, error, checked) for name, error in refused.items() if error is not None]
+    diagnostics += given_lists(checked).diagnostics
+    if not diagnostics:
         return checked
     room = max(0, DIAGNOSTICS_MAX - len(checked.diagnostics))
     return replace(
         checked,
         patterns={name: pattern for name, pattern in checked.patterns.items() if refused[name] is None},
-        diagnostics=(*checked.diagnostics, *found[:room]),
-        dropped=checked.dropped + len(found[room:]),
+        diagnostics=(*checked.diagnostics, *diagnostics[:room]),
+        dropped=checked.dropped + len(diagnostics[room:]),
     )
 
 
@@ -64,7 +64,7 @@ def _refusal(pattern: PatternIR, schema: Schema) -> CompileError | None:
 
 
 def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
-    """Whether the tables could be too large; an upper bound, so that most patterns need not be compiled to know."""
+    """Return True if the tables could be too large. An upper bound, so that few patterns need to be compiled."""
     parts = list(nodes(bound))
     registers = sum(p.loops for p in automaton.positions) + automaton.marks
     registers += _AGGREGATE_REGISTERS * sum(isinstance(p, Aggregate) for p in parts)
@@ -74,7 +74,7 @@ def _is_near_a_limit(bound: PatternIR, automaton: Automaton) -> bool:
 
 
 def _least(param: ParamDecl) -> object:
-    """The value of a parameter that makes the smallest automaton."""
+    """Return the value of a parameter that makes the smallest automaton."""
     if param.type.kind is Kind.ENUM:
         return param.type.symbols[0]
     if param.type.kind is Kind.BOOL:
@@ -93,7 +93,7 @@ def _diagnostic(name: str, error: CompileError, checked: Checked) -> Diagnostic:
 
 
 def _place(name: str, variable: str | None, checked: Checked) -> Span:
-    """The variable in the structure, or the name of the pattern."""
+    """Return the variable in the structure, or the name of the pattern."""
     pattern = checked.resolved.patterns[name]
     spans = (n.span for n in nodes(pattern.structure) if isinstance(n, VariableSyntax) and n.name == variable)
     return next(spans, pattern.span)

@@ -25,33 +25,33 @@ class Gathered:
 
     def rows(self, section: Section) -> Int64:
         """Shapes: int64[n, width of a row]; the rows of the first rule come first."""
-        found: Int64 = self._words[segments(self._first[:, section], self._sizes[:, section])]
+        words: Int64 = self._words[segments(self._first[:, section], self._sizes[:, section])]
         width = WIDTHS.get(section)
-        return found.reshape(-1, width) if width else found
+        return words.reshape(-1, width) if width else words
 
     def counts(self, section: Section) -> Int64:
-        """How many rows each rule has: int64[rules]."""
+        """Return how many rows each rule has: int64[rules]."""
         counts: Int64 = self._sizes[:, section] // WIDTHS.get(section, 1)
         return counts
 
 
 def starts_of(counts: Int64) -> Int64:
-    """Where each run of so many begins, if they lie one after the other."""
+    """Return where each run of so many begins, if they lie one after the other."""
     return np.cumsum(counts) - counts
 
 
 def segments(first: Int64, count: Int64) -> Int64:
-    """The numbers first[i] … first[i] + count[i] - 1 of each i in turn."""
+    """Return the numbers first[i] … first[i] + count[i] - 1 of each i in turn."""
     return np.arange(int(count.sum())) + np.repeat(first - starts_of(count), count)
 
 
 def numbered(used: Int64, known_count: int) -> tuple[Int64, Int64, Int64]:
-    """What is used, each once, in the order in which it first is; the place there of each of `known_count`, -1 for
-    the others and for -1; and for each place where in `used` it comes first."""
+    """Give what is used numbers in the order of first use. Return the used ids, each once; the place of each of
+    `known_count` ids there, -1 for the others and for -1; and for each place where in `used` it comes first."""
     first = np.full(known_count, len(used), np.int64)
     first[used[::-1]] = np.arange(len(used) - 1, -1, -1)  # of several, numpy keeps the last one assigned
-    found = np.flatnonzero(first < len(used))
-    ids = found[np.argsort(first[found])]
+    present = np.flatnonzero(first < len(used))
+    ids = present[np.argsort(first[present])]
     place = np.full(known_count + 1, -1, np.int64)
     place[ids] = np.arange(len(ids))
     return ids, place, first[ids]

@@ -21,10 +21,10 @@ import pyarrow as pa
 from cep.base.errors import SourceError
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Kind, list_kind
+from cep.lang.check.resolve import list_value
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.ir import Const, PatternIR
 from cep.lang.load import Checked
-from cep.lang.resolve import list_value
 from cep.lang.syntax import ListSyntax
 from cep.lang.walk import nodes
 from cep.lists.content import Content
@@ -35,7 +35,7 @@ _HELP = {
     "CEP801": "write the path from this file's folder; a text file has an entry a line, a .csv file a header",
     "CEP802": "write what the list is declared to be of",
     "CEP803": "leave the entry out",
-    "CEP804": "leave out what is there twice",
+    "CEP804": "remove the repeated entries",
 }
 
 
@@ -63,50 +63,50 @@ class GivenLists:
 
 
 def given_lists(checked: Checked) -> GivenLists:
-    """The lists that are declared with entries. Cost: their files are read."""
-    found = GivenLists()
+    """Return the lists that are declared with entries. Cost: their files are read."""
+    given = GivenLists()
     types = checked.resolved.list_types()
     for declared in checked.resolved.lists.values():
         if declared.name in types and (declared.items or declared.file is not None):
-            _take(found, declared, list_kind(types[declared.name]))
-    return found
+            _take(given, declared, list_kind(types[declared.name]))
+    return given
 
 
 def asked_lists(patterns: Iterable[PatternIR]) -> set[tuple[str, str]]:
-    """(name, kind) of each list that bound patterns ask; without those that are given in place."""
+    """Return (name, kind) of each list that bound patterns ask, without those that are given in place."""
     asked = (node for pattern in patterns for node in nodes(pattern) if isinstance(node, Const))
     named = {(str(node.value), list_kind(node.type)) for node in asked if node.type.kind is Kind.LIST}
     return {(name, kind) for name, kind in named if not name.startswith("[")}
 
 
 def in_place_problems(pattern: PatternIR) -> list[str]:
-    """What is wrong with the lists that a rule gives in place."""
+    """Return the mistakes in the lists that a rule gives in place."""
     asked = (node for node in nodes(pattern) if isinstance(node, Const) and node.type.kind is Kind.LIST)
-    found: list[WrongEntry] = []
+    wrong: list[WrongEntry] = []
     for node in asked:
         name = str(node.value)
         if name.startswith("["):
-            found += keys_of(json.loads(name), list_kind(node.type))[1]
-    return [f"{entry.code} {entry.message}" for entry in found]
+            wrong += keys_of(json.loads(name), list_kind(node.type))[1]
+    return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
-def _take(found: GivenLists, declared: ListSyntax, kind: str) -> None:
+def _take(given: GivenLists, declared: ListSyntax, kind: str) -> None:
     span = declared.span if declared.file is None else declared.file.span
     try:
         entries = _entries(declared)
     except SourceError as error:
-        found.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
+        given.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
         return
     keys, wrong = keys_of(entries, kind)
     for entry in wrong:
         place = declared.items[entry.number].span if declared.items else span
-        found.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
+        given.diagnostics.append(Diagnostic(entry.code, entry.message, place, (), _HELP[entry.code]))
     content = Content(kind).changed("replace", keys)
     repeated_count = len(keys) - len(content)
     if repeated_count and declared.file is None:  # what another system exports may say a thing twice; it is counted
-        found.diagnostics.append(_repeated(declared.name, repeated_count, span))
+        given.diagnostics.append(_repeated(declared.name, repeated_count, span))
     if not wrong:
-        found.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
+        given.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
 
 
 def _entries(declared: ListSyntax) -> pa.Array:

@@ -4,7 +4,7 @@ A history has a value for each event, whether or not a match is under way. So it
 before the matcher runs; equal histories of different rules are one column. Its `where` and its argument speak of past
 events: they are code over a table of their own, the *history table*, which holds the kept events of each key and the
 new ones behind them.
-Tested by: tests/engine/test_histories.py
+Tested by: tests/histories/test_values.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cep.kernels.layout import Int64
 from cep.lang.ir import CALENDAR_MS_MAX, CurrentField, History, HistoryFn, HistoryWindow
 from cep.nfa.code import Constants, VectorCode, VectorProgram
 from cep.nfa.columns import Column, ColumnMap
-from cep.nfa.simplify import Known, conjuncts
+from cep.nfa.simplify import Facts, conjuncts
 
 SQUARES, FLOATS, FLOAT_SQUARES = "+squares", "+floats", "+squares of floats"
 DIFFERENT, RANKS, BAND = "+different", "+ranks", "+band"
@@ -36,10 +36,10 @@ class HistoryColumn:
     `event_type` is the code of its event type, -1 for any.
 
     `identity` is the same for equal histories, whatever the program; `tally` for those that are worked out from the
-    same tally (engine/tallies.py), "" for those that are from none. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES`
+    same tally (numbers/tally.py), "" for those that are from none. It ends in `SQUARES`, `FLOATS` or `FLOAT_SQUARES`
     where a tally has more than counts and whole sums.
-    `panes` is the same for those of the same panes (engine/panes.py), 0 for those of none; `known` for those that count
-    the same events by the same sub-key (engine/known_values.py), 0 for those without one.
+    `panes` is the same for those of the same panes (numbers/panes.py), 0 for those of none. `known` is the same for
+    those that count the same events by the same sub-key (histories/known_sub_keys.py), 0 for those without one.
 
     `member` is the bitmap of the events that count (-1: all), `value` the column of its argument (-1: none), `by` those
     of its sub-key. `events_max`: so many of the newest members of a (sub-)key can decide its value; so many are kept.
@@ -55,51 +55,51 @@ class HistoryColumn:
     identity: str
     tally: str
     panes: int
-    known: int
+    known_sub_keys: int
 
     @property
     def is_approximate(self) -> bool:
-        """Whether it is worked out from panes alone."""
+        """True if it is worked out from panes alone."""
         return is_approximate(self.expr)
 
     @property
     def is_hashed(self) -> bool:
-        """Whether its panes have hashes, of which the least tell how many there are."""
+        """True if its panes have hashes, of which the least tell how many there are."""
         return self.expr.fn in ("approx_distinct", "distinct")
 
     @property
     def is_extreme(self) -> bool:
-        """Whether its panes have one value each, the least or the greatest."""
+        """True if its panes have one value each, the least or the greatest."""
         return self.expr.fn in ("min", "max")
 
     @property
     def is_float_sum(self) -> bool:
-        """Whether its panes have sums of floats."""
+        """True if its panes have sums of floats."""
         return self.expr.fn in ("sum", "avg") and _is_of_floats(self.expr)
 
     @property
     def has_float_tally(self) -> bool:
-        """Whether its tally has sums of floats."""
+        """True if its tally has sums of floats."""
         return bool(self.tally) and _is_of_floats(self.expr)
 
     @property
     def is_float_spread(self) -> bool:
-        """Whether its panes have sums of floats and of their squares."""
+        """True if its panes have sums of floats and of their squares."""
         return self.expr.fn == "stddev" and _is_of_floats(self.expr)
 
     @property
     def is_foldable(self) -> bool:
-        """Whether of windows with more events than the limit the older ones are folded into panes."""
+        """True if older events of windows with more than the limit are folded into panes."""
         return is_foldable(self.expr)
 
     @property
     def is_first_of_window(self) -> bool:
-        """Whether what is folded is told from the first event of each pane, which stays an event."""
+        """True if folded windows use the first event of each pane, which stays an event."""
         return self.is_foldable and self.expr.fn == "first"
 
     @property
     def is_of_calendar(self) -> bool:
-        """Whether its panes are units of the calendar, so that its window is one of them."""
+        """True if its panes are units of the calendar, so that its window is one of them."""
         return self.expr.window is not None and self.expr.window.calendar is not None
 
     @property
@@ -114,12 +114,12 @@ class HistoryColumn:
 
     @property
     def is_single(self) -> bool:
-        """Whether one event alone decides its value."""
+        """True if one event alone decides its value."""
         return is_single(self.expr)
 
     @property
     def is_sparse(self) -> bool:
-        """Whether of the events of its window only some can still decide its value: the least ones of those that came
+        """True if only some events of its window can still decide its value: the least ones of those that came
         after them, or the latest with each value."""
         return self.expr.fn in ("min", "max", "distinct")
 
@@ -141,7 +141,7 @@ class HistoryColumn:
 
     @property
     def ranked(self) -> str:
-        """Under what name ranks in its windows are carried (engine/ranks.py); "" if its windows are looked at."""
+        """Under what name ranks in its windows are carried (numbers/bands.py); "" if its windows are looked at."""
         is_rank = self.expr.fn in ("median", "percentile") and not self.by
         return self.identity + RANKS if is_rank else ""
 
@@ -152,10 +152,10 @@ class HistoryColumn:
 
     @property
     def percent(self) -> int:
-        """Of a percentile, 50 for a median."""
-        found = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
-        assert isinstance(found, int), "parameters are bound before compilation"
-        return found
+        """The percentile that is asked for; 50 for a median."""
+        percent = 50 if self.expr.percent is None else getattr(self.expr.percent, "value", None)
+        assert isinstance(percent, int), "parameters are bound before compilation"
+        return percent
 
     @property
     def span_ms(self) -> int:
@@ -164,13 +164,13 @@ class HistoryColumn:
 
     @property
     def is_oldest(self) -> bool:
-        """Whether it is the oldest event of its window, whatever that is."""
+        """True if it is the oldest event of its window, whatever that is."""
         expr = self.expr
         return expr.fn == "first" and expr.window is not None and expr.where is None and not expr.by
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the oldest event that counts, not the newest ones."""
+        """True if it is the oldest event that counts, not the newest ones."""
         return self.expr.fn in ("first", "first_seen")
 
 
@@ -199,7 +199,7 @@ class HistoryPlan:
         return max([*spans, *of_panes, *self.retained_ms.values()], default=0)
 
     @property
-    def kept(self) -> tuple[Column, ...]:
+    def stored_columns(self) -> tuple[Column, ...]:
         """The columns that are kept of past events: fields, and what lists said of them."""
         return tuple(c for c in self.columns[y.COLUMNS_FIXED :] if c.is_read or c.is_listed)
 
@@ -211,27 +211,27 @@ class HistoryPlan:
 
     @property
     def identities(self) -> frozenset[str]:
-        """Of its histories."""
+        """The identities of its histories."""
         return frozenset(history.identity for history in self.histories)
 
     @property
     def panes(self) -> Mapping[int, HistoryColumn]:
-        """Of each number of panes a history that is worked out from them."""
+        """A history for each number of panes, which is worked out from them."""
         return {history.panes: history for history in self.histories if history.panes}
 
     @property
-    def known(self) -> Mapping[int, HistoryColumn]:
-        """Of each number of what is known of values a history, to which that is panes of no values."""
+    def by_known_sub_keys(self) -> Mapping[int, HistoryColumn]:
+        """A history for each number of known sub-keys, whose panes have no values."""
         return {
-            h.known: replace(h, expr=replace(h.expr, fn="first"), panes=h.known, tally="")
+            h.known_sub_keys: replace(h, expr=replace(h.expr, fn="first"), panes=h.known_sub_keys, tally="")
             for h in self.histories
-            if h.known
+            if h.known_sub_keys
         }
 
     @property
     def kept_panes(self) -> Mapping[int, HistoryColumn]:
-        """Of each number of segments of panes a history that they are kept like."""
-        return {**self.panes, **self.known}
+        """A history for each number of segments of panes, which are stored as its panes are."""
+        return {**self.panes, **self.by_known_sub_keys}
 
     @property
     def approximate(self) -> Mapping[int, HistoryColumn]:
@@ -240,17 +240,17 @@ class HistoryPlan:
 
     @property
     def carried(self) -> frozenset[str]:
-        """What is carried for its histories."""
+        """The names of what is carried for its histories."""
         return frozenset(history.carried for history in self.histories if history.carried)
 
     def tally_windows(self, names: frozenset[str]) -> tuple[HistoryWindow, ...]:
-        """The different windows of tallies of these names."""
+        """Return the different windows of tallies of these names."""
         windows = (h.expr.window for h in self.histories if names & {h.tally, h.counted, h.ranked})
         return tuple(dict.fromkeys(replace(window, previous=False) for window in windows if window is not None))
 
     @property
-    def kept_names(self) -> frozenset[str]:
-        return frozenset(column.name for column in self.kept)
+    def stored_names(self) -> frozenset[str]:
+        return frozenset(column.name for column in self.stored_columns)
 
     @property
     def derived_first(self) -> int:
@@ -276,12 +276,12 @@ def pane_ms(expr: History) -> int:
 
 
 def is_single(expr: History) -> bool:
-    """Whether one event alone decides the value. The first one of a window changes with the window."""
+    """Return True if one event alone decides the value. The first one of a window changes with the window."""
     return expr.fn in ("last", "exists", "first_seen") or (expr.fn == "first" and expr.window is None)
 
 
 def plan_histories(schema: Schema, histories: Mapping[int, History]) -> HistoryPlan | None:
-    """The plan for histories by the column that they fill; None if there are none and nothing is to be retained.
+    """Return the plan for histories by the column that they fill; None if there are none and nothing is to be retained.
 
     Plans are kept: a change of one rule seldom changes what rules ask of the past.
     """
@@ -296,12 +296,12 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
     constants, columns = Constants(), ColumnMap(schema)
     vector = VectorCode(constants, columns)
     never_null = frozenset(name for name, type_ in schema.columns().items() if not type_.nullable)
-    known = Known(frozenset(), frozenset(), never_null)
+    facts = Facts(frozenset(), frozenset(), never_null)
     members: dict[object, int] = {}
     derived: dict[int, History] = {}
-    found: list[tuple[int, History, int, int]] = []
+    planned: list[tuple[int, History, int, int]] = []
     for number, expr in histories:
-        conditions = conjuncts(expr.where, known)
+        conditions = conjuncts(expr.where, facts)
         code = schema.code(expr.event_type) if expr.event_type and len(schema.event_types) > 1 else None
         member = -1
         if conditions or code is not None:
@@ -319,7 +319,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
             value = -2 - at  # placed below, when the number of columns is known
         for name in expr.by:
             columns.number(name)
-        found.append((number, expr, member, value))
+        planned.append((number, expr, member, value))
     for event_type in schema.event_types:
         if event_type.retain_ms is not None:
             for field in event_type.fields:
@@ -344,7 +344,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
                 _panes(expr),
                 _known(expr),
             )
-            for number, expr, member, value in found
+            for number, expr, member, value in planned
         ),
         columns=table,
         vector=finished,
@@ -357,7 +357,7 @@ def _planned(schema: Schema, histories: tuple[tuple[int, History], ...], events_
 
 
 def _tally(expr: History) -> str:
-    """What is carried for it: how many events, their sum, and for spreads that of their squares."""
+    """Return the name of its tally: the number of events, their sum, and for spreads the sum of squares."""
     if expr.fn not in ("count", "sum", "avg", "stddev") or expr.window is None:
         return ""
     # What tells them apart is worked out from it: the function, its type, and whether the event itself counts.
@@ -372,35 +372,35 @@ def _is_of_floats(expr: History) -> bool:
 
 
 def is_approximate(expr: History) -> bool:
-    """Whether it is worked out from panes alone."""
+    """Return True if it is worked out from panes alone."""
     return expr.fn in ("approx_distinct", "approx_percentile")
 
 
 def is_foldable(expr: History) -> bool:
-    """Whether its window may have more events than the limit, of which older ones are folded (engine/folds.py)."""
+    """Return True if its window may have more events than the limit; older ones are then folded (folds.py)."""
     return expr.window is not None and not (is_single(expr) or is_approximate(expr))
 
 
 def _panes(expr: History) -> int:
-    """What is kept for it in panes: the same whatever the percentage, and whether or not the event itself counts."""
+    """Return the number of its panes: one for all percentages, and whether or not the event itself counts."""
     if expr.window is None or is_single(expr) or expr.fn == "first":  # the first ones of panes stay events
         return 0
     same: dict[HistoryFn, HistoryFn] = {"avg": "sum", "median": "percentile"}
     window = replace(expr.window, previous=False)
-    kept = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
-    return int(identity_of(kept)[:15], 16) + 1
+    identical = replace(expr, fn=same.get(expr.fn, expr.fn), percent=None, window=window, type=Type(Kind.INT))
+    return int(identity_of(identical)[:15], 16) + 1
 
 
 def _known(expr: History) -> int:
-    """What is known of the values of its sub-key: the same for those that count the same events."""
+    """Return the number of its known sub-keys: one for histories that count the same events."""
     if not (expr.by and is_foldable(expr)):
         return 0
     assert expr.window is not None, "they have a window"
     argument, window = None if expr.fn == "first" else expr.argument, replace(expr.window, previous=False)
-    kept = replace(expr, fn="exists", argument=argument, percent=None, window=window, type=Type(Kind.INT))
-    return int(identity_of(kept)[:15], 16) + 1
+    identical = replace(expr, fn="exists", argument=argument, percent=None, window=window, type=Type(Kind.INT))
+    return int(identity_of(identical)[:15], 16) + 1
 
 
 def identity_of(expr: History) -> str:
-    """The same for equal histories, whatever the program."""
+    """Return a text that is the same for equal histories, whatever the program."""
     return hashlib.blake2b(repr(expr).encode(), digest_size=12).hexdigest()

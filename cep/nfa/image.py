@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from cep.kernels import layout as y
+from cep.kernels.expressions.opcodes import MACHINE_WIDTH
 from cep.kernels.layout import Int64
-from cep.kernels.opcodes import MACHINE_WIDTH
 from cep.nfa.gather import Gathered, starts_of
 from cep.nfa.piece import Section
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What the numbers that rules share are in a program: int64 by number, -1 at the end for -1.
+    """The numbers that rules share → those of a program: int64 by number, -1 at the end for -1.
 
     `column` has those of layout.COLUMNS_FIXED first; `derived` are numbers of columns too.
     """
@@ -57,7 +57,7 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
     first_code = starts_of(parts.counts(Section.CODE))
 
     def placed(rows: Int64, section: Section) -> Int64:
-        """(first instruction, end, result) of each row, its code where it lies."""
+        """Return (first instruction, end, result) of each row, its code where it lies."""
         offset = at_code + MACHINE_WIDTH * np.repeat(first_code, parts.counts(section))[:, None]
         moved = rows.copy()
         moved[:, :2] = np.where(rows[:, :1] < 0, rows[:, :2], MACHINE_WIDTH * rows[:, :2] + offset)
@@ -101,6 +101,6 @@ def image_of(parts: Gathered, place: Places, code: Int64, constants: Int64) -> I
 
 
 def _set_range(words: Int64, column: int, at: int, width: int, counts: Int64) -> None:
-    """Where the rows that belong to each row begin and end; they lie one after the other."""
+    """Write where the rows that belong to each row begin and end. They lie one after the other."""
     words[:, column] = at + width * starts_of(counts)
     words[:, column + 1] = words[:, column] + width * counts

@@ -6,7 +6,7 @@ thousands costs a few milliseconds: for the others nothing is done but adding.
 
     pieces ──Gathered──▶ sections of all rules ──▶ predicates, vector code, columns, image
 
-What is shared is numbered in the order in which rules ask for it, so the same rules give the same program on every
+What is shared is numbered in the order in which rules ask for it. So the same rules give the same program on every
 machine, whatever the process has compiled before.
 Tested by: tests/nfa/test_link.py, tests/nfa/test_compile.py
 """
@@ -20,8 +20,8 @@ import numpy as np
 from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema
 from cep.kernels import layout as y
+from cep.kernels.expressions.opcodes import MACHINE_WIDTH
 from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.opcodes import MACHINE_WIDTH
 from cep.lang.ir import Call, History
 from cep.nfa.columns import event_columns
 from cep.nfa.deployed import DeployedRule, fingerprint
@@ -67,11 +67,11 @@ def link(
     code[:, 2:] = translated(code[:, 0], code[:, 2:], place)
     slots = np.array([-1 if is_text else value for is_text, value in values], np.int64)
     image = image_of(parts, place, code, slots)
-    own = parts.rows(Section.RULE)
+    rule_rows = parts.rows(Section.RULE)
     row_registers, start_runs = _first_runs(parts, image)
     relevance_first, relevance = _relevance(parts, place)
-    streams, stream_of = _streams(own[:, RULE_STREAM], symbols, len(schema.event_types))
-    rows = _rows(own, parts, image, rules)
+    streams, stream_of = _streams(rule_rows[:, RULE_STREAM], symbols, len(schema.event_types))
+    rows = _rows(rule_rows, parts, image, rules)
     rows[:, y.R_COUNTS] = stream_of + 1
     handovers = _handovers(rules)
     shared = _shared(parts, handovers, rows, place, symbols)
@@ -81,7 +81,7 @@ def link(
         schema=schema,
         key_fields=key_fields,
         rules=RulePrograms(rules, pieces, rows),
-        places=(*_places(rules, parts, image), *(found.place for found in shared)),
+        places=(*_places(rules, parts, image), *(start.place for start in shared)),
         columns=event_columns(schema.columns(), described, vector.derived_types),
         histories=plan_histories(
             schema, {n: c[2] for n, c in enumerate(described, start=y.COLUMNS_FIXED) if isinstance(c[2], History)}
@@ -100,10 +100,10 @@ def link(
         start_runs=start_runs,
         row_registers=np.pad(row_registers, ((0, len(shared)), (0, 0))),
         width=start_runs.shape[1],
-        machine_size=int(own[:, RULE_MACHINE].max(initial=1)),
+        machine_size=int(rule_rows[:, RULE_MACHINE].max(initial=1)),
         measures_max=int(parts.counts(Section.MEASURES).max(initial=0)),
         shared=shared,
-        fingerprint=fingerprint(rules, schema, (found.place[0] for found in shared)),
+        fingerprint=fingerprint(rules, schema, (start.place[0] for start in shared)),
         handovers=handovers,
         compared=_compared(rules),
     )
@@ -114,23 +114,23 @@ def _described(
 ) -> list[tuple[str, int, Call | History | None, bool]]:
     """As ColumnMap.described, in the order of the program's columns."""
     retained = set(asked[asked[:, 1] == 1, 0].tolist())
-    found = []
+    columns = []
     for number in column_ids.tolist():
         name, source, function = symbols.columns.things[number]
         at = source if source < 0 else int(place.column[source])
-        found.append((name, at, function, y.COLUMNS_FIXED + number in retained))
-    return found
+        columns.append((name, at, function, y.COLUMNS_FIXED + number in retained))
+    return columns
 
 
-def _rows(own: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRule]) -> Int64:
-    """What kernels read of each rule: int64[rules, RULE_WIDTH]."""
-    rows = own[:, : y.RULE_WIDTH].copy()
+def _rows(rule_rows: Int64, parts: Gathered, image: Image, rules: Sequence[DeployedRule]) -> Int64:
+    """Return the row of each rule for the kernels: int64[rules, RULE_WIDTH]."""
+    rows = rule_rows[:, : y.RULE_WIDTH].copy()
     rows[:, y.R_NUMBER] = np.arange(len(rows))
     rows[:, y.R_START_STATE] = image.first_state
     rows[:, y.R_END_STATE] += image.first_state
     first_measure = image.at_measures + y.MEASURE_WIDTH * starts_of(parts.counts(Section.MEASURES))
     rows[:, y.R_MEASURES] = first_measure
-    rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * own[:, y.R_MEASURES_END]
+    rows[:, y.R_MEASURES_END] = first_measure + y.MEASURE_WIDTH * rule_rows[:, y.R_MEASURES_END]
     rows[:, y.R_FROM_MS] = np.fromiter((rule.from_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_STARTS_UNTIL_MS] = np.fromiter((rule.starts_until_ms for rule in rules), np.int64, len(rules))
     rows[:, y.R_UNTIL_MS] = np.fromiter((rule.until_ms for rule in rules), np.int64, len(rules))
@@ -145,8 +145,9 @@ def _places(rules: Sequence[DeployedRule], parts: Gathered, image: Image) -> lis
 def _shared(
     parts: Gathered, handovers: Sequence[tuple[int, int, int]], rows: Int64, place: Places, symbols: Symbols
 ) -> tuple[SharedStart, ...]:
-    """What rules share of how they begin, which is noted in the rules' rows. Where runs are handed over, whose a start
-    is depends on the time: such rules keep their own."""
+    """Find beginnings that rules share, and note them in the rules' rows.
+
+    Where runs are handed over, whose a start is depends on the time: such rules keep their own."""
     counts = parts.counts(Section.PREFIXES)
     prefixes = np.full((len(counts), int(counts.max(initial=0))), -1, np.int64)
     rule = np.repeat(np.arange(len(counts)), counts)
@@ -154,13 +155,13 @@ def _shared(
     prefixes[[number for _, *both in handovers for number in both]] = -1
     states_count = int(parts.counts(Section.STATES).sum())
     shared = shared_starts(prefixes, rows, place.predicate, states_count, symbols.prefixes.things)
-    for number, found in enumerate(shared):
-        rows[found.rules, y.R_SHARES] = number + 1
+    for number, start in enumerate(shared):
+        rows[start.rules, y.R_SHARES] = number + 1
     return shared
 
 
 def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
-    """(1 for each register that holds a row of the event table, the run of each rule that has taken nothing)."""
+    """Return 1 for each register that holds a row of the event table, and each rule's run that has taken nothing."""
     holds_rows, counts = parts.rows(Section.REGISTERS), parts.counts(Section.REGISTERS)
     rule = np.repeat(np.arange(len(counts)), counts)
     register = segments(np.zeros(len(counts), np.int64), counts)
@@ -174,7 +175,7 @@ def _first_runs(parts: Gathered, image: Image) -> tuple[UInt8, Int64]:
 
 
 def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
-    """The predicates that each rule reacts to, ascending, and where those of each rule begin."""
+    """Return the predicates that each rule reacts to, ascending, and where those of each rule begin."""
     counts = parts.counts(Section.RELEVANCE)
     numbers = place.predicate[parts.rows(Section.RELEVANCE)]
     order = np.lexsort((numbers, np.repeat(np.arange(len(counts)), counts)))
@@ -182,8 +183,8 @@ def _relevance(parts: Gathered, place: Places) -> tuple[Int32, Int32]:
 
 
 def _streams(stream: Int64, symbols: Symbols, types_count: int) -> tuple[UInt8, Int64]:
-    """The sets of event types that rules count positions in, uint8[streams, event types]; and which of them each rule
-    does, -1 for none."""
+    """Return the sets of event types that rules count positions in, uint8[streams, event types], and the set of each
+    rule, -1 for none."""
     used = {number: symbols.streams.things[number] for number in np.unique(stream[stream >= 0]).tolist()}
     streams = sorted(used.values())
     is_in = np.zeros((len(streams), types_count), np.uint8)
@@ -199,8 +200,10 @@ def _compared(rules: Sequence[DeployedRule]) -> tuple[int, ...]:
 
 
 def _handovers(rules: Sequence[DeployedRule]) -> tuple[tuple[int, int, int], ...]:
-    """A version that carries takes over from the part of the one before that still sees events when it starts: what a
-    pause or a live version has ended before has no run left to hand over."""
+    """Return (time, giver, taker) for each version that takes over runs.
+
+    It takes them from the part of the version before that still sees events when it starts. A part that a pause or a
+    live version has ended earlier has no run left to hand over."""
     takers = [(number, rule) for number, rule in enumerate(rules) if rule.carries]
     if not takers:
         return ()

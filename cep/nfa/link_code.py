@@ -13,8 +13,8 @@ import numpy as np
 
 from cep.base.schema import Type
 from cep.kernels import layout as y
+from cep.kernels.expressions.opcodes import MACHINE_WIDTH
 from cep.kernels.layout import Int64
-from cep.kernels.opcodes import MACHINE_WIDTH
 from cep.nfa.code import COLUMN_OPERAND, CONSTANT_OPERAND, VectorProgram, allocate, register_positions
 from cep.nfa.gather import Gathered, numbered, segments, starts_of
 from cep.nfa.image import Places
@@ -26,9 +26,9 @@ _OPS = 64  # above every opcode
 
 
 def _positions(table: dict[int, int]) -> Int64:
-    found = np.full(_OPS, -1, np.int64)
-    found[list(table)] = list(table.values())
-    return found
+    positions = np.full(_OPS, -1, np.int64)
+    positions[list(table)] = list(table.values())
+    return positions
 
 
 _CONSTANT, _COLUMN = _positions(CONSTANT_OPERAND), _positions(COLUMN_OPERAND)
@@ -68,14 +68,14 @@ class GatheredVector:
 
 
 def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
-    """Number the predicates, and decide how each is found."""
+    """Give the predicates their numbers, and decide how each is found."""
     rows = parts.rows(Section.PREDICATES)
     ids, place, first = numbered(rows[:, 0], len(symbols.predicates))
     atoms, values = parts.rows(Section.ATOMS), parts.rows(Section.VALUES)
     atom_rows = segments(starts_of(rows[:, 3])[first], rows[first, 3])
     chosen = choose(np.repeat(np.arange(len(ids)), rows[first, 3]), atoms[atom_rows, 0], len(ids))
-    dense, found = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
-    by = atom_rows[chosen[found]]
+    dense, indexed = np.flatnonzero(chosen < 0), np.flatnonzero(chosen >= 0)
+    by = atom_rows[chosen[indexed]]
     rest_count = atoms[by, 2]
     rest_first = np.where(rest_count > 0, starts_of(rest_count), -1)
     groups, group_place, _ = numbered(atoms[by, 0], len(symbols.groups))
@@ -85,8 +85,8 @@ def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
     entries = np.empty((int(counts.sum()), y.INDEX_ENTRY_WIDTH), np.int64)
     entries[:, y.INDEX_CONSTANT] = values[segments(starts_of(atoms[:, 1])[by[order]], counts)]
     per_predicate = {
-        y.INDEX_PREDICATE: found,
-        y.INDEX_TYPE: rows[first, 1][found],
+        y.INDEX_PREDICATE: indexed,
+        y.INDEX_TYPE: rows[first, 1][indexed],
         y.INDEX_CODE: rest_first,
         y.INDEX_CODE_END: np.where(rest_count > 0, rest_first + rest_count, -1),
         y.INDEX_RESULT: atoms[by, 3],
@@ -109,7 +109,7 @@ def gather_predicates(parts: Gathered, symbols: Symbols) -> GatheredPredicates:
 
 
 def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredicates) -> GatheredVector:
-    """The code of all derived columns, then that of the predicates that are evaluated."""
+    """Return the code of all derived columns, then that of the predicates that are evaluated."""
     rows = parts.rows(Section.DERIVED)
     ids, derived_place, first = numbered(rows[:, 0], len(symbols.derived))
     code = parts.rows(Section.DERIVED_CODE)[segments(starts_of(rows[:, 1])[first], rows[first, 1])]
@@ -122,23 +122,23 @@ def gather_vector(parts: Gathered, symbols: Symbols, predicates: GatheredPredica
 
 
 def constants_of(op: Int64, operands: Int64) -> Int64:
-    """The constants that instructions name, in their order."""
+    """Return the constants that instructions name, in their order."""
     named = np.flatnonzero(_CONSTANT[op] >= 0)
     return operands[named, _CONSTANT[op[named]]]
 
 
 def translated(op: Int64, operands: Int64, place: Places) -> Int64:
     """Operands with the program's numbers of constants and columns."""
-    found = operands.copy()
+    placed = operands.copy()
     for position, numbers in ((_CONSTANT, place.constant), (_COLUMN, place.column)):
         named = np.flatnonzero(position[op] >= 0)
         at = position[op[named]]
-        found[named, at] = numbers[operands[named, at]]
-    return found
+        placed[named, at] = numbers[operands[named, at]]
+    return placed
 
 
 def finish_predicates(predicates: GatheredPredicates, place: Places, at_rest: int) -> PredicatePlan:
-    """The plan for an image in which the code of entries begins at an offset."""
+    """Return the plan for an image in which the code of entries begins at an offset."""
     entries = predicates.entries.copy()
     entries[:, y.INDEX_CONSTANT] = place.constant[entries[:, y.INDEX_CONSTANT]]
     coded = entries[:, y.INDEX_CODE] >= 0
@@ -151,7 +151,7 @@ def finish_predicates(predicates: GatheredPredicates, place: Places, at_rest: in
 
 
 def finish_vector(vector: GatheredVector, predicates: GatheredPredicates, place: Places) -> VectorProgram:
-    """The code with machine registers."""
+    """Return the code with machine registers."""
     op = vector.code[:, 1]
     operands = translated(op, vector.code[:, 2:], place)
     is_register = _REGISTERS[op]
@@ -163,7 +163,7 @@ def finish_vector(vector: GatheredVector, predicates: GatheredPredicates, place:
 
 @lru_cache(64)
 def _allocated(code: bytes, predicates: bytes, derived: bytes) -> VectorProgram:
-    """A change of one rule seldom changes the code that all rules share."""
+    """Return an equal earlier code: a change of one rule seldom changes the code that all rules share."""
     rows = np.frombuffer(code, np.int64).reshape(-1, MACHINE_WIDTH).tolist()
     results = (np.frombuffer(data, np.int64).tolist() for data in (predicates, derived))
     return allocate([(row[0], row[1], row[2], row[3], row[4]) for row in rows], *results)

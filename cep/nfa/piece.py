@@ -1,4 +1,4 @@
-"""One bound pattern → a piece: all that a program needs of a rule, as arrays that lie in a row.
+"""The tables and code of one rule → a piece: all that a program needs of a rule, as arrays that lie in a row.
 
     header (words of each section) | rule | states | waits | … | instructions of its predicates | …
 
@@ -16,29 +16,26 @@ from enum import IntEnum
 
 import numpy as np
 
-from cep.base.schema import Schema, Type
+from cep.base.schema import Type
 from cep.kernels import layout as y
+from cep.kernels.expressions.opcodes import MACHINE_WIDTH
 from cep.kernels.layout import Int64
-from cep.kernels.opcodes import MACHINE_WIDTH
-from cep.lang.ir import Expr, HistoryWindow, PatternIR
+from cep.lang.ir import HistoryWindow
 from cep.lang.walk import histories
 from cep.nfa.code import (
     COLUMN_OPERAND,
     CONSTANT_OPERAND,
     Constants,
     Instruction,
-    ScalarCode,
-    VectorCode,
     register_positions,
 )
 from cep.nfa.columns import ColumnMap
 from cep.nfa.histories import CUT, identity_of, is_foldable
-from cep.nfa.positions import build
-from cep.nfa.predicates import Atom, Predicates, atoms, ordered, rest_code
+from cep.nfa.predicates import Atom, WrittenPredicate
 from cep.nfa.prefixes import Prefix
-from cep.nfa.rule_tables import RuleCompiler
+from cep.nfa.rule_tables import RuleTables
 from cep.nfa.symbols import Symbols
-from cep.nfa.tables import DERIVED, StateRow, Tables, WaitRow
+from cep.nfa.tables import DERIVED, StateRow, WaitRow
 
 
 class Section(IntEnum):
@@ -55,11 +52,11 @@ class Section(IntEnum):
     CODE = 8  # of the rule's conditions and measures
     REGISTERS = 9  # 1 for each register that holds a row of the event table
     RELEVANCE = 10  # predicates, or -1
-    COLUMNS = 11  # column, whether it is retained; in the order in which the rule asks for them
+    COLUMNS = 11  # column, whether it is retained; in the order in which the rule asks for them.
     DERIVED = 12  # derived column, instructions
-    DERIVED_CODE = 13  # instruction, op, a, b, c
+    DERIVED_CODE = 13  # instruction, op, a, b, c.
     PREDICATES = 14  # predicate, event type or -1, instructions, atoms
-    PREDICATE_CODE = 15  # instruction, op, a, b, c
+    PREDICATE_CODE = 15  # instruction, op, a, b, c.
     ATOMS = 16  # group, values, instructions of the rest, its result or -1
     VALUES = 17  # constants
     REST_CODE = 18
@@ -92,50 +89,41 @@ class Piece:
     windows: tuple[HistoryWindow, ...]
 
 
-def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece:
-    """Compile a bound pattern. Raises: CompileError."""
-    constants, columns, predicates, tables = Constants(), ColumnMap(schema), Predicates(), Tables()
-    vector, scalar = VectorCode(constants, columns), ScalarCode(constants, columns)
-    rule = RuleCompiler(pattern, schema, columns, predicates, vector, scalar, tables)
-    rule.compile(build(pattern.structure))
-    prefix = rule.prefix()
-    code_end = len(scalar.instructions)
-    found = [_Predicate.of(*predicate, vector, scalar, columns) for predicate in predicates.all()]
-    for atom in (atom for own in found for atom, _ in own.atoms):
-        for value in atom.values:
-            constants.add(value, is_float=False)
-    shared = _Shared(symbols, constants, columns)
-    known = [symbols.predicates.of(predicate) for predicate in predicates.all()]
+def pack(rule: RuleTables, predicates: Sequence[WrittenPredicate], symbols: Symbols) -> Piece:
+    """Translate a rule's own numbers into those that all rules share, and lay its tables in a row."""
+    pattern, tables, vector, scalar = rule.pattern, rule.tables, rule.vector, rule.scalar
+    shared = _Shared(symbols, rule.constants, rule.columns)
+    predicate_ids = [symbols.predicates.of(predicate) for predicate in rule.predicates.all()]
     derived_types = dict(rule.derived_types)
     derived_code = [shared.vector(vector.derived_code(number)) for number in range(len(derived_types))]
     derived = [symbols.derived.of((code[-1][0], derived_types[n])) for n, code in enumerate(derived_code)]
-    predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(found))]
+    predicate_code = [shared.vector(vector.predicate_code(number)) for number in range(len(predicates))]
     waits = [wait for nfa_state in tables.states for wait in nfa_state.waits]
     stream = symbols.streams.of(rule.stream) if rule.stream else -1
     sections: dict[Section, Sequence[Sequence[int]]] = {
         Section.RULE: [[*rule.row(), rule.registers_count, scalar.machine_size, stream]],
         Section.STATES: [_state(nfa_state) for nfa_state in tables.states],
-        Section.WAITS: [shared.wait(wait, known) for wait in waits],
-        Section.GUARDS: [[row[0], _at(known, row[1]), *row[2:]] for wait in waits for row in wait.guards],
+        Section.WAITS: [shared.wait(wait, predicate_ids) for wait in waits],
+        Section.GUARDS: [[row[0], _at(predicate_ids, row[1]), *row[2:]] for wait in waits for row in wait.guards],
         Section.BOUNDS: [row for wait in waits for row in wait.bounds],
         Section.MARKS: [wait.marks for wait in waits],
         Section.ACTIONS: [shared.action(row, derived) for nfa_state in tables.states for row in nfa_state.actions],
         Section.MEASURES: tables.measures,
-        Section.CODE: shared.scalar(scalar.instructions[:code_end]),
+        Section.CODE: shared.scalar(scalar.instructions[: rule.code_end]),
         Section.REGISTERS: [rule.holds_rows()],
-        Section.RELEVANCE: [[_at(known, predicate) for predicate in rule.relevance()]],
+        Section.RELEVANCE: [[_at(predicate_ids, predicate) for predicate in rule.relevance()]],
         Section.COLUMNS: shared.columns(),
         Section.DERIVED: [[number, len(code)] for number, code in zip(derived, derived_code, strict=True)],
         Section.DERIVED_CODE: [row for code in derived_code for row in code],
         Section.PREDICATES: [
-            [known[number], own.event_type, len(predicate_code[number]), len(own.atoms)]
-            for number, own in enumerate(found)
+            [predicate_ids[number], predicate.event_type, len(predicate_code[number]), len(predicate.atoms)]
+            for number, predicate in enumerate(predicates)
         ],
         Section.PREDICATE_CODE: [row for code in predicate_code for row in code],
-        Section.ATOMS: [shared.atom(*atom) for own in found for atom in own.atoms],
-        Section.VALUES: [shared.values(atom) for own in found for atom, _ in own.atoms],
-        Section.REST_CODE: shared.scalar(scalar.instructions[code_end:]),
-        Section.PREFIXES: shared.prefixes(prefix, known),
+        Section.ATOMS: [shared.atom(*atom) for predicate in predicates for atom in predicate.atoms],
+        Section.VALUES: [shared.values(atom) for predicate in predicates for atom, _ in predicate.atoms],
+        Section.REST_CODE: shared.scalar(scalar.instructions[rule.code_end :]),
+        Section.PREFIXES: shared.prefixes(rule.prefix, predicate_ids),
     }
     return Piece(
         _in_a_row([sections[section] for section in Section]),
@@ -149,26 +137,6 @@ def compile_piece(pattern: PatternIR, schema: Schema, symbols: Symbols) -> Piece
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Predicate:
-    """The event type that a predicate asks for, or -1; what it can be found by, and the code of what then remains."""
-
-    event_type: int
-    atoms: list[tuple[Atom, tuple[int, int, int]]]
-
-    @staticmethod
-    def of(
-        conjuncts: frozenset[Expr], event_type: int | None, vector: VectorCode, scalar: ScalarCode, columns: ColumnMap
-    ) -> _Predicate:
-        """Write the code of a predicate, both for evaluating it and for looking it up."""
-        parts = ordered(conjuncts)
-        vector.predicate(parts, event_type)
-        found = [(atom, rest_code(atom.rest, scalar)) for atom in atoms(parts)]
-        for atom, _ in found:
-            columns.number(atom.field)
-        return _Predicate(-1 if event_type is None else event_type, found)
-
-
 def _in_a_row(sections: Sequence[Sequence[Sequence[int]]]) -> Int64:
     flat = [[word for row in section for word in row] for section in sections]
     return np.array([*map(len, flat), *(word for words in flat for word in words)], np.int64)
@@ -178,8 +146,8 @@ def _state(row: StateRow) -> list[int]:
     return [len(row.waits), *row.accept, len(row.actions), row.variable]
 
 
-def _at(known: Sequence[int], number: int) -> int:
-    return number if number < 0 else known[number]
+def _at(ids: Sequence[int], number: int) -> int:
+    return number if number < 0 else ids[number]
 
 
 class _Shared:
@@ -218,20 +186,22 @@ class _Shared:
         kind, register, column, other = row
         return [kind, register, -1 - derived[column - DERIVED] if column >= DERIVED else self.column(column), other]
 
-    def wait(self, wait: WaitRow, known: Sequence[int]) -> list[int]:
+    def wait(self, wait: WaitRow, predicate_ids: Sequence[int]) -> list[int]:
         kind, column, register, other = wait.simple
         simple = [kind, self.column(column), register, self.column(other)] if kind != y.SIMPLE_NONE else wait.simple
         owned = [len(wait.marks), len(wait.guards), len(wait.bounds)]
-        head = [wait.target, wait.kind, _at(known, wait.predicate), *wait.code]
+        head = [wait.target, wait.kind, _at(predicate_ids, wait.predicate), *wait.code]
         return [*head, *simple, *wait.count, wait.reset, *owned, wait.reopens]
 
-    def prefixes(self, prefix: Prefix, known: Sequence[int]) -> list[list[int]]:
-        predicates = [known[predicate] for predicate in prefix.predicates]
-        found = []
+    def prefixes(self, prefix: Prefix, predicate_ids: Sequence[int]) -> list[list[int]]:
+        predicates = [predicate_ids[predicate] for predicate in prefix.predicates]
+        rows = []
         for count, steps in enumerate(prefix.steps, start=1):
-            own = () if count == 1 else tuple((at, known[p], target, ends) for at, p, target, ends in steps)
-            found.append([self._symbols.prefixes.of((tuple(predicates[:count]), own)), predicates[count - 1]])
-        return found
+            identity = (
+                () if count == 1 else tuple((at, predicate_ids[p], target, ends) for at, p, target, ends in steps)
+            )
+            rows.append([self._symbols.prefixes.of((tuple(predicates[:count]), identity)), predicates[count - 1]])
+        return rows
 
     def scalar(self, code: Sequence[Instruction]) -> list[list[int]]:
         return [[op, target, *self._operands(op, operands)] for op, target, *operands in code]
@@ -241,17 +211,17 @@ class _Shared:
         numbers: dict[int, int] = {}
         rows: list[list[int]] = []
         for op, target, *operands in code:
-            own = self._operands(op, operands)
+            words = self._operands(op, operands)
             for position in register_positions(op):
-                own[position] = numbers[own[position]]
-            numbers[target] = self._symbols.instructions.of((op, 0, own[0], own[1], own[2]))
-            rows.append([numbers[target], op, *own])
+                words[position] = numbers[words[position]]
+            numbers[target] = self._symbols.instructions.of((op, 0, words[0], words[1], words[2]))
+            rows.append([numbers[target], op, *words])
         return rows
 
     def _operands(self, op: int, operands: Sequence[int]) -> list[int]:
-        own = list(operands)
+        shared = list(operands)
         if op in CONSTANT_OPERAND:
-            own[CONSTANT_OPERAND[op]] = self.constant(own[CONSTANT_OPERAND[op]])
+            shared[CONSTANT_OPERAND[op]] = self.constant(shared[CONSTANT_OPERAND[op]])
         if op in COLUMN_OPERAND:
-            own[COLUMN_OPERAND[op]] = self.column(own[COLUMN_OPERAND[op]])
-        return own
+            shared[COLUMN_OPERAND[op]] = self.column(shared[COLUMN_OPERAND[op]])
+        return shared

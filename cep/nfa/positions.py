@@ -43,10 +43,12 @@ class StructureError(CompileError):
 class Guard:
     """An event that closes a wait: one that fits `variable`, for which `condition` holds and none of `unless` does.
 
-    `moment` is "before" the wait may take the event, "after" it, "next" (after, and on the very next event alone),
-    "stop" (after, unless one of the waits is open that would keep this one open too), or "greedy" (before, until an
-    event that "frees" it has come).
-    It only speaks while the time since the last event taken lies in [gap_min_ms, gap_max_ms).
+    It counts only while the time since the last event taken lies in [gap_min_ms, gap_max_ms). `moment` says when:
+
+    - "before": before the wait may take the event; "after": after it.
+    - "next": after, and on the very next event alone.
+    - "stop": after, unless one of the waits is open that would keep this one open, too.
+    - "greedy": before, until an event that "frees" it has come.
     """
 
     moment: str
@@ -71,11 +73,14 @@ class Wait:
     """One way to go on from a position: take an event that fits `target`'s variable.
 
     `link` None takes the link of the step that the fragment becomes part of. `counted` is the half-open interval in
-    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop). Behind a
-    group that may have another round, and cannot begin it with nothing, a relaxed wait stays open after it has taken an
-    event, as long as one of the waits for that round is open: those whose `loop` is in `reopens`. A wait without target
-    is an absence: the match is complete if the wait is still open when its window closes, or (link NEXT) when the next
-    event has come.
+    which the loop counter of the position waited at must lie. `loop` is set if it repeats something (_Loop).
+
+    `reopens` is for a relaxed wait behind a group that may have another round, and cannot begin it with nothing. Such a
+    wait stays open after it has taken an event, as long as a wait for that round is open: one whose `loop` is in
+    `reopens`.
+
+    A wait without target is an absence. The match is complete if the wait is still open when its window closes, or
+    (link NEXT) when the next event has come.
     """
 
     target: int | None
@@ -142,11 +147,13 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Fragment:
-    """A node, composed. `skip_guards` hold for what is waited for in its place (a greedy loop that may be left out, a
-    forbidden event behind what was left out, with its time in `skip_absences_ms`), and `skip_bounds` (the step times of
-    what is left out in it);
-    `loops` are those at its end: what must not come after the node must not come between their repetitions either.
-    `opens_empty`: its first step may be left out."""
+    """A node, composed.
+
+    `skip_guards` hold for what is waited for in its place: a greedy loop that may be left out, or a forbidden event
+    behind what was left out, with its time in `skip_absences_ms`. `skip_bounds` are the step times of what is left out
+    in it. `loops` are those at its end: what must not come after the node must not come between their repetitions
+    either. `opens_empty`: its first step may be left out.
+    """
 
     entries: tuple[Wait, ...]
     exits: tuple[Exit, ...]
@@ -162,7 +169,7 @@ _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.A
 
 
 def build(structure: SequenceNode) -> Automaton:
-    """The automaton of a bound structure (no Param left).
+    """Build the automaton of a bound structure (no Param left).
 
     Raises: StructureError when it needs too many positions, or for an absence that nothing can follow.
     """
@@ -195,31 +202,31 @@ def _number(value: int | Param | None) -> int:
 
 
 def _certain(absences_ms: tuple[int | None, ...]) -> tuple[Bound, ...]:
-    """When absences that end a match are certain by themselves: when the last of their step times is over."""
+    """Return when absences that end a match are certain by themselves: when the last of their step times is over."""
     times_ms = [time_ms for time_ms in absences_ms if time_ms is not None]
     return (Bound(0, max(times_ms)),) if len(times_ms) == len(absences_ms) else ()
 
 
 def _greed(variable: str, untils: tuple[Expr, ...]) -> tuple[Guard, ...]:
-    """What keeps a run from leaving a greedy loop: an event that fits and does not stop it. A stop event ends that."""
+    """Return the guards that keep a run in a greedy loop: an event that fits and does not stop it."""
     if not untils:
         return (Guard("before", variable),)
     return (Guard("greedy", variable, unless=untils), *(Guard("frees", condition=until) for until in untils))
 
 
 def _freed_by(until: Expr, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-    """The guards of greedy loops inside a group with a stop event, which is none of their repetitions either."""
-    found: list[Guard] = []
+    """Return the guards of greedy loops inside a group with a stop event, which is none of their repetitions either."""
+    freed: list[Guard] = []
     for guard in guards:
         if guard.moment not in ("before", "greedy") or guard.variable is None:
-            found.append(guard)
+            freed.append(guard)
         else:
-            found += [replace(guard, moment="greedy", unless=(*guard.unless, until)), Guard("frees", condition=until)]
-    return tuple(found)
+            freed += [replace(guard, moment="greedy", unless=(*guard.unless, until)), Guard("frees", condition=until)]
+    return tuple(freed)
 
 
 def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> Wait:
-    """The wait at `exit_` for what `entry` takes."""
+    """Join an entry to an exit: the wait at `exit_` for what `entry` takes."""
     joined_link = entry.link or link
     return replace(
         entry,
@@ -232,9 +239,11 @@ def _joined(entry: Wait, link: Link, exit_: Exit, bounds: tuple[Bound, ...]) -> 
 
 
 def guards_of(wait: Wait, variable: str) -> tuple[Guard, ...]:
-    """The guards of a wait for `variable`, and its stop events: where one fits the loop it is neither taken nor
-    skipped by a relaxed wait, which is over then. One before the step's least time is skipped as any other event, and
-    one while the wait would stay open even if it took something."""
+    """Return the guards of a wait for `variable`, with its stop events.
+
+    Where a stop event fits the loop, a relaxed wait neither takes nor skips it: the wait is over. A stop event before
+    the step's least time is skipped like any other event. So is one while the wait would stay open even if it took
+    something."""
     if wait.link is not Link.FOLLOWED_BY:
         return wait.guards
     early_ms = max((b.min_ms for b in wait.bounds if b.mark is None), default=0)
@@ -306,7 +315,7 @@ class _Builder:
         return self._repeat(node.quantifier, lambda: self._windowed(node.steps, window))
 
     def _windowed(self, steps: tuple[Step, ...], window: Bound) -> _Fragment:
-        """One round of a group with a window: it opens with the round's first event."""
+        """Build one round of a group with a window: it opens with the round's first event."""
         assert window.mark is not None, "a group's window is measured from its first event"
         first = len(self.positions)
         fragment = self._steps(steps)
@@ -366,12 +375,12 @@ class _Builder:
 
     @staticmethod
     def _rounds(entries: tuple[Wait, ...], quantifier: Quantifier, loop: _Loop) -> tuple[Wait, ...]:
-        """The waits for another round: the gap between rounds holds."""
+        """Return the waits for another round: the gap between rounds holds."""
         gap = () if quantifier.gap_ms is None else (Bound(0, _number(quantifier.gap_ms)),)
         return tuple(replace(w, bounds=w.bounds + gap, loop=loop.number) for w in entries)
 
     def _stoppable(self, until: Expr, make: Callable[[], _Fragment]) -> _Fragment:
-        """One round of a group with `until`: no element takes a stop event; it ends what is waited for in it, its
+        """Build one round of a group with `until`: no element takes a stop event; it ends what is waited for in it, its
         first event as well."""
         first = len(self.positions)
         fragment = make()
@@ -390,14 +399,14 @@ class _Builder:
     def _join(self, exits: tuple[Exit, ...], entries: tuple[Wait, ...], link: Link, bounds: tuple[Bound, ...]) -> None:
         for exit_ in exits:
             if exit_.window is not None and entries:
-                message = "after a group that ends in an absence with its own window nothing can follow"
+                message = "nothing can follow a group that ends in an absence with a window of its own"
                 target = entries[0].target
                 raise StructureError(message, "CEP424", None if target is None else self.positions[target].variable)
             waits = self.positions[exit_.position].waits
             waits.extend(_joined(entry, link, exit_, bounds) for entry in entries)
 
     def _steps(self, steps: tuple[Step, ...]) -> _Fragment:
-        """A sequence, once. What can be left out at its beginning leaves further entries of the whole."""
+        """Build a sequence, once. What can be left out at its beginning leaves further entries of the whole."""
         entries: list[Wait] = []
         open_exits: tuple[Exit, ...] = ()
         loops: tuple[_Loop, ...] = ()
@@ -450,7 +459,7 @@ class _Builder:
         )  # fmt: skip
 
     def _forbid_between_repetitions(self, loops: tuple[_Loop, ...], guard: Guard) -> None:
-        """What is forbidden right after a loop ends the loop too: so far its waits only go round again.
+        """Forbid the same inside a loop as right after it, where the loop's waits only go round again so far.
 
         Not-next only speaks where the loop may be left: before that there is no "right after".
         """
@@ -471,7 +480,7 @@ class _Builder:
             position.waits = guarded
 
     def _any_order(self, node: AnyOrderNode) -> _Fragment:
-        """Every item first, then the others in any order. No item can match nothing (the check sees to it)."""
+        """Build every item first, then the others in any order. The check sees to it that no item can match nothing."""
         if len(node.items) == 1:
             return self.node(node.items[0])
         entries: list[Wait] = []

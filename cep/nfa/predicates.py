@@ -22,7 +22,7 @@ import numpy as np
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.lang.ir import Binary, Const, CurrentField, Expr, In
-from cep.nfa.code import ScalarCode
+from cep.nfa.code import ScalarCode, VectorCode
 from cep.nfa.simplify import TRUE
 
 # Below this many predicates on a column, evaluating them for every event is cheaper than looking up.
@@ -56,6 +56,14 @@ class Atom:
     rest: tuple[Expr, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenPredicate:
+    """A predicate with its code: its event type or -1, and its atoms, each with the code of what then remains."""
+
+    event_type: int
+    atoms: list[tuple[Atom, tuple[int, int, int]]]
+
+
 class Predicates:
     """Numbers the distinct predicates of a rule."""
 
@@ -63,13 +71,33 @@ class Predicates:
         self._numbers: dict[tuple[frozenset[Expr], int | None], int] = {}
 
     def number(self, conjuncts: list[Expr], event_type: int | None) -> int:
-        """The number of the bitmap for "is of this event type, and all conjuncts are true"."""
+        """Return the number of the bitmap for "is of this event type, and all conjuncts are true"."""
         assert conjuncts or event_type is not None, "a predicate without any condition needs no bitmap"
         return self._numbers.setdefault((frozenset(conjuncts), event_type), len(self._numbers))
 
     def all(self) -> list[tuple[frozenset[Expr], int | None]]:
-        """The predicates in the order of their numbers."""
+        """Return the predicates in the order of their numbers."""
         return list(self._numbers)
+
+
+def write_predicates(predicates: Predicates, vector: VectorCode, scalar: ScalarCode) -> list[WrittenPredicate]:
+    """Write the code of each predicate, both for evaluating it and for looking it up."""
+    written = [_write(conjuncts, event_type, vector, scalar) for conjuncts, event_type in predicates.all()]
+    for atom in (atom for predicate in written for atom, _ in predicate.atoms):
+        for value in atom.values:
+            scalar.constants.add(value, is_float=False)
+    return written
+
+
+def _write(
+    conjuncts: frozenset[Expr], event_type: int | None, vector: VectorCode, scalar: ScalarCode
+) -> WrittenPredicate:
+    parts = ordered(conjuncts)
+    vector.predicate(parts, event_type)
+    atoms_with_code = [(atom, rest_code(atom.rest, scalar)) for atom in atoms(parts)]
+    for atom, _ in atoms_with_code:
+        scalar.columns.number(atom.field)
+    return WrittenPredicate(-1 if event_type is None else event_type, atoms_with_code)
 
 
 def choose(owner: Int64, group: Int64, count: int) -> Int64:
@@ -85,13 +113,13 @@ def choose(owner: Int64, group: Int64, count: int) -> Int64:
     popularity = np.bincount(np.unique(owner * groups_count + group) % groups_count, minlength=groups_count)[group]
     order = np.lexsort((np.arange(len(group)), -popularity, owner))
     first = order[np.flatnonzero(np.diff(owner[order], prepend=-1))]
-    found = first[popularity[first] >= INDEX_MIN]
-    chosen[owner[found]] = found
+    indexed = first[popularity[first] >= INDEX_MIN]
+    chosen[owner[indexed]] = indexed
     return chosen
 
 
 def ordered(conjuncts: frozenset[Expr]) -> list[Expr]:
-    """A fixed order: a program must be the same on every machine."""
+    """Sort conjuncts in a fixed order: a program must be the same on every machine."""
     return sorted(conjuncts, key=repr)
 
 
@@ -114,21 +142,21 @@ def _no_variable(name: str) -> int:
 
 
 def atoms(conjuncts: list[Expr]) -> list[Atom]:
-    """What a predicate can be found by."""
-    found: list[Atom] = []
+    """Return the atoms by which an index can find a predicate."""
+    by_index: list[Atom] = []
     for at, part in enumerate(conjuncts):
         rest = tuple(conjuncts[:at] + conjuncts[at + 1 :])
         atom = _atom(part, rest)
         if atom is not None and (atom.kind == y.INDEX_EQ or not rest):
-            found.append(atom)
-    return found
+            by_index.append(atom)
+    return by_index
 
 
 def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
     if isinstance(part, In) and isinstance(part.argument, CurrentField) and not part.argument.type.is_float:
         values = tuple(_slot(item) for item in part.items)
-        known = tuple(v for v in values if v is not None)
-        return Atom(y.INDEX_EQ, part.argument.field, known, rest) if len(known) == len(values) else None
+        slots = tuple(v for v in values if v is not None)
+        return Atom(y.INDEX_EQ, part.argument.field, slots, rest) if len(slots) == len(values) else None
     if not isinstance(part, Binary) or part.op not in _KINDS:
         return None
     op, left, right = part.op, part.left, part.right
@@ -141,7 +169,7 @@ def _atom(part: Expr, rest: tuple[Expr, ...]) -> Atom | None:
 
 
 def _slot(expr: Expr) -> int | str | None:
-    """The content of a constant that an index can hold."""
+    """Return the content of a constant that an index can hold."""
     if not isinstance(expr, Const) or expr.value is None or isinstance(expr.value, float):
         return None
     return expr.value if isinstance(expr.value, str) else int(expr.value)

@@ -8,7 +8,7 @@ completes a match:
 As long as only such events come a rule has nothing to tell, so they can be kept and made up for later (shared.py). Of
 those of the first condition each begins a run. One of another condition matters where a run waits for it; so all that
 wait for it must be on ways that the prefix alone leads along (its *steps*), which can be followed without the rules
-(kernels/prefix.py). How conditions of a prefix are numbered is part of what is stored: a page has a bit for each.
+(kernels/match/prefix.py). How conditions of a prefix are numbered is part of what is stored: a page has a bit for each.
 Tested by: tests/nfa/test_shared.py
 """
 
@@ -22,7 +22,8 @@ from cep.nfa.tables import DERIVED, NO_CODE, StateRow, WaitRow
 
 NOT_SIMPLE = (y.SIMPLE_NONE, 0, 0, 0)
 _ROW_ACTIONS = (y.ACT_COUNT, y.ACT_LAST, y.ACT_FIRST, y.ACT_PREVIOUS)
-LENGTH_MAX = 32  # conditions of a prefix; there is a bit for each in an int64
+LENGTH_MAX = 32  # conditions of a prefix; there is a bit for each in an int64.
+
 # The state that waits, the predicate of what it waits for, the state that it leads to, whether the wait is over then.
 Step = tuple[int, int, int, int]
 
@@ -38,7 +39,7 @@ class Prefix:
 
 
 def prefix_of(states: Sequence[StateRow]) -> Prefix:
-    """The longest prefix of a plain rule (R_PLAIN), whose NFA states these are."""
+    """Return the longest prefix of a plain rule (R_PLAIN), whose NFA states these are."""
     first = states[0].waits
     every = [wait for nfa_state in states for wait in nfa_state.waits]
     if len(first) != 1 or any(wait.predicate < 0 for wait in every) or not _can_wait(states, first[0].predicate):
@@ -58,39 +59,41 @@ def prefix_of(states: Sequence[StateRow]) -> Prefix:
 
 
 def _waits_for(states: Sequence[StateRow], predicate: int) -> list[tuple[int, WaitRow]]:
-    """The waits for events of the predicate, with the number of the state that they belong to."""
-    return [(at, wait) for at, own in enumerate(states) for wait in own.waits if wait.predicate == predicate]
+    """Return the waits for events of the predicate, with the number of the state that they belong to."""
+    return [(at, wait) for at, row in enumerate(states) for wait in row.waits if wait.predicate == predicate]
 
 
 def _read(states: Sequence[StateRow], predicate: int) -> set[int]:
-    """The columns that are read when an event of the predicate is taken."""
+    """Return the columns that are read when an event of the predicate is taken."""
     entered = [states[wait.target] for _, wait in _waits_for(states, predicate)]
-    return {column for own in entered for kind, _, column, _ in own.actions if kind not in _ROW_ACTIONS}
+    return {column for nfa_state in entered for kind, _, column, _ in nfa_state.actions if kind not in _ROW_ACTIONS}
 
 
 def _can_wait(states: Sequence[StateRow], predicate: int) -> bool:
-    """Whether no event of the predicate completes a match, no wait for one asks for more than the predicate, and all
-    that taking it reads is kept with the event."""
-    own = [wait for _, wait in _waits_for(states, predicate)]
-    asks_more = any((wait.code, wait.simple) != (NO_CODE, NOT_SIMPLE) for wait in own)
-    completes = any(states[wait.target].accept[0] for wait in own)
+    """Return True if what events of the predicate do can be put off.
+
+    None of them completes a match. No wait for one asks for more than the predicate. All that taking it reads is
+    kept with the event."""
+    waits = [wait for _, wait in _waits_for(states, predicate)]
+    asks_more = any((wait.code, wait.simple) != (NO_CODE, NOT_SIMPLE) for wait in waits)
+    completes = any(states[wait.target].accept[0] for wait in waits)
     return not asks_more and not completes and all(column < DERIVED for column in _read(states, predicate))
 
 
 def _may_follow(states: Sequence[StateRow], chosen: Sequence[int], predicate: int) -> bool:
-    """Whether a prefix may go on with the predicate: a run takes such an event once, and only on the prefix's way."""
+    """Return True if a prefix may go on with the predicate: a run takes such an event once, and on its way alone."""
     reached = _reached(states, [*chosen, predicate])
     on_its_way = all(at in reached and wait.kind == y.WAIT_RELAXED for at, wait in _waits_for(states, predicate))
     return on_its_way and _can_wait(states, predicate)
 
 
 def _reached(states: Sequence[StateRow], predicates: Collection[int]) -> list[int]:
-    """The NFA states that events of these predicates lead to, the start state among them."""
-    found = [0]
-    for number in found:
+    """Return the NFA states that events of these predicates lead to, the start state among them."""
+    reached = [0]
+    for number in reached:
         targets = [wait.target for wait in states[number].waits if wait.predicate in predicates]
-        found += [target for target in dict.fromkeys(targets) if target not in found]
-    return found
+        reached += [target for target in dict.fromkeys(targets) if target not in reached]
+    return reached
 
 
 def _steps(states: Sequence[StateRow], predicates: Collection[int]) -> tuple[Step, ...]:

@@ -15,6 +15,7 @@ from typing import overload
 from cep.base.schema import Schema, Type
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.records import Program as Tables
 from cep.lang.ir import HistoryWindow
 from cep.lists.timeline import Lists
 from cep.nfa.code import VectorProgram
@@ -130,17 +131,17 @@ class Program:
 
     @property
     def columns_read(self) -> tuple[str, ...]:
-        """The columns of an EventBatch that matching looks at."""
-        own = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
-        past = [] if self.histories is None else [c.name for c in self.histories.kept if c.is_read]
-        return tuple(dict.fromkeys((*own, *past)))
+        """Return the columns of an EventBatch that matching looks at."""
+        read = [c.name for c in self.columns[y.COLUMNS_FIXED :] if c.is_read]
+        past = [] if self.histories is None else [c.name for c in self.histories.stored_columns if c.is_read]
+        return tuple(dict.fromkeys((*read, *past)))
 
     def relevant_to(self, rule: int) -> Int32:
-        """The predicates that a rule reacts to; -1 stands for all events."""
+        """Return the predicates that a rule reacts to; -1 stands for all events."""
         return self.relevance[self.relevance_first[rule] : self.relevance_first[rule + 1]]
 
     def column(self, name: str) -> int:
-        """The number of a column, -1 if the program does not have it."""
+        """Return the number of a column, -1 if the program does not have it."""
         return self._numbers.get(name, -1)
 
     @cached_property
@@ -159,13 +160,18 @@ class Program:
         return tuple((number, column) for number, column in enumerate(self.columns) if column.retained)
 
     def prefix_of(self, rule: int) -> Int32:
-        """The predicates of a rule's longest prefix (prefixes.py), in order."""
+        """Return the predicates of a rule's longest prefix (prefixes.py), in order."""
         return self.prefixes[self.prefix_first[rule] : self.prefix_first[rule + 1]]
 
     def first_wait(self, rule: int) -> int:
         """Where the image has the wait of a rule's start state, of which there is one (shared.py)."""
         start = int(self.image[y.HEADER_STATES]) + self.rules[rule].first_state * y.STATE_WIDTH
         return int(self.image[start + y.S_WAITS])
+
+    @cached_property
+    def tables(self) -> Tables:
+        """The program as kernels take it; made once, as a call from Python costs less then."""
+        return Tables(self.image, self.rules.rows, self.relevance_first, self.relevance, self.streams, self.start_runs)
 
     @cached_property
     def derived_first(self) -> int:

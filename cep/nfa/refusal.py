@@ -1,4 +1,4 @@
-"""What the compiler cannot make a program of, as an exception that knows its diagnostic code and the place.
+"""The refusal of a pattern that cannot be compiled: an exception with a diagnostic code and the place.
 
 Raised while a pattern becomes an automaton and tables, turned into a diagnostic by diagnose.py and into a reason by
 `compile.problems`.

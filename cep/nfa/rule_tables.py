@@ -5,8 +5,6 @@ Tested by: tests/nfa/test_compile.py
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from cep.base.limits import (
     MATCHES_PER_EVENT_MAX,
     MEASURES_MAX,
@@ -18,25 +16,18 @@ from cep.base.limits import (
 from cep.base.schema import MADE_FROM, MADE_TOLD, Schema, Type
 from cep.kernels import layout as y
 from cep.lang.ir import Aggregate, Binary, CurrentField, Expr, If, Link, PatternIR, SkipKind, VarField
-from cep.nfa.code import ScalarCode, VectorCode
+from cep.nfa.code import Constants, ScalarCode, VectorCode
+from cep.nfa.columns import ColumnMap
 from cep.nfa.positions import Automaton, Bound, Guard, Position, Wait, guards_of
 from cep.nfa.predicates import Predicates
 from cep.nfa.prefixes import NOT_SIMPLE, Prefix, prefix_of
 from cep.nfa.refusal import CompileError
-from cep.nfa.simplify import FALSE, TRUE, Known, children, conjuncts, needs_run
+from cep.nfa.simplify import FALSE, TRUE, Facts, children, conjuncts, needs_run
 from cep.nfa.tables import DERIVED, NO_CODE, Row, StateRow, Tables, WaitRow
 
 
 class RuleLimitError(CompileError):
     """A rule needs more of something than one rule may have; the message says what."""
-
-
-class Columns(Protocol):
-    """Field name → column number (columns.ColumnMap)."""
-
-    retained: set[int]
-
-    def number(self, field: str) -> int: ...
 
 
 _WAIT_KIND = {Link.NEXT: y.WAIT_STRICT, Link.FOLLOWED_BY: y.WAIT_RELAXED, Link.FOLLOWED_BY_ANY: y.WAIT_ANY}
@@ -57,16 +48,23 @@ _ROW_KINDS = ("first", "last", "prev", "mark")
 _ACTION_ORDER = ("prev", "sum", "squares", "min", "max", "present", "first", "last", "count", "loop")
 
 
-class RuleCompiler:
-    """Writes one pattern into empty tables and keeps what the program must know of it."""
+def compile_tables(pattern: PatternIR, schema: Schema, automaton: Automaton) -> RuleTables:
+    """Write the positions and conditions of a bound pattern into tables. Raises: CompileError."""
+    rule = RuleTables(pattern, schema)
+    rule.compile(automaton)
+    return rule
 
-    def __init__(
-        self, pattern: PatternIR, schema: Schema, columns: Columns, predicates: Predicates, vector: VectorCode,
-        scalar: ScalarCode, tables: Tables,
-    ) -> None:  # fmt: skip
+
+class RuleTables:
+    """The tables and the code of one pattern, and what a program must know of it. All numbers are the rule's own."""
+
+    def __init__(self, pattern: PatternIR, schema: Schema) -> None:
         self.pattern, self.schema = pattern, schema
-        self._columns, self._predicates, self._tables = columns, predicates, tables
-        self._vector, self._scalar = vector, scalar
+        self.constants, self.columns = Constants(), ColumnMap(schema)
+        self.predicates, self.tables = Predicates(), Tables()
+        self.vector, self.scalar = VectorCode(self.constants, self.columns), ScalarCode(self.constants, self.columns)
+        self.prefix = Prefix()
+        self.code_end = 0  # instructions of conditions and measures; those of predicates follow
         self._variables = {v.name: i for i, v in enumerate(self.pattern.variables)}
         self._registers: dict[tuple[str, str, Expr | None], int] = {}
         # Those of a match, then those of a time-out; the kernel works out all of them for either.
@@ -93,21 +91,21 @@ class RuleCompiler:
 
     def compile(self, automaton: Automaton) -> None:
         """Write all positions, then the measures, then the actions (which need to know every register)."""
-        known = self._known(automaton)
+        facts = self._facts(automaton)
         if any(e.derived for e in self.schema.event_types if e.name in self.pattern.event_types):
-            self._columns.retained.update(self._columns.number(name) for name in (MADE_FROM, MADE_TOLD))
+            self.columns.retained.update(self.columns.number(name) for name in (MADE_FROM, MADE_TOLD))
         for number, position in enumerate(automaton.positions):
             if len(position.waits) > WAITS_PER_STATE_MAX:
                 where = f"after `{position.variable}` there are" if position.variable else "to begin a match there are"
                 message = f"{where} {len(position.waits)} ways to go on; the limit is {WAITS_PER_STATE_MAX}"
                 raise RuleLimitError(message, variable=position.variable)
-            self._write_position(automaton, number, position, known[number])
+            self._write_position(automaton, number, position, facts[number])
         # What conditions look at comes first among the registers; the rest only feeds measures.
         self._control_count = self.registers_count
         self._merges = self._may_merge(automaton)
         for measure in self.measures:
             code = self._scalar_code(measure.value)
-            self._tables.measures.append(code)
+            self.tables.measures.append(code)
         for number, position in enumerate(automaton.positions):
             self._write_actions(number, position)
         assert len(self.measures) <= MEASURES_MAX, "the check refuses more"
@@ -128,9 +126,13 @@ class RuleCompiler:
             self.stream = tuple(sorted(self.schema.code(name) for name in self.pattern.event_types))
         if self.pattern.within_events is not None and (self._has_absence or self.pattern.timeout_measures is not None):
             self.reacts_to_all = True  # any event may be the one that closes a window in events
+        self.code_end = len(self.scalar.instructions)
+        if self._is_plain():
+            self.prefix = prefix_of(self.tables.states)  # the events of a prefix can be put off (shared.py)
+            self.columns.retained.update(self.prefix.columns)
 
     def _may_merge(self, automaton: Automaton) -> bool:
-        """Whether runs that wait alike have the same future (kernels/merge.py), and some may become many.
+        """Return True if runs that wait alike have the same future (kernels/match/merge.py), and some may become many.
 
         Not where something depends on the last event taken, on each single binding, or on its order.
         """
@@ -151,7 +153,7 @@ class RuleCompiler:
 
     # -------------------------------------------------------------------------------------------- what is known
 
-    def _known(self, automaton: Automaton) -> list[Known]:
+    def _facts(self, automaton: Automaton) -> list[Facts]:
         """For each position, which variables are bound there: a forward pass to a fixed point."""
         everything = frozenset(self._variables)
         positions = automaton.positions
@@ -168,38 +170,38 @@ class RuleCompiler:
                     if new != (bound[target], possible[target]):
                         bound[target], possible[target] = new
                         changed = True
-        return [Known(b & p, p, self._never_null) for b, p in zip(bound, possible, strict=True)]
+        return [Facts(b & p, p, self._never_null) for b, p in zip(bound, possible, strict=True)]
 
     # ------------------------------------------------------------------------------------------------ positions
 
-    def _write_position(self, automaton: Automaton, number: int, position: Position, known: Known) -> None:
+    def _write_position(self, automaton: Automaton, number: int, position: Position, facts: Facts) -> None:
         loop = self._loop_register(automaton, number)
         accept = (int(position.accepts), loop if position.accept_min > 1 else -1, position.accept_min)
         row = StateRow(accept, self._variables.get(position.variable, -1))
         self._stops = self._stops_of(position)
-        row.waits = [self._wait_row(automaton, wait, loop, known) for wait in position.waits]
+        row.waits = [self._wait_row(automaton, wait, loop, facts) for wait in position.waits]
         for wait, wait_row in zip(position.waits, row.waits, strict=True):
             wait_row.reopens = sum(1 << at for at, w in enumerate(position.waits) if w.loop in wait.reopens)
-        self._tables.states.append(row)
+        self.tables.states.append(row)
 
     @staticmethod
     def _stops_of(position: Position) -> list[Expr]:
-        """The stop events that end the greed of a loop which the position may leave."""
+        """Return the stop events that end the greed of a loop which the position may leave."""
         guards = [guard for wait in position.waits for guard in wait.guards if guard.moment == "frees"]
-        found = list(dict.fromkeys(guard.condition for guard in guards if guard.condition is not None))
-        if len(position.waits) + len(found) > WAITS_PER_STATE_MAX + 1:
-            ways = f"{len(position.waits)} ways to go on and {len(found)} stop events of greedy loops"
+        stops = list(dict.fromkeys(guard.condition for guard in guards if guard.condition is not None))
+        if len(position.waits) + len(stops) > WAITS_PER_STATE_MAX + 1:
+            ways = f"{len(position.waits)} ways to go on and {len(stops)} stop events of greedy loops"
             message = f"after `{position.variable}` there are {ways}; the limit is {WAITS_PER_STATE_MAX + 1} of both"
             raise RuleLimitError(message, variable=position.variable)
-        return found
+        return stops
 
     def _loop_register(self, automaton: Automaton, number: int) -> int:
-        """The register that counts the position's loop, or -1 if nothing asks for the count."""
+        """Return the register that counts the position's loop, or -1 if nothing asks for the count."""
         position = automaton.positions[number]
         asked = position.accept_min > 1 or any(w.counted[0] > 1 or w.counted[1] is not None for w in position.waits)
         return self._register("loop", str(number), None) if position.loops and asked else -1
 
-    def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, known: Known) -> WaitRow:
+    def _wait_row(self, automaton: Automaton, wait: Wait, loop: int, facts: Facts) -> WaitRow:
         assert wait.link is not None, "every wait has been joined"
         low, high = wait.counted
         row = WaitRow(
@@ -223,11 +225,11 @@ class RuleCompiler:
         else:
             variable = automaton.positions[wait.target].variable
             row.target = wait.target
-            row.predicate, row.code, row.simple = self._condition(variable, wait.untils, known)
+            row.predicate, row.code, row.simple = self._condition(variable, wait.untils, facts)
             row.reset = self._loop_register(automaton, wait.target) if wait.enters_loop else -1
             self._react(row.predicate)
             guards = guards_of(wait, variable)
-        row.guards = [self._guard_row(guard, known) for guard in guards]
+        row.guards = [self._guard_row(guard, facts) for guard in guards]
         return row
 
     def _bound_row(self, bound: Bound) -> Row:
@@ -240,14 +242,14 @@ class RuleCompiler:
         else:
             self.relevant.add(predicate)
 
-    def _guard_row(self, guard: Guard, known: Known) -> Row:
-        parts, event_type = conjuncts(guard.condition, known), None
+    def _guard_row(self, guard: Guard, facts: Facts) -> Row:
+        parts, event_type = conjuncts(guard.condition, facts), None
         if guard.variable is not None:
-            fits, event_type = self._fits(guard.variable, known)
+            fits, event_type = self._fits(guard.variable, facts)
             parts = fits + parts
         for unless in guard.unless:
-            parts = parts + _unless(unless, known)
-        predicate, code, _ = self._split(parts, event_type, known, allow_simple=False)
+            parts = parts + _unless(unless, facts)
+        predicate, code, _ = self._split(parts, event_type, facts, allow_simple=False)
         self._react(predicate)
         latest = TIME_MS_MAX if guard.gap_max_ms is None else guard.gap_max_ms
         ends_greed = () if guard.condition is None else (guard.condition,)
@@ -256,26 +258,26 @@ class RuleCompiler:
 
     # ----------------------------------------------------------------------------------------------- conditions
 
-    def _condition(self, variable: str, untils: tuple[Expr, ...], known: Known) -> tuple[int, Row, Row]:
+    def _condition(self, variable: str, untils: tuple[Expr, ...], facts: Facts) -> tuple[int, Row, Row]:
         """Predicate, code and fast form of "fits the variable, and is not the stop event"."""
-        parts, event_type = self._fits(variable, known)
+        parts, event_type = self._fits(variable, facts)
         for until in untils:
-            parts = parts + _unless(until, known)
-        return self._split(parts, event_type, known, allow_simple=True)
+            parts = parts + _unless(until, facts)
+        return self._split(parts, event_type, facts, allow_simple=True)
 
-    def _fits(self, variable: str, known: Known) -> tuple[list[Expr], int | None]:
-        """The conjuncts of a variable's condition, and the event type to check (None: there is but one)."""
+    def _fits(self, variable: str, facts: Facts) -> tuple[list[Expr], int | None]:
+        """Return the conjuncts of a variable's condition, and the event type to check (None: there is but one)."""
         declared = self.pattern.variable(variable)
         single = len(self.schema.event_types) == 1
-        return conjuncts(declared.where, known), None if single else self.schema.code(declared.event_type)
+        return conjuncts(declared.where, facts), None if single else self.schema.code(declared.event_type)
 
     def _split(
-        self, parts: list[Expr], event_type: int | None, known: Known, allow_simple: bool
+        self, parts: list[Expr], event_type: int | None, facts: Facts, allow_simple: bool
     ) -> tuple[int, Row, Row]:
-        """The bitmap for what needs the event alone, and code or the simple form for the rest."""
+        """Split conditions: a bitmap for what needs the event alone, code or the simple form for the rest."""
         alone = [p for p in parts if not needs_run(p)]
         with_run = [p for p in parts if needs_run(p)]
-        predicate = self._predicates.number(alone, event_type) if alone or event_type is not None else -1
+        predicate = self.predicates.number(alone, event_type) if alone or event_type is not None else -1
         if not with_run:
             return predicate, NO_CODE, NOT_SIMPLE
         if len(with_run) == 1 and allow_simple:
@@ -288,7 +290,7 @@ class RuleCompiler:
         return predicate, self._scalar_code(whole), NOT_SIMPLE
 
     def _simple(self, part: Expr) -> Row | None:
-        """A comparison of a field of the event with the same kind of field of a bound one."""
+        """Return the fast form of a comparison of a field of the event with the same kind of field of a bound one."""
         if not isinstance(part, Binary) or part.op not in _SIMPLE:
             return None
         op, left, right = part.op, part.left, part.right
@@ -297,22 +299,22 @@ class RuleCompiler:
         if not (isinstance(left, CurrentField) and isinstance(right, VarField)):
             return None
         register = self._register(right.which, right.variable, None)
-        column = self._columns.number(right.field)
-        self._columns.retained.add(column)
+        column = self.columns.number(right.field)
+        self.columns.retained.add(column)
         code = _SIMPLE[op] + (y.SIMPLE_FLOAT if left.type.is_float else 0)
-        return code, self._columns.number(left.field), register, column
+        return code, self.columns.number(left.field), register, column
 
     def _scalar_code(self, expr: Expr) -> Row:
         self._retain(expr)
-        return self._scalar.compile(expr, self._register, self._variables.__getitem__)
+        return self.scalar.compile(expr, self._register, self._variables.__getitem__)
 
     def _retain(self, expr: Expr) -> None:
         """Columns that are read of bound events have to be kept with them."""
         if isinstance(expr, VarField):
-            self._columns.retained.add(self._columns.number(expr.field))
+            self.columns.retained.add(self.columns.number(expr.field))
         if isinstance(expr, Aggregate) and expr.fn == "distinct":
             assert isinstance(expr.argument, CurrentField), "the check refuses others"
-            self._columns.retained.add(self._columns.number(expr.argument.field))
+            self.columns.retained.add(self.columns.number(expr.argument.field))
             self._counts_distinct = True
         for child in children(expr):
             self._retain(child)
@@ -320,7 +322,7 @@ class RuleCompiler:
     # ------------------------------------------------------------------------------------------------ registers
 
     def _register(self, kind: str, variable: str, argument: Expr | None) -> int:
-        """The run register for (kind, variable, argument); what it needs beside it is made with it."""
+        """Return the run register for (kind, variable, argument). Make what it needs beside it."""
         key = (kind, variable, argument)
         if key not in self._registers:
             self._registers[key] = len(self._registers)
@@ -331,14 +333,16 @@ class RuleCompiler:
         return self._registers[key]
 
     def _write_actions(self, number: int, position: Position) -> None:
-        own = [
+        actions = [
             (kind, argument, register)
             for (kind, name, argument), register in self._registers.items()
             if kind != "mark" and name == (str(number) if kind == "loop" else position.variable)
         ]
-        own.sort(key=lambda item: (_ACTION_ORDER.index(item[0]), item[2]))
-        row = self._tables.states[number]
-        row.actions = [self._action(kind, position.variable, argument, register) for kind, argument, register in own]
+        actions.sort(key=lambda item: (_ACTION_ORDER.index(item[0]), item[2]))
+        row = self.tables.states[number]
+        row.actions = [
+            self._action(kind, position.variable, argument, register) for kind, argument, register in actions
+        ]
 
     def _action(self, kind: str, variable: str, argument: Expr | None, register: int) -> Row:
         plain = {"loop": y.ACT_COUNT, "count": y.ACT_COUNT, "last": y.ACT_LAST, "first": y.ACT_FIRST}
@@ -357,64 +361,58 @@ class RuleCompiler:
         }[kind]
         present = self._registers["present", variable, argument]
         if isinstance(argument, CurrentField):
-            column = self._columns.number(argument.field)
+            column = self.columns.number(argument.field)
             if self._merges:  # measures of a match are worked out again from its events when it is complete
-                self._columns.retained.add(column)
+                self.columns.retained.add(column)
             return code, register, column, present
         self._merges = False  # a derived column is not kept with bound events
-        derived = self._vector.derived(argument)
+        derived = self.vector.derived(argument)
         self.derived_types.append((derived, argument.type))
         return code, register, DERIVED + derived, present
 
     # ------------------------------------------------------------------------------------------------- finished
 
     def relevance(self) -> list[int]:
-        """The predicates that the rule reacts to; [-1] if it has to look at every event."""
+        """Return the predicates that the rule reacts to; [-1] if it has to look at every event."""
         return [-1] if self.reacts_to_all else sorted(self.relevant)
 
     def repeats(self) -> bool:
-        """Whether two runs may bind the same events to the same variables: on two ways, or for two absences."""
-        variable = [s.variable for s in self._tables.states]
-        states = self._tables.states
+        """Return True if two runs may bind the same events to the same variables: on two ways, or for two absences."""
+        variable = [s.variable for s in self.tables.states]
+        states = self.tables.states
         targets = [[variable[w.target] for w in s.waits if w.target >= 0] for s in states]
-        return self._has_absence or any(len(set(own)) < len(own) for own in targets)
+        return self._has_absence or any(len(set(variables)) < len(variables) for variables in targets)
 
     def holds_rows(self) -> list[int]:
-        """1 for each register that holds a row of the event table, which is -1 until there is one."""
+        """Return 1 for each register that holds a row of the event table, which is -1 until there is one."""
         return [int(kind in _ROW_KINDS) for kind, _, _ in self._registers]
 
     def _is_plain(self) -> bool:
-        """Whether kernels/plain.py can match the rule: relaxed waits, nothing else that closes them, nothing fires."""
+        """Return True if match/plain.py can match the rule: relaxed waits, nothing else closes them, nothing fires."""
         fires = self._has_absence or self._in_order or self.pattern.timeout_measures is not None
         if fires or self._merges or self.stream or self.pattern.within_events is not None:
             return False
-        waits = [w for s in self._tables.states for w in s.waits]
+        waits = [w for s in self.tables.states for w in s.waits]
         return all(
             w.kind in (y.WAIT_RELAXED, y.WAIT_ANY) and not (w.guards or w.bounds or w.marks or w.reopens) for w in waits
         )
 
-    def prefix(self) -> Prefix:
-        """How the pattern begins, as far as what its events do can be put off (shared.py)."""
-        found = prefix_of(self._tables.states) if self._is_plain() else Prefix()
-        self._columns.retained.update(found.columns)
-        return found
-
     def _waits_alike(self) -> bool:
-        """Whether every NFA state but the first has one wait at most, and all of them the same condition.
+        """Return True if every NFA state but the first has at most one wait, and all waits the same condition.
 
         Conditions with code are left out, and comparisons of floats: plain.py looks at whole numbers only.
         """
-        states = self._tables.states[1:]
+        states = self.tables.states[1:]
         conditions = {(w.kind, w.predicate, w.code, w.simple) for s in states for w in s.waits}
         alone = all(len(s.waits) <= 1 for s in states)
         return alone and len(conditions) == 1 and all(c[2] == NO_CODE and c[3][0] < y.SIMPLE_FLOAT for c in conditions)
 
     def row(self) -> list[int]:
-        """The rule's row for the kernels (layout.RULE_WIDTH words), but for its interval and what counts from its
-        place in a program."""
+        """Return the rule's row for the kernels (layout.RULE_WIDTH words), without its interval and without what counts
+        from its place in a program."""
         pattern = self.pattern
         values = dict.fromkeys(range(y.RULE_WIDTH), 0) | {
-            y.R_END_STATE: len(self._tables.states),
+            y.R_END_STATE: len(self.tables.states),
             y.R_WITHIN_MS: TIME_MS_MAX if pattern.within_ms is None else _whole(pattern.within_ms),
             y.R_WITHIN_EVENTS: TIME_MS_MAX if pattern.within_events is None else _whole(pattern.within_events),
             y.R_SKIP: _SKIP[pattern.skip.kind],
@@ -436,9 +434,9 @@ class RuleCompiler:
         return [values[column] for column in range(y.RULE_WIDTH)]
 
 
-def _unless(condition: Expr, known: Known) -> list[Expr]:
-    """The opposite of a condition, in which null counts as not true."""
-    return conjuncts(If(condition, FALSE, TRUE, TRUE.type), known)
+def _unless(condition: Expr, facts: Facts) -> list[Expr]:
+    """Return the opposite of a condition, in which null counts as not true."""
+    return conjuncts(If(condition, FALSE, TRUE, TRUE.type), facts)
 
 
 def _whole(value: object) -> int:

@@ -2,7 +2,7 @@
 
 No event of a prefix (prefixes.py) completes a match. So what such events do to a rule's runs can be put off until an
 event of another of its conditions comes. Until then they are kept once for all rules with the same prefix; then the
-rule makes up for those that it has not seen yet, in their order (kernels/plain.py, engine/starts.py). They then cost
+rule makes up for those that it has not seen yet, in their order (match/plain.py, engine/starts.py). They then cost
 what they cost one rule, however many begin with them.
 
     small -> login -> x -> large   ┐ three rules begin with small -> login: of longer prefixes they have none
@@ -11,7 +11,7 @@ what they cost one rule, however many begin with them.
     small -> large                   begins with small, which it may share with others that end there
 
 A rule shares the longest prefix that enough rules have which share no longer one. An event of the first condition is a
-*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/prefix.py).
+*start*: it can begin a run. Of the others those are kept for which a run may wait (kernels/match/prefix.py).
 
 Tested by: tests/nfa/test_shared.py, tests/engine/test_starts.py
 """
@@ -45,7 +45,7 @@ class SharedStart:
     In keyed state its events are rows like runs: of rule number `slot`, in NFA state `nfa_state`; where the prefix has
     several conditions, the ordinal of a row has a bit for each that holds for the event. `rules` int64 are the numbers
     of those that share it, ascending, `first_states` int64 where their NFA states begin, `predicates` int32 those of
-    the conditions in order. `steps` int64[n, 4] are as in kernels/prefix.py, none if there is one condition. Its events
+    the conditions in order. `steps` int64[n, 4] are as in match/prefix.py, none if there is one condition. Its events
     are in [from_ms, until_ms), those of a run as long as one of `within_ms` is open: what its rules need among them.
     """
 
@@ -68,12 +68,12 @@ class SharedStart:
 
 
 def shares(identity: RuleIdentity) -> list[int]:
-    """The numbers of the rules whose shared events are stored under an identity; empty for the runs of a rule."""
+    """Return the rules whose shared events are stored under an identity, as numbers; none for the runs of a rule."""
     return [int(number) for number in identity[2].split(_LENGTH)[0].split(",")] if identity[0] == _RULE_ID else []
 
 
 def prefix_length(identity: RuleIdentity) -> int:
-    """How many conditions the prefix has whose events are stored under an identity; 0 for the runs of a rule."""
+    """Return the number of conditions of the prefix that an identity stores events of; 0 for the runs of a rule."""
     if identity[0] != _RULE_ID:
         return 0
     _, _, length = identity[2].partition(_LENGTH)
@@ -81,9 +81,9 @@ def prefix_length(identity: RuleIdentity) -> int:
 
 
 def shared_starts(
-    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, known: Sequence[PrefixSymbol]
+    prefixes: Int64, rows: Int64, predicate_place: Int64, states_count: int, symbols: Sequence[PrefixSymbol]
 ) -> tuple[SharedStart, ...]:
-    """What several rules share.
+    """Return the beginnings that several rules share.
 
     Shapes: prefixes int64[rules, lengths] are those of each rule from the shortest on, in numbers of the process, or
     -1; rows int64[rules, RULE_WIDTH]; predicate_place gives a predicate's number in the program, which has
@@ -92,24 +92,24 @@ def shared_starts(
     """
     prefixes = prefixes[:, :LENGTH_MAX].copy()
     prefixes[rows[:, y.R_STARTS_UNTIL_MS] < TIME_MS_MAX, 1:] = -1
-    found = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
+    chosen = sorted(_chosen(prefixes), key=lambda group: int(group[1][0]))
     return tuple(
-        _shared_start(number, known[symbol], own, rows, predicate_place, states_count)
-        for number, (symbol, own) in enumerate(found)
+        _shared_start(number, symbols[symbol], rules, rows, predicate_place, states_count)
+        for number, (symbol, rules) in enumerate(chosen)
     )
 
 
 def _chosen(prefixes: Int64) -> Iterator[tuple[int, Int64]]:
-    """Prefixes with the rules that share them, the longest first; each rule is in one of them at most."""
+    """Yield prefixes with the rules that share them, the longest first. Each rule is in one of them at most."""
     is_free = np.ones(len(prefixes), bool)
     for length in range(prefixes.shape[1] - 1, -1, -1):
         rules = np.flatnonzero(is_free & (prefixes[:, length] >= 0))
         rules = rules[np.argsort(prefixes[rules, length], kind="stable")]
         symbols, first = np.unique(prefixes[rules, length], return_index=True)
-        for symbol, own in zip(symbols.tolist(), np.split(rules, first[1:]), strict=False):
-            if len(own) >= SHARED_MIN:
-                is_free[own] = False
-                yield symbol, own
+        for symbol, sharing in zip(symbols.tolist(), np.split(rules, first[1:]), strict=False):
+            if len(sharing) >= SHARED_MIN:
+                is_free[sharing] = False
+                yield symbol, sharing
 
 
 def _shared_start(
@@ -131,12 +131,12 @@ def _shared_start(
 
 
 def without_starts(first: Int32, relevance: Int32, shared: Sequence[SharedStart]) -> tuple[Int32, Int32]:
-    """What rules react to (`Program.relevance_first`, `relevance`) without the events that they share."""
+    """Take the shared events out of what rules react to (`Program.relevance_first`, `relevance`)."""
     if not shared:
         return first, relevance
     owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
     width = int(relevance.max(initial=0)) + 2  # -1 is all events
     theirs = [(start.rules[:, None] * width + start.predicates[None, :] + 1).reshape(-1) for start in shared]
-    kept = ~np.isin(owner * width + relevance + 1, np.concatenate(theirs))
-    counts = np.bincount(owner[kept], minlength=len(first) - 1)
-    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[kept]
+    alone = ~np.isin(owner * width + relevance + 1, np.concatenate(theirs))
+    counts = np.bincount(owner[alone], minlength=len(first) - 1)
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32), relevance[alone]

@@ -18,8 +18,8 @@ FALSE = Const(False, Type(Kind.BOOL))
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What is certain at a position: variables bound on every way there, and on some way there.
+class Facts:
+    """The facts that hold at a position: the variables bound on every way there, and on some way there.
 
     `never_null` are the fields that are never null in the event types that have them.
     """
@@ -29,19 +29,19 @@ class Known:
     never_null: frozenset[str]
 
 
-def conjuncts(expr: Expr | None, known: Known) -> list[Expr]:
-    """The conditions that must all be true; [FALSE] if they cannot be. Null counts as not true."""
+def conjuncts(expr: Expr | None, facts: Facts) -> list[Expr]:
+    """Return the conditions that must all be true; [FALSE] if they cannot be. Null counts as not true."""
     if expr is None:
         return []
-    found: list[Expr] = []
-    for part in _flatten(simplify(expr, known)):
+    parts: list[Expr] = []
+    for part in _flatten(simplify(expr, facts)):
         if part == TRUE:
             continue
         if isinstance(part, Const):
             return [FALSE]
-        if part not in found:
-            found.append(part)
-    return found
+        if part not in parts:
+            parts.append(part)
+    return parts
 
 
 def _flatten(expr: Expr) -> list[Expr]:
@@ -51,12 +51,12 @@ def _flatten(expr: Expr) -> list[Expr]:
 
 
 def needs_run(expr: Expr) -> bool:
-    """Whether the expression looks at bound events."""
+    """Return True if the expression looks at bound events."""
     return isinstance(expr, VarField | Aggregate) or any(needs_run(child) for child in children(expr))
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
-    """The operands of an expression; an aggregate's argument speaks of other events and is not one."""
+    """Return the operands of an expression; an aggregate's argument speaks of other events and is not one."""
     if isinstance(expr, Unary | Cast):
         return (expr.argument,)
     if isinstance(expr, Binary):
@@ -68,48 +68,48 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return expr.arguments if isinstance(expr, Call) else ()
 
 
-def simplify(expr: Expr, known: Known) -> Expr:
+def simplify(expr: Expr, facts: Facts) -> Expr:
     """Put in what is known; the value is unchanged, but an unknown `or null` becomes what a condition sees."""
     if isinstance(expr, VarField):
-        return expr if expr.variable in known.possible else Const(None, expr.type)
+        return expr if expr.variable in facts.possible else Const(None, expr.type)
     if isinstance(expr, Aggregate):
-        if expr.variable in known.possible:
+        if expr.variable in facts.possible:
             return expr
         return Const(0, expr.type) if expr.fn in ("count", "sum", "distinct") else Const(None, expr.type)
     if isinstance(expr, Unary):
-        return _unary(replace(expr, argument=simplify(expr.argument, known)), known)
+        return _unary(replace(expr, argument=simplify(expr.argument, facts)), facts)
     if isinstance(expr, Binary):
-        return _binary(replace(expr, left=simplify(expr.left, known), right=simplify(expr.right, known)), known)
+        return _binary(replace(expr, left=simplify(expr.left, facts), right=simplify(expr.right, facts)), facts)
     if isinstance(expr, Cast):
-        argument = simplify(expr.argument, known)
+        argument = simplify(expr.argument, facts)
         return Const(None, expr.type) if argument == Const(None, argument.type) else replace(expr, argument=argument)
     if isinstance(expr, In):
-        items = tuple(simplify(item, known) for item in expr.items)
-        return replace(expr, argument=simplify(expr.argument, known), items=items)
+        items = tuple(simplify(item, facts) for item in expr.items)
+        return replace(expr, argument=simplify(expr.argument, facts), items=items)
     if isinstance(expr, If):
-        return _choice(expr, known)
+        return _choice(expr, facts)
     if isinstance(expr, Call):
-        return replace(expr, arguments=tuple(simplify(a, known) for a in expr.arguments))
+        return replace(expr, arguments=tuple(simplify(a, facts) for a in expr.arguments))
     return expr
 
 
-def _choice(expr: If, known: Known) -> Expr:
-    condition = simplify(expr.condition, known)
-    then, otherwise = simplify(expr.then, known), simplify(expr.otherwise, known)
+def _choice(expr: If, facts: Facts) -> Expr:
+    condition = simplify(expr.condition, facts)
+    then, otherwise = simplify(expr.then, facts), simplify(expr.otherwise, facts)
     if isinstance(condition, Const):
         return then if condition.value is True else otherwise
     return replace(expr, condition=condition, then=then, otherwise=otherwise)
 
 
-def _unary(expr: Unary, known: Known) -> Expr:
+def _unary(expr: Unary, facts: Facts) -> Expr:
     argument = expr.argument
     if expr.op == "is_null":
         if isinstance(argument, Const):
             return TRUE if argument.value is None else FALSE
-        certain = isinstance(argument, VarField) and argument.which != "prev" and argument.variable in known.bound
-        if isinstance(argument, VarField) and certain and argument.field in known.never_null:
+        certain = isinstance(argument, VarField) and argument.which != "prev" and argument.variable in facts.bound
+        if isinstance(argument, VarField) and certain and argument.field in facts.never_null:
             return FALSE
-        if isinstance(argument, CurrentField) and argument.field in known.never_null:
+        if isinstance(argument, CurrentField) and argument.field in facts.never_null:
             return FALSE
     if isinstance(argument, Const):
         if argument.value is None:
@@ -119,7 +119,7 @@ def _unary(expr: Unary, known: Known) -> Expr:
     return expr
 
 
-def _binary(expr: Binary, known: Known) -> Expr:
+def _binary(expr: Binary, facts: Facts) -> Expr:
     left, right = expr.left, expr.right
     if expr.op == "and":
         if FALSE in (left, right):
@@ -134,7 +134,7 @@ def _binary(expr: Binary, known: Known) -> Expr:
     if isinstance(left, Const) and isinstance(right, Const) and expr.op in _COMPARE and left.type == right.type:
         return TRUE if _COMPARE[expr.op](left.value, right.value) else FALSE
     if isinstance(left, Aggregate) and isinstance(right, Const) and left.fn == "count" and left.argument is None:
-        return _count_against(expr, left, right, known)
+        return _count_against(expr, left, right, facts)
     return expr
 
 
@@ -148,9 +148,9 @@ _COMPARE = {
 }
 
 
-def _count_against(expr: Binary, left: Aggregate, right: Const, known: Known) -> Expr:
-    """`count(x) == 0`, `count(x) > 0` and the like where x is certainly bound."""
-    if left.variable not in known.bound or not isinstance(right.value, int):
+def _count_against(expr: Binary, left: Aggregate, right: Const, facts: Facts) -> Expr:
+    """Simplify `count(x) == 0`, `count(x) > 0` and the like where x is certainly bound."""
+    if left.variable not in facts.bound or not isinstance(right.value, int):
         return expr
     if expr.op in ("==", "<=") and right.value <= 0:
         return FALSE

@@ -1,4 +1,4 @@
-"""What rules speak of → one number each, the same for all rules that a process compiles.
+"""The things that rules mention → one number each, the same for all rules that a process compiles.
 
 Two rules that compare with 500 mean the same constant, two that read `amount` the same column. A compiled rule holds
 these numbers, so that putting rules together (link.py) is arithmetic on arrays. They count up in the order in which a
@@ -66,6 +66,6 @@ class Symbols:
     prefixes: Numbers[PrefixSymbol] = field(default_factory=Numbers)
 
     def __len__(self) -> int:
-        """How much is known."""
-        known = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
-        return sum(len(numbers) for numbers in known)
+        """Return how many things have a number."""
+        tables = (self.constants, self.columns, self.predicates, self.instructions, self.prefixes)
+        return sum(len(numbers) for numbers in tables)

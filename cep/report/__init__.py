@@ -1,1 +1,1 @@
-"""Floor 6: checked patterns and results → text and pictures for people."""
+"""Checked patterns and results → text and pictures for people."""

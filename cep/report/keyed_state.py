@@ -15,10 +15,10 @@ import numpy as np
 
 from cep.base.limits import EVENT_TIME_MS_MAX
 from cep.columnar.route import KeyDomain
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
+from cep.engine.migrate import migrate_state
 from cep.kernels import layout as y
-from cep.kernels.prefix import STEP_BIT, STEP_TARGET
+from cep.kernels.match.prefix import STEP_BIT, STEP_TARGET
 from cep.model.rule import utc_text
 from cep.nfa.program import Program, RuleProgram
 from cep.nfa.shared import shares
@@ -29,8 +29,10 @@ SHARED = "(what rules share that begin alike)"
 
 @dataclass(frozen=True, slots=True)
 class RuleShare:
-    """What one version of a rule keeps alive; with `SHARED` as its id, what several keep together, where `runs` are the
-    events that begin one."""
+    """The keyed state of one version of a rule.
+
+    With `SHARED` as its id it is the state that several rules share, and `runs` are the events that begin one.
+    """
 
     rule_id: str
     version: int
@@ -41,8 +43,8 @@ class RuleShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """All of a job's runs. `key_groups` counts those that hold any; `size` is bytes, `largest` that of one page."""
+class RunTotals:
+    """All runs of a job. `key_groups` counts those that have any; `size` is bytes, `largest` that of one page."""
 
     pages: int
     key_groups: int
@@ -75,8 +77,8 @@ class RunFacts:
     expires: str | None
 
 
-def held(pages: Iterable[StoredPage]) -> Held:
-    """Count. Raises: StateError for a page that cannot be read."""
+def count_runs(pages: Iterable[StoredPage]) -> RunTotals:
+    """Count the runs of all pages. Raises: StateError for a page that cannot be read."""
     counts: Counter[tuple[KeyDomain, str, int, str]] = Counter()
     pages_count = keys = runs = size = largest = 0
     groups: set[int] = set()
@@ -88,22 +90,22 @@ def held(pages: Iterable[StoredPage]) -> Held:
         keys, runs = keys + len(keyed_state.keys), runs + int(is_run.sum())
         groups.add(page.key_group)
         for slot, (identity, _, _) in enumerate(keyed_state.layout.rules):
-            own = keyed_state.run_rule == slot
-            if not own.any():
+            of_rule = keyed_state.run_rule == slot
+            if not of_rule.any():
                 continue
             rule_id, version = (SHARED, 0) if shares(identity) else identity[:2]
-            counts[page.domain, rule_id, version, "runs"] += int((own & is_run).sum())
-            counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[own]))
-            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * own.mean())
+            counts[page.domain, rule_id, version, "runs"] += int((of_rule & is_run).sum())
+            counts[page.domain, rule_id, version, "keys"] += len(np.unique(keyed_state.run_key[of_rule]))
+            counts[page.domain, rule_id, version, "size"] += round(len(page.content) * of_rule.mean())
     names = sorted({key[:3] for key in counts})
     rules = tuple(RuleShare(n[1], n[2], n[0], *(counts[*n, what] for what in ("runs", "keys", "size"))) for n in names)
-    return Held(pages_count, len(groups), keys, runs, size, largest, rules)
+    return RunTotals(pages_count, len(groups), keys, runs, size, largest, rules)
 
 
 def runs_of_key(
     pages: Iterable[StoredPage], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[RunFacts]:
-    """The runs of one key, in whatever domain it is one, and each event that rules share instead of runs.
+    """Yield the runs of one key in every domain, and each event that rules share instead of runs.
 
     `programs` are those of the rules in force, by domain for each level; a rule is in one of them. What belongs to no
     rule any more is left out. Raises: StateError for a page that cannot be read.
@@ -114,7 +116,7 @@ def runs_of_key(
         if key not in names:
             continue
         for program in (level[page.domain] for level in programs if page.domain in level):
-            keyed_state, _ = fit(stored, program)
+            keyed_state, _ = migrate_state(stored, program)
             for run in np.flatnonzero((keyed_state.run_key == names.index(key)) & ~keyed_state.notes).tolist():
                 yield _facts(program, page.domain, keyed_state, run)
 
@@ -135,7 +137,7 @@ def _facts(program: Program, domain: KeyDomain, keyed_state: KeyedState, run: in
 def _start_facts(
     program: Program, domain: KeyDomain, keyed_state: KeyedState, run: int, expires: str | None
 ) -> RunFacts:
-    """An event of a prefix that rules share, in the words of those rules: what it may be to them."""
+    """Describe an event of a prefix that rules share, in the words of those rules."""
     shared = program.shared[keyed_state.run_rule[run] - len(program.rules)]
     rules = [program.rules[number] for number in shared.rules]
     entered = [int(program.image[program.first_wait(number) + y.W_TARGET]) for number in shared.rules]
@@ -150,13 +152,13 @@ def _start_facts(
     names = dict.fromkeys(_variable(program, rule, at) for rule, at in zip(rules, entered, strict=True))
     bound = BoundEvent(" or ".join(names), events.event_id[row].as_py(), event_type, utc_text(int(events.time_ms[row])))
     waits = [name for rule, at in zip(rules, entered, strict=True) for name in _waits(program, rule, at, -1)]
-    told = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
-    return RunFacts(told, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
+    name = f"{rules[0].deployed.rule_id} and {len(shared.rules) - 1} more"
+    return RunFacts(name, 0, domain, (bound,), tuple(dict.fromkeys(waits)), expires)
 
 
 def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: int) -> Iterator[BoundEvent]:
-    """The events on the way to a node, oldest first; where several ways led there, those of the first."""
-    found: list[BoundEvent] = []
+    """Return the events on the way to a node, oldest first; of several ways the first."""
+    path: list[BoundEvent] = []
     events, types = keyed_state.events, program.schema.event_types
     while node >= 0:
         row, nfa_state, previous = keyed_state.nodes[node].tolist()
@@ -164,18 +166,18 @@ def _bound(program: Program, rule: RuleProgram, keyed_state: KeyedState, node: i
             node = nfa_state
             continue
         event_id, event_type = events.event_id[row].as_py(), types[int(events.event_type[row])].name
-        found.append(
+        path.append(
             BoundEvent(_variable(program, rule, nfa_state), event_id, event_type, utc_text(int(events.time_ms[row])))
         )
         node = previous
-    return reversed(found)
+    return reversed(path)
 
 
 def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int) -> Iterator[str]:
-    """The variables that may come next, each once."""
+    """Yield the variables that may come next, each once."""
     at = int(program.image[y.HEADER_STATES]) + nfa_state * y.STATE_WIDTH
     first, end = program.image[at + y.S_WAITS], program.image[at + y.S_WAITS_END]
-    told: set[str] = set()
+    yielded: set[str] = set()
     for number, wait in enumerate(range(first, end, y.WAIT_WIDTH)):
         if not open_waits >> number & 1:
             continue
@@ -183,8 +185,8 @@ def _waits(program: Program, rule: RuleProgram, nfa_state: int, open_waits: int)
         name = (
             "the end of its window" if is_absence else _variable(program, rule, int(program.image[wait + y.W_TARGET]))
         )
-        if name not in told:
-            told.add(name)
+        if name not in yielded:
+            yielded.add(name)
             yield name
 
 

@@ -14,13 +14,11 @@ import numpy as np
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Kind, Type
 from cep.columnar.route import KeyDomain
-from cep.engine.float_tallies import float_values
-from cep.engine.history_rows import Block, HistoryRows
-from cep.engine.history_state import Histories, Kept
-from cep.engine.tallies import spreads, whole_sums
+from cep.histories.rows import Block, HistoryRows
+from cep.histories.store import Histories, StoredSegment
+from cep.histories.values import tally_value
 from cep.lang.show import show_expr
 from cep.model.rule import utc_text
-from cep.nfa.histories import HistoryColumn
 from cep.nfa.program import Program
 from cep.report.past_parts import Asking, PastPart, joined, parts_of
 from cep.state.past import Load, StoredPast, decode_head, decode_segment
@@ -31,7 +29,7 @@ _SUB_KEYS_SHOWN = 5  # of each history
 
 @dataclass(frozen=True, slots=True)
 class PastShare:
-    """What is kept of the past for the rules of a key domain. `size` is bytes of segments, `head_size` of heads;
+    """The retained past of a key domain. `size` is bytes of segments, `head_size` of heads;
     `panes` are rows of panes, what approximate functions keep instead of events. `parts`: for which rules it is."""
 
     domain: KeyDomain
@@ -47,7 +45,7 @@ class PastShare:
 
 @dataclass(frozen=True, slots=True)
 class KeyPast:
-    """What is kept of a key's past: by history its value at `clock`, past events, oldest first, and rows of panes."""
+    """The retained past of a key: by history its value at `clock`, past events, oldest first, and rows of panes."""
 
     domain: KeyDomain
     clock: str
@@ -62,32 +60,32 @@ def past_held(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain,
 
     Raises: StateError.
     """
-    found: dict[KeyDomain, PastShare] = {}
+    shares: dict[KeyDomain, PastShare] = {}
     asking: dict[KeyDomain, Asking] = {}
     for past in pasts:
-        known = found.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
+        share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
         if past.domain not in asking:
             asking[past.domain] = Asking([level[past.domain] for level in programs if past.domain in level])
         panes = sum(len(segment) for segment in histories.segments if segment.panes)
-        found[past.domain] = replace(
-            known,
-            pages=known.pages + 1,
-            keys=known.keys + len(histories.keys),
-            events=known.events + len(histories),
-            panes=known.panes + panes,
-            segments=known.segments + len(histories.segments),
-            size=known.size + sum(s.kept.size for s in histories.segments if s.kept),
-            head_size=known.head_size + len(past.head),
-            parts=joined((*known.parts, *parts_of(histories, asking[past.domain]))),
+        shares[past.domain] = replace(
+            share,
+            pages=share.pages + 1,
+            keys=share.keys + len(histories.keys),
+            events=share.events + len(histories),
+            panes=share.panes + panes,
+            segments=share.segments + len(histories.segments),
+            size=share.size + sum(s.stored.size for s in histories.segments if s.stored),
+            head_size=share.head_size + len(past.head),
+            parts=joined((*share.parts, *parts_of(histories, asking[past.domain]))),
         )
-    return tuple(found[domain] for domain in sorted(found))
+    return tuple(shares[domain] for domain in sorted(shares))
 
 
 def past_of_key(
     pasts: Iterable[StoredPast], key: str, programs: Sequence[Mapping[KeyDomain, Program]]
 ) -> Iterator[KeyPast]:
-    """What is kept of one key, in whatever domain it is one. Raises: StateError."""
+    """Yield the retained past of one key in every domain. Raises: StateError."""
     for past in pasts:
         asking = [level[past.domain] for level in programs if past.domain in level]
         if not asking:
@@ -107,12 +105,12 @@ def past_of_key(
             yield KeyPast(past.domain, clock, tallies, len(unique), tuple(unique[-_EVENTS_SHOWN:]), panes)
 
 
-def _unread(kept: Kept) -> Block:
-    raise AssertionError(f"segment {kept.number} is only counted")
+def _unread(segment: StoredSegment) -> Block:
+    raise AssertionError(f"segment {segment.number} is only counted")
 
 
 def _loader(past: StoredPast) -> Load:
-    return lambda kept: decode_segment(past.segments[kept.number])
+    return lambda segment: decode_segment(past.segments[segment.number])
 
 
 def _of_key(block: Block, key: str) -> HistoryRows:
@@ -145,24 +143,10 @@ def _tallies(histories: Histories, key: str, program: Program) -> Iterator[tuple
     at, types = names.index(key), program.schema.columns()
     for history in program.histories.histories:
         if history.tally in histories.tallies:
-            yield show_expr(history.expr), _value(history, histories.tallies[history.tally][at : at + 1])
+            yield show_expr(history.expr), tally_value(history, histories.tallies[history.tally][at : at + 1])
         elif history.tally in histories.sub_tallies:
             entries = histories.sub_tallies[history.tally]
             for entry in np.flatnonzero(entries.key == at)[:_SUB_KEYS_SHOWN].tolist():
                 fields = zip(history.expr.by, entries.by, strict=True)
                 sub_key = ", ".join(str(_in_words(values[entry].as_py(), types[name])) for name, values in fields)
-                yield f"{show_expr(history.expr)} [{sub_key}]", _value(history, entries.sums[entry : entry + 1])
-
-
-def _value(history: HistoryColumn, tally: np.ndarray) -> int | float:
-    count = int(tally[0, 0])
-    if history.expr.fn == "count" or history.expr.argument is None:
-        return count
-    if history.has_float_tally:
-        found = float(float_values(tally)[0])
-        return found / count if history.expr.fn == "avg" and count else found
-    scale: int = 10**history.expr.argument.type.scale
-    if history.expr.fn == "stddev":
-        return float(spreads(tally)[0]) / scale
-    total = int(whole_sums(tally)[0][0]) / scale
-    return total if history.expr.fn == "sum" else total / count if count else 0
+                yield f"{show_expr(history.expr)} [{sub_key}]", tally_value(history, entries.sums[entry : entry + 1])

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cep.base.limits import TIME_MS_MAX
-from cep.engine.history_state import Histories, span_code
+from cep.histories.store import Histories, span_code
 from cep.lang.show import show_duration, show_expr
 from cep.lang.walk import histories as histories_in
 from cep.nfa.histories import HistoryColumn, HistoryPlan
@@ -40,7 +40,7 @@ class PastPart:
 
 
 class Asking:
-    """Which rules of a key domain ask for what of the past. `programs` are those of the domain, one for each level."""
+    """The rules of a key domain that ask for parts of the past. `programs` are those of the domain, one a level."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
         self._columns: list[tuple[HistoryColumn, tuple[str, ...]]] = []
@@ -53,22 +53,22 @@ class Asking:
                 self._types = tuple(event_type.name for event_type in program.schema.event_types)
                 self._retained = [(self._types[code], ms) for code, ms in plan.retained_ms.items()]
 
-    def kept(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Of events with this span (history_rows.py): how long they are kept and of what type, and for whom."""
-        found = [
+    def retained(self, code: int) -> tuple[str, tuple[str, ...]]:
+        """Return how long events of a span (rows.py) are kept and of what types, and the rules that ask for them."""
+        askers = [
             (column.expr.event_type, column.span_ms, rules)
             for column, rules in self._columns
             if not (column.is_single or column.is_approximate) and span_code(column.span_ms) == code
         ]
-        found += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
-        if not found:
+        askers += [(name, ms, (f"retain of {name}",)) for name, ms in self._retained if span_code(ms) == code]
+        if not askers:
             return f"up to {show_duration(min(2**code, TIME_MS_MAX))}", ()
-        longest_ms = max(ms for _, ms, _ in found)
-        types = ", ".join(sorted({name for name, _, _ in found}))
-        return f"{types} for {show_duration(longest_ms)}", _names(rules for _, _, rules in found)
+        longest_ms = max(ms for _, ms, _ in askers)
+        types = ", ".join(sorted({name for name, _, _ in askers}))
+        return f"{types} for {show_duration(longest_ms)}", _names(rules for _, _, rules in askers)
 
     def pinned(self, code: int) -> tuple[str, tuple[str, ...]]:
-        """Of pinned events of an event type: its name, and for whom they are."""
+        """Return the name of an event type, and the rules for which its events are pinned."""
         rules = [
             names
             for column, names in self._columns
@@ -77,12 +77,12 @@ class Asking:
         return (self._types[code] if code < len(self._types) else str(code)), _names(rules)
 
     def panes(self, number: int) -> tuple[str, tuple[str, ...]]:
-        """Of panes: what they are of, and for whom."""
-        return _told((column, rules) for column, rules in self._columns if column.panes == number)
+        """Return the histories of panes, and their rules."""
+        return _histories_and_rules((column, rules) for column, rules in self._columns if column.panes == number)
 
     def tallied(self, name: str) -> tuple[str, tuple[str, ...]]:
-        """Of a tally: what it is of, and for whom."""
-        return _told((column, rules) for column, rules in self._columns if name in _carried_as(column))
+        """Return the histories of a tally, and their rules."""
+        return _histories_and_rules((column, rules) for column, rules in self._columns if name in _carried_as(column))
 
 
 def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
@@ -90,15 +90,15 @@ def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
 
 
 def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:
-    """The parts of one page; the same part may come several times."""
+    """Yield the parts of one page; the same part may come several times."""
     for segment in histories.segments:
-        size = segment.kept.size if segment.kept is not None else 0
+        size = segment.stored.size if segment.stored is not None else 0
         if segment.panes:
             of, rules = asking.panes(segment.panes)
             yield PastPart("panes", of, len(segment), size, rules)
             continue
         for code, count in segment.spans.items():
-            of, rules = asking.kept(code)
+            of, rules = asking.retained(code)
             yield PastPart("kept events", of, count, round(size * count / len(segment)), rules)
     pinned = histories.pinned
     codes, counts = np.unique(pinned.event_type, return_counts=True)
@@ -116,12 +116,14 @@ def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:
 
 def joined(parts: Iterable[PastPart]) -> tuple[PastPart, ...]:
     """Equal parts as one, kind by kind, the largest first."""
-    found: dict[tuple[str, str, tuple[str, ...]], PastPart] = {}
+    by_part: dict[tuple[str, str, tuple[str, ...]], PastPart] = {}
     for part in parts:
         at = (part.kind, part.of, part.rules)
-        known = found.get(at)
-        found[at] = part if known is None else replace(part, rows=known.rows + part.rows, size=known.size + part.size)
-    return tuple(sorted(found.values(), key=lambda part: (_KINDS.index(part.kind), -part.size, part.of)))
+        earlier = by_part.get(at)
+        by_part[at] = (
+            part if earlier is None else replace(part, rows=earlier.rows + part.rows, size=earlier.size + part.size)
+        )
+    return tuple(sorted(by_part.values(), key=lambda part: (_KINDS.index(part.kind), -part.size, part.of)))
 
 
 def _with_rules(program: Program, plan: HistoryPlan) -> Iterator[tuple[HistoryColumn, tuple[str, ...]]]:
@@ -134,9 +136,11 @@ def _with_rules(program: Program, plan: HistoryPlan) -> Iterator[tuple[HistoryCo
         yield column, tuple(rules.get(column.expr, ()))
 
 
-def _told(found: Iterable[tuple[HistoryColumn, tuple[str, ...]]]) -> tuple[str, tuple[str, ...]]:
-    asked = list(found)
-    return ", ".join(sorted({show_expr(column.expr) for column, _ in asked})), _names(rules for _, rules in asked)
+def _histories_and_rules(columns: Iterable[tuple[HistoryColumn, tuple[str, ...]]]) -> tuple[str, tuple[str, ...]]:
+    asking_columns = list(columns)
+    return ", ".join(sorted({show_expr(column.expr) for column, _ in asking_columns})), _names(
+        rules for _, rules in asking_columns
+    )
 
 
 def _names(rules: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -46,7 +46,7 @@ class _Way:
 
 
 def picture(planned: PatternPlan) -> str:
-    """The SVG of one pattern's automaton."""
+    """Draw one pattern's automaton as SVG."""
     automaton = planned.automaton
     ways = _ways(automaton)
     count = len(automaton.positions) + any(w.is_absence for w in ways)
@@ -83,7 +83,7 @@ def _way(source: int, wait: Wait, done: int) -> _Way:
 
 
 def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
-    """The upper left corner of every box."""
+    """Place the upper left corner of every box."""
     columns = _columns(count, ways)
     heights = [0.0] * count
     for column in sorted(set(columns)):
@@ -100,7 +100,7 @@ def _places(count: int, ways: list[_Way]) -> list[tuple[int, int]]:
 
 
 def _columns(count: int, ways: list[_Way]) -> list[int]:
-    """The longest way from the start, without ways that go back (positions are numbered from left to right)."""
+    """Measure the longest way from the start, without ways that go back (positions are numbered from left to right)."""
     columns = [0] * count
     for number in range(count):
         for way in ways:
@@ -174,7 +174,7 @@ def _drawn_ways(ways: list[_Way], places: list[tuple[int, int]]) -> list[str]:
 
 
 def _label(text: str, place: tuple[int, int]) -> str:
-    """The text above a place, one part a line; all of it is shown when the mouse rests on it."""
+    """Write the text above a place, one part a line. All of it shows when the mouse rests on it."""
     x, y = place
     parts = text.split(", ")
     shown = [*parts[: _LABEL_LINES_MAX - 1], "…"] if len(parts) > _LABEL_LINES_MAX else parts

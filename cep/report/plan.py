@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from cep.base.limits import DISTINCT_HASHES_MAX, HISTORY_PANES, PLAN_EVENTS_PER_KEY, RUNS_PER_KEY_MAX
 from cep.base.schema import Schema
-from cep.engine.tallies import tally_width
-from cep.lang.bind import bind
+from cep.histories.store import tally_width
+from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import Expr, Inner, Link, PatternIR
 from cep.lang.show import show_expr
@@ -23,7 +23,7 @@ from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.histories import HistoryPlan
 from cep.nfa.positions import Automaton, build
-from cep.nfa.simplify import Known, conjuncts, needs_run
+from cep.nfa.simplify import Facts, conjuncts, needs_run
 
 _SLOT_BYTES = 8
 # Beside its registers a stored run has its rule, and an event its id and times.
@@ -32,7 +32,7 @@ _EVENT_FIXED_SLOTS = 6
 _PAST_FIXED_BYTES = 15
 # The same of a pane, a bucket and how many events are in it; a hash and a 1 are half as much again.
 PANE_ROW_BYTES = _PAST_FIXED_BYTES + _SLOT_BYTES
-# Of a percentile two counts, and about so many values around its rank with the number of their key (engine/ranks.py).
+# Of a percentile two counts, and about so many values around its rank with the number of their key (numbers/bands.py).
 _BAND_BYTES = 2 * _SLOT_BYTES + 25 * (_SLOT_BYTES + 4)
 # Of a hash that stays in a window its newest pane is kept, and the window's least: about k · (1 + ln 65) rows. Values
 # between 1 and 1 000 are in 500 buckets.
@@ -54,7 +54,7 @@ class VariablePlan:
 
 @dataclass(frozen=True, slots=True)
 class PastPlan:
-    """What is kept of a busy key's past: `events` of `event_bytes`, as many as in the window of a pattern, of which
+    """The retained past of a busy key: `events` of `event_bytes`, as many as in the window of a pattern, of which
     windows hold any; `pinned` single ones that alone decide a value; tallies of counts and sums, which have
     `carried_bytes` together with the values around ranks; `pane_rows` of what approximate functions keep, which stop
     growing where a window has every code that it can have.
@@ -76,7 +76,7 @@ class PastPlan:
 
 @dataclass(frozen=True, slots=True)
 class PatternPlan:
-    """What becomes of one pattern."""
+    """The plan of one pattern."""
 
     pattern: PatternIR
     automaton: Automaton
@@ -127,7 +127,7 @@ def plan(
 
     A pattern that cannot be bound or compiled is in `refused` with the reason.
     """
-    found: list[PatternPlan] = []
+    planned_patterns: list[PatternPlan] = []
     refused: list[tuple[str, str]] = []
     for pattern in patterns:
         names = {p.name for p in pattern.params}
@@ -139,15 +139,15 @@ def plan(
         if reasons:
             refused.append((pattern.name, "; ".join(reasons)))
             continue
-        found.append(_pattern(bound, schema, events))
+        planned_patterns.append(_pattern(bound, schema, events))
     users: dict[Expr, list[str]] = {}
-    for planned in found:
+    for planned in planned_patterns:
         for variable in planned.variables:
             for part in variable.alone:
                 users.setdefault(part, []).append(f"{planned.pattern.name}.{variable.name}")
     shared = tuple((show_expr(part), tuple(names)) for part, names in users.items() if len(names) > 1)
     written = sum(len(names) for names in users.values())
-    return Plan(tuple(found), shared, written, len(users), tuple(refused))
+    return Plan(tuple(planned_patterns), shared, written, len(users), tuple(refused))
 
 
 def _reasons(mistakes: Iterable[Diagnostic]) -> str:
@@ -188,7 +188,7 @@ def _past(histories: HistoryPlan | None, events: int) -> PastPlan | None:
     of_panes = [_PANE_ROWS_MAX[h.expr.fn] for h in histories.panes.values() if h.is_approximate]
     return PastPlan(
         events=min(events, histories.events_max) if windowed else 0,
-        event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.kept),
+        event_bytes=_PAST_FIXED_BYTES + _SLOT_BYTES * len(histories.stored_columns),
         pinned=sum(1 for h in histories.histories if h.is_single),
         tallies=len(tallies),
         carried_bytes=_SLOT_BYTES * sum(map(tally_width, tallies)) + _BAND_BYTES * len(bands),
@@ -208,10 +208,12 @@ def _variables(bound: PatternIR, schema: Schema) -> tuple[VariablePlan, ...]:
     everything = frozenset(v.name for v in bound.variables)
     fields = [f for e in schema.event_types for f in e.fields]
     nullable = {f.name for f in fields if f.type.nullable}
-    known = Known(frozenset(), everything, frozenset(f.name for f in fields) - nullable)
-    found: list[VariablePlan] = []
+    facts = Facts(frozenset(), everything, frozenset(f.name for f in fields) - nullable)
+    variables: list[VariablePlan] = []
     for variable in bound.variables:
-        parts = conjuncts(variable.where, known)
+        parts = conjuncts(variable.where, facts)
         alone = tuple(p for p in parts if not needs_run(p))
-        found.append(VariablePlan(variable.name, variable.event_type, alone, tuple(p for p in parts if needs_run(p))))
-    return tuple(found)
+        variables.append(
+            VariablePlan(variable.name, variable.event_type, alone, tuple(p for p in parts if needs_run(p)))
+        )
+    return tuple(variables)

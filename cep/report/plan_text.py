@@ -14,7 +14,7 @@ _LINKS = {Link.NEXT: "directly after", Link.FOLLOWED_BY: "the next that fits", L
 
 
 def plan_text(plan: Plan) -> str:
-    """The whole plan."""
+    """Write the whole plan."""
     parts = [_pattern(planned) for planned in plan.patterns]
     parts += [f"pattern {name}\n  cannot be compiled: {reason}\n" for name, reason in plan.refused]
     shared = [f"  {text}\n      {', '.join(users)}" for text, users in plan.shared]

@@ -1,1 +1,1 @@
-"""Floor 5: rule files and control records → the rules in force, with their versions, intervals and epoch."""
+"""Rule files and control records → the rules in force, with their versions, intervals and epoch."""

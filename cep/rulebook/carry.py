@@ -1,8 +1,8 @@
 """Two bound patterns → may the runs of one go on as runs of the other?
 
-They may if both have the same automaton: the same structure, conditions and measures but for the numbers and texts in
-them, the same windows, and NFA states and registers that mean the same. A run that is handed over keeps what it has
-counted; from then on it is judged by the new conditions.
+They may if both have the same automaton. Structure, windows, NFA states and registers are equal. Conditions and
+measures differ in numbers and texts only. A run that is handed over keeps its counts. From then on the new conditions
+decide.
 Tested by: tests/rulebook/test_carry.py
 """
 
@@ -18,7 +18,7 @@ from cep.nfa.deployed import DeployedRule
 
 
 def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
-    """Both patterns are bound and have compiled for this schema."""
+    """Return True if runs can go on. Both patterns are bound and have compiled for this schema."""
     if before.key != after.key or _shape(before) != _shape(after):
         return False
     one, other = (compile_rules(schema, p.key, (DeployedRule("carry", 1, 0, "", p),)) for p in (before, after))
@@ -31,9 +31,9 @@ def same_automaton(before: PatternIR, after: PatternIR, schema: Schema) -> bool:
 
 
 def _shape(value: object) -> object:
-    """A tree without the numbers and texts that are compared with, and without how often something repeats.
+    """Return a tree without the numbers and texts that are compared with, and without counts of repetitions.
 
-    Windows count: a run keeps its own, and the version that takes it over is forgotten by its.
+    Windows stay: a run keeps its own, and the version that takes it over is forgotten by its window.
     """
     if isinstance(value, Const):
         return "const", repr(value.type)

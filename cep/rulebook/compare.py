@@ -1,7 +1,7 @@
-"""Two sets of alerts → what one has and the other has not, whatever the versions; and how good each is, by labels.
+"""Two sets of alerts → the alerts that only one of them has, and how good each set is by labelled events.
 
-Two alerts are the same finding if rule, key and bound events are. An alert is right if one of its events is labelled;
-a labelled event is found if an alert has bound it.
+Two alerts are the same finding if they have the same rule, key and bound events, whatever their versions. An alert is
+right if one of its events is labelled. A labelled event is found if an alert has bound it.
 Tested by: tests/rulebook/test_compare.py
 """
 
@@ -44,25 +44,25 @@ class Quality:
 
 
 def compare(before: pa.Table, after: pa.Table) -> Comparison:
-    """What changes from one set of alerts to the other. Cost: a Python object for each alert."""
+    """Compare one set of alerts with the one before. Cost: a Python object for each alert."""
     old, new = before.to_pylist(), after.to_pylist()
-    known, now = {_finding(alert) for alert in old}, {_finding(alert) for alert in new}
+    earlier, later = {_finding(alert) for alert in old}, {_finding(alert) for alert in new}
     return Comparison(
-        tuple(alert for alert in new if _finding(alert) not in known),
-        tuple(alert for alert in old if _finding(alert) not in now),
-        len(known & now),
+        tuple(alert for alert in new if _finding(alert) not in earlier),
+        tuple(alert for alert in old if _finding(alert) not in later),
+        len(earlier & later),
     )
 
 
 def quality(alerts: pa.Table, labelled: Collection[str]) -> Quality:
-    """How good alerts are, given the ids of the events that are known to be bad."""
+    """Measure alerts by the ids of the events that are labelled as bad."""
     right_count = 0
-    found: set[str] = set()
+    found_labels: set[str] = set()
     for events in alerts["events"].to_pylist():
         bad = {event["event_id"] for event in events} & set(labelled)
         right_count += bool(bad)
-        found |= bad
-    return Quality(alerts.num_rows, right_count, len(labelled), len(found))
+        found_labels |= bad
+    return Quality(alerts.num_rows, right_count, len(labelled), len(found_labels))
 
 
 def _finding(alert: dict[str, Any]) -> Finding:

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import EventType, Schema, is_wider
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.ir import PatternIR
 from cep.lang.load import Checked, load_text
@@ -57,39 +57,42 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
 
 @lru_cache(_TEXTS_KEPT)
 def patterns_behind(source: str, name: str) -> int:
-    """How many patterns of a sound text come behind one of them at most, each fed by the one before."""
+    """Count the patterns of a sound text that come behind one of them at most, each fed by the one before."""
     patterns = _read(source).patterns
     reads = {other: {*p.event_types, *(past.event_type for past in histories(p))} for other, p in patterns.items()}
-    found = dict.fromkeys(patterns, 0)
+    behind = dict.fromkeys(patterns, 0)
     for _ in range(PRODUCE_DEPTH_MAX):
-        found = {
-            one: max((found[other] + 1 for other in patterns if pattern.produces in reads[other]), default=0)
+        behind = {
+            one: max((behind[other] + 1 for other in patterns if pattern.produces in reads[other]), default=0)
             for one, pattern in patterns.items()
         }
-    return found[name]
+    return behind[name]
 
 
 def _checked(source: str, name: str) -> Checked:
-    """The text, which diagnostics call by the name of the rule."""
+    """Read a text. Diagnostics call it by the name of the rule."""
     checked = _read(source)
     return checked if checked.ok else load_text(source, name)
 
 
 @lru_cache(_TEXTS_KEPT)
 def _read(source: str) -> Checked:
-    """A change of parameters, another rule of the same file, or a restart brings a text that has been read before:
-    reading it is most of the work."""
+    """Read a text, or return it from the cache.
+
+    A change of parameters, another rule of the same file, or a restart brings a text again. Reading is most of the
+    work.
+    """
     return load_text(source)
 
 
-def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
-    """The rule's event types must be the job's: an enum's code or a decimal's scale that differs is a wrong answer.
+def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:
+    """Return why the job's event types do not suit the rule: an enum's code or decimal's scale that differs is wrong.
 
     A field of the job may be null where the rule knows no null: its events have become so since.
     """
     looked_back_at = [past.event_type for past in histories(pattern) if past.event_type]
     for name in dict.fromkeys((*pattern.event_types, *looked_back_at)):
-        wanted = own.event_type(name)
+        wanted = rule_schema.event_type(name)
         assert wanted is not None
         offered = job.event_type(name)
         if offered is None:
@@ -104,26 +107,26 @@ def _schema_reason(pattern: PatternIR, own: Schema, job: Schema) -> str:
 
 def _fields_reason(wanted: EventType, offered: EventType, read: set[str], *, makes_events: bool) -> str:
     for field in wanted.fields:
-        found = offered.field(field.name)
-        if found is None:
+        in_job = offered.field(field.name)
+        if in_job is None:
             if field.name not in read:
                 continue  # the job has dropped it, and nobody will miss it
             return f"`{wanted.name}` has a field `{field.name}` that the job's events have not"
         # A null is unknown, and a condition on it is not met. But it must not become a field that is never null.
-        fits = is_wider(found.type, field.type)
-        if not fits or (makes_events and field.name in read and found.type.nullable != field.type.nullable):
-            return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {found.type} in the job"
+        fits = is_wider(in_job.type, field.type)
+        if not fits or (makes_events and field.name in read and in_job.type.nullable != field.type.nullable):
+            return f"`{wanted.name}.{field.name}` is {field.type} in the rule and {in_job.type} in the job"
     return ""
 
 
 def _names(pattern: PatternIR) -> set[str]:
-    """Every word of a pattern that may be the name of a field, and more: symbols, names of functions."""
-    found: set[str] = set()
+    """Return every word of a pattern that may be the name of a field, and more: symbols, names of functions."""
+    words: set[str] = set()
     for node in nodes(pattern):
         for field in fields(node):  # type: ignore[arg-type] # nodes are dataclasses, which their type does not say
             value = getattr(node, field.name)
-            found.update(v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str))
-    return found
+            words.update(v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, str))
+    return words
 
 
 def _key_reason(pattern: PatternIR, key_domains: KeyDomains | None) -> str:

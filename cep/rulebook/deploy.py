@@ -3,7 +3,7 @@
 A job that is given its rules at the start takes its schema and its keys from them. Two rules may describe one event
 type differently: fields are joined, and where a field has two types the rule that came first is right and the other one
 is set aside. What came later is judged by what the job had then: its event types, its keys, its levels (levels.py).
-Tested by: tests/runners/test_job.py, tests/rulebook/test_deploy.py
+Tested by: tests/step/test_job.py, tests/rulebook/test_deploy.py
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cep.rulebook.rulebook import Rulebook
 
 @dataclass(frozen=True, slots=True)
 class SetAside:
-    """A rule that is not in force, and why. Diagnostics speak of `source` by the name `rule_id`."""
+    """A rule that is not in force, and the reason. Diagnostics speak of `source` by the name `rule_id`."""
 
     rule_id: str
     version: int
@@ -53,8 +53,10 @@ class RefusedRecord:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """What a job can run: its event types, its rules, and what was refused; of the records that came later (`refused`)
-    as the running job has told it. `taken` are all others."""
+    """The event types and rules that a job can run, and the rules that were set aside.
+
+    `refused` are later records, as the running job refused them. `taken` are all others.
+    """
 
     schema: Schema
     rulebook: Rulebook
@@ -81,21 +83,21 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None) -> 
 def deploy_to_job(
     begun: Deployment, later: Iterable[ControlRecord], keys: KeyDomains | None, levels_count: int
 ) -> Deployment:
-    """What a job that began so takes and refuses of later records, in their order; `begun` is used up.
+    """Apply later records, in their order, to a job that began with `begun`, which is used up.
 
-    `keys` are those that it routes by beside those of its first rules, None any; `levels_count` its levels. Of a change
-    without a start it cannot be told when it came: here it holds since ever.
+    `keys` are those that the job routes by beside those of its first rules, None any. `levels_count` are its levels. A
+    change without a start holds since ever, because nothing says when it came.
     """
     rulebook = begun.rulebook
     rulebook.key_domains = None if keys is None else tuple(sorted({*begun.key_domains, *keys}))
     rulebook.place(levels_count)
-    found = _applied(begun, later)
+    deployment = _applied(begun, later)
     rulebook.place(levels_needed(rulebook.deployed()))  # all is here now: no more levels than these rules need
-    return found
+    return deployment
 
 
 def _applied(deployment: Deployment, records: Iterable[ControlRecord]) -> Deployment:
-    """The deployment with these records, of whose times nothing has been seen."""
+    """Apply records before any event of their times has been seen."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
     taken: list[ControlRecord] = list(deployment.taken)
@@ -115,7 +117,7 @@ def _applied(deployment: Deployment, records: Iterable[ControlRecord]) -> Deploy
 
 
 def schema_of(records: Iterable[UpsertRecord]) -> Schema:
-    """The event types of all records whose text is sound, joined.
+    """Join the event types of all records whose text is sound.
 
     A field that clashes with an earlier one is left out; the rule that wants it is then refused by name.
     """
@@ -142,15 +144,15 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     )
 
 
-def _merge(known: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:
+def _merge(merged: dict[str, Field], columns: dict[str, Field], event_type: EventType) -> None:
     """Add the fields that agree with the column of their name, whatever event type has it; nullability may differ."""
     for field in event_type.fields:
         column = columns.setdefault(field.name, field)
-        is_second = field.name not in known and field.type.kind in _kinds(known)  # an event has one id and one time
+        is_second = field.name not in merged and field.type.kind in _kinds(merged)  # an event has one id and one time
         if column.type.as_nullable() == field.type.as_nullable() and not is_second:
-            known.setdefault(field.name, field)
+            merged.setdefault(field.name, field)
 
 
 def _kinds(fields: dict[str, Field]) -> set[Kind]:
-    """Which of the two fields that every event type has are among these."""
+    """Return the kinds of id and time that are among the fields; every event type has both."""
     return {field.type.kind for field in fields.values()} & {Kind.ID, Kind.TIME}

@@ -48,11 +48,11 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
 
 
 def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
-    """The lists that the patterns of a folder's rules declare with entries.
+    """Read the lists that the patterns of a folder's rules declare with entries.
 
     Returns: each list once, and one line for each problem. Two files may declare a list if they say the same.
     """
-    found: dict[tuple[str, str], tuple[GivenList, Path]] = {}
+    lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
     for path in sorted({path.parent / rule.file for path, rule in _rule_files(directory)}):
         if not _may_declare(path):
@@ -60,19 +60,19 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
         given = given_lists(load_files([path]))
         problems += [f"{path}: {d.code} {d.message}" for d in given.diagnostics if d.is_error]
         for at, declared in given.lists.items():
-            known, elsewhere = found.setdefault(at, (declared, path))
-            if known.content.digest != declared.content.digest:
+            first, elsewhere = lists.setdefault(at, (declared, path))
+            if first.content.digest != declared.content.digest:
                 problems.append(f"{path}: $: the list `{at[0]}` holds something else in {elsewhere}")
-    return [declared for _, (declared, _) in sorted(found.items())], problems
+    return [declared for _, (declared, _) in sorted(lists.items())], problems
 
 
 def read_lists(directory: Path, store: ListStore) -> tuple[list[ListRecord], list[str]]:
-    """The declared lists as first versions of a job that begins; their entries go into `store`.
+    """Return the declared lists as first versions of a job that begins; their entries go into `store`.
 
     Returns: a record for each, and one line for each problem. Raises: StoreError if the store cannot be written.
     """
-    found, problems = declared_lists(directory)
-    return [_list_record(declared, store) for declared in found], problems
+    lists, problems = declared_lists(directory)
+    return [_list_record(declared, store) for declared in lists], problems
 
 
 def _list_record(given: GivenList, store: ListStore) -> ListRecord:
@@ -89,7 +89,7 @@ def _rule_files(directory: Path) -> Iterator[tuple[Path, RuleFile]]:
 
 
 def _may_declare(path: Path) -> bool:
-    """Whether a pattern file or one that it imports may declare a list: reading a file whole takes a while."""
+    """Return True if a pattern file, or one that it imports, may declare a list: reading it whole takes a while."""
     try:
         return _LIST.search(bundle_source(path)) is not None
     except UsageError:
@@ -97,7 +97,7 @@ def _may_declare(path: Path) -> bool:
 
 
 def read_rule_file(path: Path) -> RuleFile | None:
-    """One rule file as it is written, None if it is not one; `read_rules` says why."""
+    """Read one rule file as it is written; None if it is none. `read_rules` says why."""
     try:
         return parse_rule_file(path.read_text(encoding="utf-8"))[0]
     except (OSError, UnicodeDecodeError):
@@ -119,8 +119,8 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        record, found = parse_control(line)
-        problems += [f"{path}:{number}: {problem}" for problem in found]
+        record, mistakes = parse_control(line)
+        problems += [f"{path}:{number}: {problem}" for problem in mistakes]
         if record is not None:
             records.append(record)
     return records, problems
@@ -134,9 +134,9 @@ def _read_rule(path: Path) -> UpsertRecord | list[str]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         return [f"$: cannot be read: {error}"]
-    rule, found = parse_rule_file(text)
+    rule, mistakes = parse_rule_file(text)
     if rule is None:
-        return [str(problem) for problem in found]
+        return [str(problem) for problem in mistakes]
     if rule.id != path.stem:
         # One file a rule: two files with the same id would fight over its versions.
         return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; they must agree"]

@@ -20,13 +20,13 @@ _COMMITS_MAX = 1_000
 
 
 def history(directory: Path, rule_id: str) -> list[str]:
-    """`HASH date author: subject` of the commits that touched a rule's file, the newest first; none without git."""
-    found = _git(directory, "log", f"-{_COMMITS_MAX}", "--format=%H %as %an: %s", "--", f"{rule_id}.toml")
-    return found.decode(errors="replace").splitlines()
+    """Return `HASH date author: subject` of each commit of a rule's file, the newest first; none without git."""
+    log = _git(directory, "log", f"-{_COMMITS_MAX}", "--format=%H %as %an: %s", "--", f"{rule_id}.toml")
+    return log.decode(errors="replace").splitlines()
 
 
 def at_commit(directory: Path, commit: str, rule_id: str) -> UpsertRecord | None:
-    """A rule as it was in a commit, with its pattern; None if it was not there or was wrong.
+    """Read a rule as it was in a commit, with its pattern; None if it was not there or was wrong.
 
     Cost: the files of that commit are unpacked, because a pattern may import any of them.
     """

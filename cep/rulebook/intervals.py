@@ -21,7 +21,7 @@ from typing import Any
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import UpsertRecord
 from cep.nfa.deployed import DeployedRule
-from cep.rulebook.known_past import Wanted
+from cep.rulebook.completeness import Need
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -31,7 +31,7 @@ class Entry:
     """A version that matches: the record it came from (to save it) and the rule (to run it), without its interval.
 
     `data` is the record as JSON and `digest` its SHA-256. `carries` says whether its automaton is that of the version
-    that it names, so that it may take over the runs of that one. `wanted` is what its histories ask for.
+    that it names, so that it may take over the runs of that one. `needs` is what its histories read.
     """
 
     record: UpsertRecord
@@ -39,7 +39,7 @@ class Entry:
     data: bytes
     digest: str
     carries: int = 0
-    wanted: tuple[Wanted, ...] = ()
+    needs: tuple[Need, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,18 @@ class Change:
     resumed_ms: int | None = None
 
     def to_json(self) -> list[Any]:
-        """As saved.py keeps it: the entry by the hash of its record."""
+        """Return the change for saved.py, with the entry by the hash of its record."""
         entry = self.entry
-        held: list[Any] | None = None
+        record: list[Any] | None = None
         if entry is not None:
-            known: list[Any] = (
-                [entry.rule.known_ms, entry.rule.busy_ms] if entry.rule.known_ms or entry.rule.busy_ms else []
-            )
-            if entry.rule.level is not None:
-                known = [entry.rule.known_ms, entry.rule.busy_ms, entry.rule.level]
-            held = [entry.digest, entry.rule.epoch, entry.carries, *known]
-        times = [self.closed_ms, self.ended_ms, self.resumed_ms]
-        return [self.version, self.from_ms, self.drops, held, *times]
+            rule = entry.rule
+            times: list[Any] = [rule.complete_ms, rule.unfolded_ms]
+            if rule.level is not None:
+                times.append(rule.level)
+            elif not any(times):
+                times = []
+            record = [entry.digest, rule.epoch, entry.carries, *times]
+        return [self.version, self.from_ms, self.drops, record, self.closed_ms, self.ended_ms, self.resumed_ms]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,11 @@ class Switch:
 
     @property
     def is_open(self) -> bool:
-        """Whether the last pause has no end yet."""
+        """True if the last pause has no end yet."""
         return bool(self.spans) and self.spans[-1][1] == TIME_MS_MAX
 
     def turned(self, version: int, is_paused: bool, change_ms: int) -> Switch:
-        """From `change_ms` on paused or not, whatever was planned for then."""
+        """Pause or resume from `change_ms` on, whatever was planned for then."""
         spans = [(start, min(end, change_ms)) for start, end in self.spans if start < change_ms]
         if is_paused and spans and spans[-1][1] == change_ms:
             spans[-1] = (spans[-1][0], TIME_MS_MAX)
@@ -106,25 +106,24 @@ def start_of(effective_ms: int | None, seen_ms: int | None) -> tuple[int, int]:
 
 
 def with_turns(changes: Iterable[Change]) -> tuple[Change, ...]:
-    """The changes in the order of their versions, without those whose turn a higher version takes."""
-    kept: list[Change] = []
+    """Sort the changes by version. Leave out those whose turn a higher version takes."""
+    with_turn: list[Change] = []
     for change in sorted(changes, key=lambda c: c.version, reverse=True):
-        if not kept or change.from_ms < kept[-1].from_ms:
-            kept.append(change)
-    return tuple(reversed(kept))
+        if not with_turn or change.from_ms < with_turn[-1].from_ms:
+            with_turn.append(change)
+    return tuple(reversed(with_turn))
 
 
 def not_overtaken(shadows: Iterable[Change], ender: Change) -> tuple[Change, ...]:
-    """The shadows without those whose whole turn a change of the live track takes: older ones that start no sooner.
+    """Leave out the shadows whose whole turn a live change takes: older ones that start no sooner.
 
-    They go when the change comes, because it may be forgotten before they would start: a retirement has nothing that
-    goes on.
+    They go when the change comes. The change may be forgotten before they would start: nothing of a retirement goes on.
     """
     return tuple(c for c in shadows if c.version > ender.version or c.from_ms < ender.from_ms)
 
 
 def rules_of(changes: Sequence[Change], enders: Sequence[Change] = ()) -> Iterator[tuple[Change, DeployedRule]]:
-    """The interval of every version that matches, pauses not counted.
+    """Yield the interval of every version that matches, pauses not counted.
 
     `changes` have their turns; `enders` are changes of another track: those of higher versions end these too, and all
     that they see, unless a change of here that is higher still has taken their turn.
@@ -152,7 +151,7 @@ def _is_overtaken(ender: Change, later: Sequence[Change]) -> bool:
 
 
 def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
-    """The parts of a version that no pause covers; each ends, runs and all, where the next pause begins."""
+    """Yield the parts of a version that no pause covers. Each ends, with its runs, where the next pause begins."""
     for start_ms, end_ms in spans:
         if start_ms > rule.from_ms:
             yield replace(
@@ -166,31 +165,33 @@ def parts(rule: DeployedRule, spans: Spans) -> Iterator[DeployedRule]:
 
 
 def settled(changes: Sequence[Change], enders: Sequence[Change], over: Spans, watermark_ms: int) -> tuple[Change, ...]:
-    """The changes with what the watermark has made final written down, less those that are done with.
+    """Write the times that the watermark has made final into the changes. Drop changes that are done with.
 
     A change is done with when its version can neither start a match nor have a run alive, and what it did to those
     before has happened. `over` are the pauses that are.
     """
     rules = {change.version: rule for change, rule in rules_of(changes, enders)}
-    kept: list[Change] = []
+    remaining: list[Change] = []
     for change in changes:
         rule = rules.get(change.version)
         if rule is None or end_of(rule) <= watermark_ms:
             if change.from_ms > watermark_ms:
-                kept.append(change)
+                remaining.append(change)
             continue
         resumed_ms = max((end for _, end in over if end > rule.from_ms), default=change.resumed_ms)
         if resumed_ms is not None and resumed_ms >= rule.starts_until_ms:
             continue  # what a pause has cut off drained nothing, and its successor has taken over
         closed_ms = rule.starts_until_ms if rule.starts_until_ms <= watermark_ms else change.closed_ms
         ended_ms = rule.until_ms if rule.until_ms <= watermark_ms else change.ended_ms
-        kept.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
-    return tuple(kept)
+        remaining.append(replace(change, closed_ms=closed_ms, ended_ms=ended_ms, resumed_ms=resumed_ms))
+    return tuple(remaining)
 
 
 def end_of(rule: DeployedRule) -> int:
-    """The watermark from which on a version can neither start a match nor have a run alive; TIME_MS_MAX for one that
-    goes on, and for one without a `within` that drains."""
+    """Return the watermark from which on a version can neither start a match nor have an open run.
+
+    TIME_MS_MAX for a version that goes on, and for one without a `within` that drains.
+    """
     within_ms = rule.pattern.within_ms
     if rule.starts_until_ms == TIME_MS_MAX or within_ms is None:
         return rule.until_ms

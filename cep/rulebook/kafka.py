@@ -16,11 +16,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cep.base.errors import SinkError
+from cep.base.kafka import admin_options, produce, reason_of, seconds_left, writer_options
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, KAFKA_WAIT_MS_MAX
 
 STATUS_KEY = b"rules"
 _COMPACTED = {"cleanup.policy": "compact"}
 _ROOM_BYTES = 65_536  # beside the record itself: its key and what the protocol adds
+_DEFAULTS = {"linger.ms": "5", "message.max.bytes": str(CONTROL_RECORD_BYTES_MAX + _ROOM_BYTES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,14 @@ class Topic:
         deadline_s = monotonic() + wait_ms_max / 1_000
         count = 0
         try:
-            producer = Producer(
-                {
-                    "linger.ms": "5",
-                    "compression.type": "lz4",
-                    "log_level": "2",
-                    "message.max.bytes": str(CONTROL_RECORD_BYTES_MAX + _ROOM_BYTES),
-                    **dict(self.client_options),
-                    "message.timeout.ms": str(wait_ms_max),
-                    "enable.idempotence": "true",  # and with it, the order
-                    "bootstrap.servers": self.servers,
-                }
-            )
+            producer = Producer(writer_options(self.servers, dict(self.client_options), wait_ms_max, _DEFAULTS))
             for key, value in records:
-                _produce(producer, self.name, key, value, delivered, deadline_s)
+                produce(producer, self.name, value, key, deadline_s, partition=0, on_delivery=delivered)
+                producer.poll(0)
                 count += 1
-            unsent_count = producer.flush(max(0.0, deadline_s - monotonic()))
-        except (KafkaException, BufferError) as error:
-            raise SinkError(self._failed(count, str(error))) from error
+            unsent_count = producer.flush(seconds_left(deadline_s))
+        except KafkaException as error:
+            raise SinkError(self._failed(count, reason_of(error))) from error
         if errors or unsent_count:
             raise SinkError(self._failed(count, errors[0] if errors else f"no answer within {wait_ms_max} ms"))
         return count
@@ -72,7 +64,7 @@ class Topic:
 
         `settings`: the topic's, by the broker's names, beside that.
         """
-        admin = AdminClient({**dict(self.client_options), "bootstrap.servers": self.servers, "log_level": 2})
+        admin = AdminClient(admin_options(self.servers, dict(self.client_options)))
         try:
             if self.name in admin.list_topics(timeout=KAFKA_WAIT_MS_MAX / 1_000).topics:
                 return False
@@ -95,18 +87,3 @@ class StatusTopic(Topic):
     def publish(self, status: bytes) -> None:
         """Say it. Raises: SinkError."""
         self.send([(STATUS_KEY, status)])
-
-
-def _produce(
-    producer: Producer, topic: str, key: bytes, value: bytes | None, delivered: object, deadline_s: float
-) -> None:
-    while True:
-        try:
-            producer.produce(topic, value, key, partition=0, on_delivery=delivered)  # type: ignore[arg-type]
-        except BufferError:
-            if monotonic() >= deadline_s:
-                raise
-            producer.poll(0.1)  # serves deliveries, which makes room
-        else:
-            producer.poll(0)
-            return

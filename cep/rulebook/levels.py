@@ -21,15 +21,15 @@ from typing import Any
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
 from cep.base.schema import Schema
+from cep.lang.check.levels import levels_of
 from cep.lang.ir import PatternIR
-from cep.lang.levels import levels_of
 from cep.lang.walk import histories
 from cep.nfa.deployed import DeployedRule
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """What all versions that a job has ever had leave to those that come, by event type.
+    """The levels that all versions a job has ever had leave to new ones, by event type.
 
     `made` is the highest level of what produces it, `read` the lowest of what reads it, with a rule that stands there.
     """
@@ -39,7 +39,7 @@ class Places:
 
     @staticmethod
     def of(rules: Iterable[DeployedRule]) -> Places:
-        """Those of rules that have their levels."""
+        """Collect the places of rules that have their levels."""
         made: dict[str, int] = {}
         read: dict[str, tuple[int, str]] = {}
         for rule in rules:
@@ -51,14 +51,14 @@ class Places:
         return Places(made, read)
 
     def joined(self, other: Places) -> Places:
-        """Both together."""
+        """Join both."""
         made = {name: max(self.made.get(name, 0), other.made.get(name, 0)) for name in {**self.made, **other.made}}
         read = {**self.read, **other.read}
         both = self.read.keys() & other.read.keys()
         return Places(made, {**read, **{name: min(self.read[name], other.read[name]) for name in both}})
 
     def to_json(self) -> list[Any]:
-        """As saved.py keeps it; `from_json` reads it."""
+        """Return the places as JSON values for saved.py; `from_json` reads them."""
         return [dict(self.made), {name: list(at) for name, at in self.read.items()}]
 
     @staticmethod
@@ -68,26 +68,28 @@ class Places:
 
 
 def by_level(rules: Iterable[DeployedRule], schema: Schema, levels_count: int = 1) -> list[list[DeployedRule]]:
-    """The rules by level, in their order: where each was put, or if none was yet, in so many levels, or as many as they
-    need. One level if no rule produces what another one reads, and no more are asked for."""
+    """Group the rules by level, in their order.
+
+    Each stands where it was put. If one was put nowhere, all get a level of `levels_count`, or of as many as they need.
+    """
     given = list(rules)
     if any(rule.level is None for rule in given):
         levels = placed(given, schema, max(levels_count, levels_needed(given)))
     else:
         levels = [_level(rule) for rule in given]
-    found: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
+    grouped: list[list[DeployedRule]] = [[] for _ in range(max([levels_count - 1, *levels]) + 1)]
     for rule, level in zip(given, levels, strict=True):
-        found[level].append(rule)
-    return found
+        grouped[level].append(rule)
+    return grouped
 
 
 def levels_needed(rules: Sequence[DeployedRule]) -> int:
-    """How many levels the rules need at least."""
+    """Count the levels that the rules need at least."""
     return max(earliest(rules), default=0) + 1
 
 
 def earliest(rules: Sequence[DeployedRule]) -> list[int]:
-    """The level of each rule if it stands right behind what feeds it."""
+    """Return the level of each rule if it stands right behind the rules that feed it."""
     if all(rule.pattern.produces is None for rule in rules):
         return [0] * len(rules)  # walking through the patterns of thousands of rules takes longer than all else
     levels = levels_of({at: (_read_by(rule.pattern), rule.pattern.produces) for at, rule in enumerate(rules)})
@@ -95,7 +97,7 @@ def earliest(rules: Sequence[DeployedRule]) -> list[int]:
 
 
 def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> list[int]:
-    """The level of each rule, as long as none has matched anything. What feeds itself has no right one."""
+    """Return the level of each rule while none has matched anything. A rule that feeds itself has no right one."""
     if levels_count == 1:
         return [0] * len(rules)
     first, last = earliest(rules), levels_count - 1
@@ -118,14 +120,14 @@ def placed(rules: Sequence[DeployedRule], schema: Schema, levels_count: int) -> 
 
 
 def place_at_first(rule: DeployedRule, others: Sequence[DeployedRule], schema: Schema, levels_count: int) -> int | str:
-    """The level of a new rule among others that find theirs anew, for none has matched anything; or why it has none."""
+    """Return the level of a new rule, or why it has none. The others find theirs anew: none has matched anything."""
     rules = [*others, rule]
     needed = levels_needed(rules)
     return placed(rules, schema, levels_count)[-1] if needed <= levels_count else _too_deep(levels_count, needed)
 
 
 def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count: int) -> int | str:
-    """The level of a new rule among others that stay where they are; or why there is none for it."""
+    """Return the level of a new rule, or why there is none for it. The others stay where they are."""
     made, names = rule.pattern.produces, _read_by(rule.pattern)
     first = max((places.made[name] + 1 for name in names if name in places.made), default=0)
     if first >= levels_count:
@@ -144,7 +146,7 @@ def place_among(rule: DeployedRule, places: Places, schema: Schema, levels_count
 
 
 def _last(rule: DeployedRule, levels_count: int) -> int:
-    """The level that leaves room behind it."""
+    """Return the last level that leaves room for the patterns behind the rule."""
     return levels_count - 1 - max(rule.behind, int(rule.pattern.produces is not None))
 
 
@@ -154,7 +156,7 @@ def _level(rule: DeployedRule) -> int:
 
 
 def _is_any_derived(names: Iterable[str], schema: Schema) -> bool:
-    return any(found is not None and found.derived for found in map(schema.event_type, names))
+    return any(known_type is not None and known_type.derived for known_type in map(schema.event_type, names))
 
 
 def _read_by(pattern: PatternIR) -> tuple[str, ...]:

@@ -45,18 +45,19 @@ class LockProblem:
 
 
 def read_lock(directory: Path) -> Lock:
-    """The lock of a folder of rules; nothing, if there is none yet. Raises: UsageError for a file that is not one."""
+    """Read the lock of a folder of rules; empty if there is none yet. Raises: UsageError for a file that is no lock."""
     path = directory / LOCK_FILE
     if not path.exists():
         return {}
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
         lock = {
-            rule_id: {int(version): digest for version, digest in known.items()} for rule_id, known in found.items()
+            rule_id: {int(version): digest for version, digest in versions.items()}
+            for rule_id, versions in tables.items()
         }
     except (OSError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no lock of rules ({error}); restore it from version control") from error
-    if not all(isinstance(d, str) and _HASH.fullmatch(d) for known in lock.values() for d in known.values()):
+    if not all(isinstance(d, str) and _HASH.fullmatch(d) for versions in lock.values() for d in versions.values()):
         raise UsageError(f"{path} is no lock of rules: a version has no hash; restore it from version control")
     return lock
 
@@ -64,8 +65,10 @@ def read_lock(directory: Path) -> Lock:
 def write_lock(directory: Path, lock: Lock) -> None:
     """Write it, rules and versions in order. Raises: UsageError if it cannot be written."""
     parts = [_HEAD]
-    for rule_id, known in sorted(lock.items()):
-        parts.append(f"\n[{rule_id}]\n" + "".join(f'{version} = "{known[version]}"\n' for version in sorted(known)))
+    for rule_id, versions in sorted(lock.items()):
+        parts.append(
+            f"\n[{rule_id}]\n" + "".join(f'{version} = "{versions[version]}"\n' for version in sorted(versions))
+        )
     try:
         (directory / LOCK_FILE).write_text("".join(parts), encoding="utf-8")
     except OSError as error:
@@ -73,28 +76,28 @@ def write_lock(directory: Path, lock: Lock) -> None:
 
 
 def problems_of_lock(records: Iterable[UpsertRecord], lock: Lock) -> list[LockProblem]:
-    """What contradicts the lock, in the order of the records."""
-    found: list[LockProblem] = []
+    """List the records that contradict the lock, in their order."""
+    problems: list[LockProblem] = []
     for record in records:
-        known = lock.get(record.id, {})
-        digest = known.get(record.version)
-        if known and record.version < max(known):
-            message = f"version {record.version} is below {max(known)}, which is locked: a version never goes back"
-            found.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
+        versions = lock.get(record.id, {})
+        digest = versions.get(record.version)
+        if versions and record.version < max(versions):
+            message = f"version {record.version} is below {max(versions)}, which is locked: a version never goes back"
+            problems.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
         elif digest is None:
             message = f"version {record.version} is not locked"
-            found.append(LockProblem(record.id, message, "run `cep rules lock`"))
+            problems.append(LockProblem(record.id, message, "run `cep rules lock`"))
         elif digest != content_hash(record):
             message = f"it means something else than version {record.version} did when it was locked"
-            found.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
-    return found
+            problems.append(LockProblem(record.id, message, f"run `cep rules bump {record.id}`"))
+    return problems
 
 
 def locked(records: Iterable[UpsertRecord], lock: Lock) -> tuple[Lock, list[LockProblem]]:
-    """The lock with the versions that it has not; and what it must not take, which is left out."""
+    """Return the lock with the new versions added, and the problems of those that it must not take."""
     problems = [p for p in problems_of_lock(records, lock) if p.command != "run `cep rules lock`"]
     refused = {problem.rule_id for problem in problems}
-    after = {rule_id: dict(known) for rule_id, known in lock.items()}
+    after = {rule_id: dict(versions) for rule_id, versions in lock.items()}
     for record in records:
         if record.id not in refused:
             after.setdefault(record.id, {})[record.version] = content_hash(record)
@@ -102,7 +105,7 @@ def locked(records: Iterable[UpsertRecord], lock: Lock) -> tuple[Lock, list[Lock
 
 
 def with_version(text: str, version: int) -> str:
-    """The text of a rule file with another version; all else stays as its author wrote it. Raises: ValueError."""
+    """Change the version in the text of a rule file; all else stays as its author wrote it. Raises: ValueError."""
     table = _TABLE.search(text)  # tables come after the names of the rule itself
     end = len(text) if table is None else table.start()
     changed, count = _VERSION_LINE.subn(rf"\g<1>{version}", text[:end], count=1)

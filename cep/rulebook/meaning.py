@@ -1,8 +1,8 @@
-"""What a version of a rule means → a hash that formatting, comments and the rest of the pattern's file do not change.
+"""The meaning of a version of a rule → a hash. Formatting, comments and the rest of the file do not change it.
 
-The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn, with the
-parameters and all else that decides the alerts, but not what a list holds that may change. It is on every alert, and
-`rules.lock` ties a version to it.
+The meaning is the tokens of the pattern and of every event type, list and definition that it names, in turn. To these
+come the parameters and all else that decides the alerts. Entries of a list that may change do not count. The hash is on
+every alert, and `rules.lock` ties a version to it.
 Tested by: tests/rulebook/test_meaning.py
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from cep.lang.diagnostics import Collector
-from cep.lang.lexer import Token, TokenKind, lex
+from cep.lang.parse.lexer import Token, TokenKind, lex
 from cep.model.rule import ParamValue, UpsertRecord
 
 _NAMED = ("event", "list", "define", "pattern")
@@ -42,18 +42,18 @@ def content_hash(record: UpsertRecord) -> str:
 def pattern_hash(source: str, pattern: str) -> str:
     """SHA-256 of a pattern of this text and of what it names."""
     declared = {name: tokens for kind, name, tokens in _declarations(source) if kind != "pattern" or name == pattern}
-    wanted, found = [pattern], dict[str, list[str]]()
+    wanted, meanings = [pattern], dict[str, list[str]]()
     while wanted:
         name = wanted.pop()
-        if name in declared and name not in found:
-            found[name] = [_spelled(token) for token in declared[name]]
+        if name in declared and name not in meanings:
+            meanings[name] = [_spelled(token) for token in declared[name]]
             wanted += [token.text for token in declared[name] if token.kind is TokenKind.NAME]
-    meaning = json.dumps(sorted(found.items())) if found else source
+    meaning = json.dumps(sorted(meanings.items())) if meanings else source
     return hashlib.sha256(meaning.encode()).hexdigest()
 
 
 def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
-    """(kind, name, tokens) of each declaration that has a name, in the order of the text."""
+    """Yield (kind, name, tokens) of each declaration that has a name, in the order of the text."""
     tokens = lex(source, "", Collector()).tokens
     depth, starts = 0, []
     for number, token in enumerate(tokens):
@@ -68,15 +68,15 @@ def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
 
 
 def _meant(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
-    """Of a list that may change what it is of, but not what it holds: that has versions of its own."""
+    """Leave out the entries of a list that may change: they have versions of their own."""
     if tokens[0].text != "list" or tokens[2].text != ":":
         return tokens
-    held = (number for number, token in enumerate(tokens) if token.text in ("=", "from") and number > 3)
-    return tokens[: next(held, len(tokens))]
+    ends = (number for number, token in enumerate(tokens) if token.text in ("=", "from") and number > 3)
+    return tokens[: next(ends, len(tokens))]
 
 
 def _without_last_commas(tokens: tuple[Token, ...]) -> list[Token]:
-    """The tokens without the commas that a list over several lines may end with."""
+    """Leave out the commas that a list over several lines may end with."""
     following = [*(token.text for token in tokens[1:]), ""]
     return [
         token
@@ -86,7 +86,7 @@ def _without_last_commas(tokens: tuple[Token, ...]) -> list[Token]:
 
 
 def _spelled(token: Token) -> str:
-    """One spelling for a number or a duration however it is written; a text is told from a name."""
+    """Spell a number or a duration in one way, however it is written. A text differs from a name."""
     if token.kind in (TokenKind.INT, TokenKind.DURATION, TokenKind.STRING):
         return f"{token.kind} {token.value}"
     return token.text

@@ -1,9 +1,9 @@
-"""When each rule that suppresses last fired on each key, for as long as that may suppress another alert.
+"""The memory of suppression: when each rule last fired on each key, while that may suppress another alert.
 
-What has changed is told apart from what was there before, so that whoever keeps the memory writes that alone: a job
-with a hundred thousand such keys has a few new ones in a micro-batch. Times are event time. How long something is
-remembered follows from the alert alone, never from later versions: so when it goes decides nothing.
-Cost: what is added, and what is over.
+It lists its changes, so that whoever stores it writes those alone: a job with a hundred thousand such keys has a few
+new ones in a micro-batch. Times are event time. How long an entry lives follows from its alert alone, never from later
+versions. So the moment at which it is dropped decides nothing.
+Cost: the entries added, and the entries that are over.
 Tested by: tests/rulebook/test_memory.py
 """
 
@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
 from cep.base.limits import FIRED_MAX
-from cep.rulebook.held import Fired
+from cep.rulebook.suppression import Fired
 
-# What is over at the same time, as after a quiet night, goes a few with each micro-batch: it suppresses nothing.
+# Many entries may be over at once, as after a quiet night. They go a few with each micro-batch.
 _AT_A_TIME = 1_000
 
 
 class Memory:
-    """`last` is what `hold_back` asks for: (rule, key) → when the last alert went out, and for how long."""
+    """The last alert of each rule and key: (rule, key) → its event time, and for how long it suppresses others."""
 
     def __init__(self, last: Mapping[tuple[str, str], tuple[int, int]] | None = None) -> None:
         self.last: Fired = dict(last or {})
@@ -30,7 +30,7 @@ class Memory:
         heapify(self._over)
 
     def put(self, entries: Mapping[tuple[str, str], tuple[int, int] | None]) -> None:
-        """Set these, and forget those that are None: what `hold_back` has found, or `changed` has told to undo it."""
+        """Set these entries, and forget those that are None. `changed` returns what undoes it."""
         for at, times in entries.items():
             self._before.setdefault(at, self.last.get(at))
             if times is None:
@@ -40,9 +40,9 @@ class Memory:
                 heappush(self._over, (sum(times), at, times[0]))
 
     def forget(self, before_ms: int) -> int:
-        """Drop what cannot suppress an alert at or after `before_ms`: some at a time, more than have been added.
+        """Drop entries that cannot suppress an alert at or after `before_ms`: a few, but more than were added.
 
-        Returns: how many were dropped beyond that, those that are over first, because of FIRED_MAX.
+        Returns: how many more were dropped because of FIRED_MAX, those that are over first.
         """
         for _ in range(_AT_A_TIME + len(self._before)):
             if not self._over or self._over[0][0] > before_ms:
@@ -54,7 +54,7 @@ class Memory:
         return lost_count
 
     def _drop(self) -> bool:
-        """Drop what is over first, unless it has fired again since; says whether it was dropped."""
+        """Drop the entry that is over first, unless its rule has fired again. Return True if it was dropped."""
         over_ms, at, ms = heappop(self._over)
         if self.last.get(at) != (ms, over_ms - ms):
             return False
@@ -62,6 +62,6 @@ class Memory:
         return True
 
     def changed(self) -> dict[tuple[str, str], tuple[int, int] | None]:
-        """What has changed since the last call: as it was before, None where there was nothing."""
+        """Return the entries changed since the last call, as they were before; None for a new one."""
         before, self._before = self._before, {}
         return {at: times for at, times in before.items() if self.last.get(at) != times}

@@ -1,4 +1,4 @@
-"""What the rulebook says about one control record, and about itself.
+"""A control record or a rulebook → the report about it, for people and status records.
 
 Tested by: tests/rulebook/test_rulebook.py
 """
@@ -8,12 +8,18 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from cep.base.limits import EVENT_TIME_MS_MAX, TIME_MS_MIN
 from cep.lang.diagnostics import Diagnostic
+from cep.lang.show import show_expr
+from cep.lang.walk import histories
+from cep.model.rule import utc_text
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.histories import span_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one control record.
+    """The outcome of one control record.
 
     applied: the epoch went up by one. ignored: the record is older than what is known, or no change at all.
     waiting: a part of a version of a list; nothing holds before the others, or the version before it, are there.
@@ -30,7 +36,7 @@ class Outcome:
 
     @property
     def full_reason(self) -> str:
-        """The reason and what is wrong with the pattern, as one line."""
+        """The reason and the diagnostics of the pattern, as one line."""
         return "; ".join([self.reason, *(f"{d.code} {d.message}" for d in self.diagnostics)])
 
 
@@ -48,13 +54,37 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PastReport:
-    """A history of a rule that came to a running job, of which nobody had kept the past: what it asks for is known
-    from `from_ms` on, and its windows are whole from `whole_ms` (None: never, it has none)."""
+    """A history whose past nobody had kept when its rule came to a running job.
+
+    Its events are complete from `from_ms` on, its windows from `whole_ms` on. None: never, it has no window.
+    """
 
     history: str
     event_type: str
     from_ms: int
     whole_ms: int | None
+
+    @property
+    def text(self) -> str:
+        """Since when the values of the history are complete, and what would have made them so earlier."""
+        start = f"the events of {self.history} are kept from {utc_text(self.from_ms)} on"
+        if self.whole_ms is None:
+            return f"{start}; what was before is not known"
+        return (
+            f"{start}, its windows are whole from {utc_text(self.whole_ms)}; a long enough `retain` in event type "
+            f"{self.event_type}, and a rule by this key, would have kept them"
+        )
+
+
+def incomplete_histories(rule: DeployedRule) -> tuple[PastReport, ...]:
+    """Report each history of the rule that looks back further than its events are kept."""
+    reports: dict[PastReport, None] = {}
+    for history, since_ms in zip(histories(rule.pattern), rule.complete_ms[1:], strict=False):
+        if since_ms > TIME_MS_MIN:
+            whole_ms = since_ms + span_ms(history) - 1
+            has_end = history.window is not None and whole_ms <= EVENT_TIME_MS_MAX
+            reports[PastReport(show_expr(history), history.event_type, since_ms, whole_ms if has_end else None)] = None
+    return tuple(reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +108,7 @@ class RuleReport:
 
 @dataclass(frozen=True, slots=True)
 class SnoozeReport:
-    """Alerts of a rule (on `key`, if there is one) are held back in [from_ms, until_ms)."""
+    """Alerts of a rule (on `key`, if there is one) are suppressed in [from_ms, until_ms)."""
 
     rule_id: str
     key: str | None
@@ -102,7 +132,7 @@ class ListReport:
 
 @dataclass(frozen=True, slots=True)
 class RulebookReport:
-    """What `cep` and the runners print of a rulebook. Counters start at 0 in every process.
+    """The report of a rulebook that `cep` and the runners print. Counters start at 0 in every process.
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job that has got the same records,
     in whatever order. `last_versions` are those of all rules that are known, the retired ones too; `paused` those that

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cep.model.rule import ControlRecord, RetireRecord, RollbackRecord, UpsertRecord
-from cep.rulebook.known_past import past_in_words
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import PastReport
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What runs of one rule: the last version, and the hash of its meaning where that is known."""
+    """The version of one rule that runs, and the hash of its meaning if the job says it."""
 
     version: int
     status: str
@@ -35,44 +34,44 @@ class Step:
 
 
 def running_of_status(status: Mapping[str, Any]) -> dict[str, Running]:
-    """What a status says. A rule that is known and has no version in force is retired, a draft, or paused."""
-    found = {name: Running(version, "not matched", None) for name, version in status["last_versions"].items()}
+    """Read the running rules from a status. A rule without a version in force is retired, a draft, or paused."""
+    running = {name: Running(version, "not matched", None) for name, version in status["last_versions"].items()}
     for rule in status["rules"]:
-        if rule["version"] == found[rule["rule_id"]].version:
-            found[rule["rule_id"]] = Running(rule["version"], rule["status"], rule["content_hash"])
-    return found
+        if rule["version"] == running[rule["rule_id"]].version:
+            running[rule["rule_id"]] = Running(rule["version"], rule["status"], rule["content_hash"])
+    return running
 
 
 def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
-    """What a job comes to that reads these records of a control topic, where none has spoken yet."""
-    found: dict[str, Running] = {}
+    """Return the rules of a job that reads these records of a control topic, if no job has published a status yet."""
+    running: dict[str, Running] = {}
     for given in records:
         record = given.as_upsert() if isinstance(given, RollbackRecord) else given
         if not isinstance(record, UpsertRecord | RetireRecord):
             continue
-        if record.id in found and record.version <= found[record.id].version:
+        if record.id in running and record.version <= running[record.id].version:
             continue
         if isinstance(record, RetireRecord):
-            found[record.id] = Running(record.version, "retired", None)
+            running[record.id] = Running(record.version, "retired", None)
         else:
-            found[record.id] = Running(record.version, record.status, content_hash(record))
-    return found
+            running[record.id] = Running(record.version, record.status, content_hash(record))
+    return running
 
 
 def plan(
     records: Sequence[UpsertRecord], running: Mapping[str, Running], effective_at: str | None, *, retire_missing: bool
 ) -> list[Step]:
-    """What to do with each rule, files first. `effective_at` is stamped on what has no start of its own."""
+    """Plan a step for each rule, files first. `effective_at` is stamped on changes that have no start of their own."""
     steps = [_step(record, running.get(record.id), effective_at) for record in records]
     named = {record.id for record in records}
-    for rule_id, known in sorted(running.items()):
-        if rule_id in named or known.status in ("retired", "not matched"):
+    for rule_id, current in sorted(running.items()):
+        if rule_id in named or current.status in ("retired", "not matched"):
             continue
         if retire_missing:
-            retire = RetireRecord(id=rule_id, version=known.version + 1, effective_at=effective_at)
-            steps.append(Step(rule_id, "retired", f"version {known.version} {known.status} → retired", retire))
+            retire = RetireRecord(id=rule_id, version=current.version + 1, effective_at=effective_at)
+            steps.append(Step(rule_id, "retired", f"version {current.version} {current.status} → retired", retire))
         else:
-            what = f"version {known.version} {known.status} runs and has no file; --retire-missing ends it"
+            what = f"version {current.version} {current.status} runs and has no file; --retire-missing ends it"
             steps.append(Step(rule_id, "missing", what))
     return steps
 
@@ -99,7 +98,7 @@ def _step(record: UpsertRecord, running: Running | None, effective_at: str | Non
 
 
 def approval_problem(record: UpsertRecord) -> str | None:
-    """Why a change is not approved by a second person."""
+    """Return why a change is not approved by a second person, None if it is."""
     if record.author is None or record.approved_by is None:
         return "two people must stand for a change: name `author` and `approved_by` in its file"
     if record.author.strip().casefold() == record.approved_by.strip().casefold():
@@ -108,7 +107,7 @@ def approval_problem(record: UpsertRecord) -> str | None:
 
 
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """(what the job has not spoken of yet, what it has refused and why) of records that were published."""
+    """Return the published records that the job has not spoken of yet, and those that it refused with the reasons."""
     refused = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
     open_: list[str] = []
     reasons: dict[str, str] = {}
@@ -124,11 +123,11 @@ def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) ->
 
 
 def lacking_past(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> list[str]:
-    """Of the versions that were published, which histories look back further than the job has kept events."""
+    """List the histories of published versions that look back further than the job has kept events."""
     published = {(record.id, record.version) for record in records if isinstance(record, UpsertRecord | RollbackRecord)}
-    found: dict[str, None] = {}
+    lines: dict[str, None] = {}
     for rule in status["rules"]:
         if (rule["rule_id"], rule["version"]) in published:
             for past in rule.get("past", ()):  # a job of an earlier build does not say
-                found[f"{rule['rule_id']} version {rule['version']}: {past_in_words(PastReport(**past))}"] = None
-    return list(found)
+                lines[f"{rule['rule_id']} version {rule['version']}: {PastReport(**past).text}"] = None
+    return list(lines)

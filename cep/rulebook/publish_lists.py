@@ -38,29 +38,29 @@ class ListStep:
 
 
 def running_lists(status: Mapping[str, Any] | None, records: Sequence[ControlRecord]) -> dict[ListKey, ListReport]:
-    """The last version of each list: what the job says, or the control topic where that is ahead of it."""
+    """Return the last version of each list: the job's, or the control topic's if that is ahead."""
     lists = RuleLists(ListStore())
     for record in records:
         if isinstance(record, ListRecord):
             lists.apply(record, None)
-    found = {(report.name, report.of): report for report in lists.report()}
+    reports = {(report.name, report.of): report for report in lists.report()}
     for said in (status or {}).get("lists", ()):
         report = ListReport(**{**said, "waiting": tuple(said["waiting"])})
-        known = found.get((report.name, report.of))
-        if known is None or (known.version, known.waiting) <= (report.version, report.waiting):
-            found[report.name, report.of] = report
-    return found
+        earlier = reports.get((report.name, report.of))
+        if earlier is None or (earlier.version, earlier.waiting) <= (report.version, report.waiting):
+            reports[report.name, report.of] = report
+    return reports
 
 
 def next_version(running: ListReport | None) -> int:
-    """The version of a change that is published now: above all that are there, those too that wait."""
+    """Return the version of a change that is published now: above all versions, those that wait too."""
     return 1 if running is None else max(running.version, *running.waiting, 0) + 1
 
 
 def plan_lists(
     given: Sequence[GivenList], running: Mapping[ListKey, ListReport], effective_at: str | None
 ) -> list[ListStep]:
-    """What to do with each declared list."""
+    """Plan a step for each declared list."""
     return [_step(declared, running.get((declared.name, declared.kind)), effective_at) for declared in given]
 
 
@@ -78,7 +78,7 @@ def _step(given: GivenList, running: ListReport | None, effective_at: str | None
 
 
 def replacing(name: str, of: str, version: int, entries: pa.Array, effective_at: str | None) -> list[ListRecord]:
-    """The records, at least one, that together replace a list by these entries."""
+    """Return the records, one or more, that together replace a list by these entries."""
     parts = list(_parts(entries))
     return [
         ListRecord(
@@ -90,7 +90,7 @@ def replacing(name: str, of: str, version: int, entries: pa.Array, effective_at:
 
 
 def _parts(entries: pa.Array) -> Iterator[pa.Array]:
-    """Slices that each fit into a record; one that is empty if there are no entries."""
+    """Yield slices that each fit into a record; an empty one if there are no entries."""
     if not len(entries):
         yield entries
         return
@@ -102,24 +102,24 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
 
 
 def pointless_keys(records: Sequence[ControlRecord], now_ms: int) -> list[str]:
-    """The keys of list records in the topic that a newer replacement, whole and begun, has made pointless."""
-    found: list[str] = []
+    """Return the keys of list records that a newer replacement, whole and begun, has made pointless."""
+    keys: list[str] = []
     by_list: dict[ListKey, list[ListRecord]] = {}
     for record in records:
         if isinstance(record, ListRecord):
             by_list.setdefault((record.id, record.of), []).append(record)
-    for own in by_list.values():
+    for same_list in by_list.values():
         parts: dict[int, set[int]] = {}
-        for record in own:
+        for record in same_list:
             if record.change == "replace" and (record.effective_ms is None or record.effective_ms <= now_ms):
                 parts.setdefault(record.version, set()).add(record.part)
-        whole = [r.version for r in own if len(parts.get(r.version, ())) == r.parts]
-        found += [topic_key(record) for record in own if record.version < max(whole, default=0)]
-    return list(dict.fromkeys(found))
+        whole = [r.version for r in same_list if len(parts.get(r.version, ())) == r.parts]
+        keys += [topic_key(record) for record in same_list if record.version < max(whole, default=0)]
+    return list(dict.fromkeys(keys))
 
 
 def acknowledged_lists(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
-    """(what the job has not spoken of yet, what it has refused and why) of list records that were published."""
+    """Return the published lists that the job has not spoken of yet, and those that it refused with the reasons."""
     refused = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
     versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
     open_: list[str] = []

@@ -3,8 +3,9 @@
     index     {"format": 2, "epoch": …, "rules": {id: {versions, pauses, changes}}, …}
     records   {sha-256 of the record: the record as JSON}
 
-A change of one rule of thousands adds one record and writes the index anew; whoever keeps records by their hash writes
-little. Equal rulebooks have equal bytes. Counters are not saved, nor what lists hold: that is in their store.
+A change of one rule of thousands adds one record and writes the index anew; a store that keeps
+records by their hash writes little. Equal rulebooks have equal bytes. Counters are not saved. The entries of lists are
+in their own store.
 Tested by: tests/rulebook/test_rulebook_properties.py, tests/rulebook/test_rulebook.py
 """
 
@@ -25,8 +26,9 @@ from cep.rulebook.intervals import Change, Switch
 from cep.rulebook.levels import Places
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.rulebook import Known, Rulebook, deployed_rule, entry_of
+from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.snoozes import Snoozes
+from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of
 
 FORMAT = 2
 
@@ -40,7 +42,7 @@ class Saved:
 
     @property
     def digest(self) -> str:
-        """Tells a rulebook from every other, those that match alike but remember other versions too."""
+        """The hash of the index: another one for rulebooks that match alike but remember other versions."""
         return hashlib.sha256(self.index).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -49,7 +51,7 @@ class Saved:
 
     @staticmethod
     def from_bytes(data: bytes) -> Saved:
-        """What `to_bytes` gave. Raises: StateCorruptError."""
+        """Read what `to_bytes` returned. Raises: StateCorruptError."""
         try:
             both = json.loads(data)
             return Saved(both["index"].encode(), {k: v.encode() for k, v in both["records"].items()})
@@ -58,10 +60,10 @@ class Saved:
 
 
 def save(book: Rulebook) -> Saved:
-    """The applied facts."""
-    records = {entry.digest: entry.data for known in book.known.values() for entry in known.entries}
-    # Each rule's part is text already (Known.data): what has not changed is not written anew.
-    rules = ",".join(f"{json.dumps(name)}:{book.known[name].data}" for name in sorted(book.known))
+    """Write down the applied facts of a rulebook."""
+    records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
+    # Each rule's part is text already (RuleVersions.data): so that only changed rules are written anew.
+    rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
     index = {
         "format": FORMAT,
         "epoch": book.epoch,
@@ -75,17 +77,17 @@ def save(book: Rulebook) -> Saved:
 
 
 def record_digests(index: bytes) -> set[str]:
-    """The records that an index names. Raises: StateCorruptError."""
+    """Return the hashes of the records that an index names. Raises: StateCorruptError."""
     try:
         rules = json.loads(index)["rules"].values()
-        held = [change[3] for rule in rules for track in ("live", "shadow") for change in rule[track]]
-        return {entry[0] for entry in held if entry is not None}
+        entries = [change[3] for rule in rules for track in ("live", "shadow") for change in rule[track]]
+        return {entry[0] for entry in entries if entry is not None}
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise _corrupt(index, error) from error
 
 
 def list_names(index: bytes) -> list[str]:
-    """The sets of lists that an index names. Raises: StateCorruptError."""
+    """Return the names of the lists' sets that an index names. Raises: StateCorruptError."""
     try:
         return RuleLists.from_json(json.loads(index).get("lists", []), ListStore()).names()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -96,7 +98,7 @@ def restore(
     index: bytes, record_of: Callable[[str], bytes], schema: Schema, key_domains: KeyDomains | None,
     lists: ListStore | None = None,
 ) -> Rulebook:  # fmt: skip
-    """The rulebook of this index; `record_of` gives a record by its hash, `lists` has the sets that it names.
+    """Restore the rulebook of this index; `record_of` gives a record by its hash, `lists` has the sets that it names.
 
     A version that this build or this job no longer accepts is set aside as refused, as it would be on arrival.
     Raises: StateFormatError for an unknown format, StateCorruptError for bytes that are not a rulebook, and what
@@ -104,20 +106,20 @@ def restore(
     """
     book = Rulebook(schema, key_domains, lists)
     try:
-        found = json.loads(index)
-        if found["format"] != FORMAT:
+        saved_index = json.loads(index)
+        if saved_index["format"] != FORMAT:
             raise StateFormatError(
-                f"the rulebook was saved in format {found['format']}, this build reads {FORMAT}; "
+                f"the rulebook was saved in format {saved_index['format']}, this build reads {FORMAT}; "
                 "start with the build that wrote it, or from a new checkpoint directory"
             )
-        book.epoch = found["epoch"]
-        book.refusals = {r["rule_id"]: Refusal(**r) for r in found["refused"]}
-        book.snoozes = Snoozes.from_json(found["snoozes"])
-        book.lists = RuleLists.from_json(found.get("lists", []), book.lists.store)
-        book.places = Places.from_json(found["places"]) if "places" in found else None
-        for name, rule in found["rules"].items():
+        book.epoch = saved_index["epoch"]
+        book.refusals = {r["rule_id"]: Refusal(**r) for r in saved_index["refused"]}
+        book.snoozes = Snoozes.from_json(saved_index["snoozes"])
+        book.lists = RuleLists.from_json(saved_index.get("lists", []), book.lists.store)
+        book.places = Places.from_json(saved_index["places"]) if "places" in saved_index else None
+        for name, rule in saved_index["rules"].items():
             version, shadow_version, switch_version = rule["versions"]
-            book.known[name] = Known(
+            book.rules[name] = RuleVersions(
                 version,
                 shadow_version,
                 tuple(_change(book, saved, record_of) for saved in rule["live"]),
@@ -130,23 +132,23 @@ def restore(
 
 
 def rulebook_bytes(book: Rulebook) -> bytes:
-    """All of a rulebook in one."""
+    """Write a whole rulebook as one piece of bytes."""
     return save(book).to_bytes()
 
 
 def rulebook_from_bytes(
     data: bytes, schema: Schema, key_domains: KeyDomains | None, lists: ListStore | None = None
 ) -> Rulebook:
-    """The rulebook that `rulebook_bytes` wrote. Raises: as `restore`."""
+    """Restore the rulebook that `rulebook_bytes` wrote. Raises: as `restore`."""
     saved = Saved.from_bytes(data)
     return restore(saved.index, saved.records.__getitem__, schema, key_domains, lists)
 
 
 def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes]) -> Change:
-    version, from_ms, drops, held, *settled = saved
-    if held is None:
+    version, from_ms, drops, entry, *settled = saved
+    if entry is None:
         return Change(version, from_ms, drops, None, *settled)
-    digest, epoch, carries, *known = held
+    digest, epoch, carries, *times = entry
     record, problems = parse_control(record_of(digest))
     if not isinstance(record, UpsertRecord):
         raise ValueError("; ".join(str(problem) for problem in problems) or "not an upsert")  # noqa: TRY004 of bytes
@@ -155,11 +157,11 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         reason = Outcome("refused", compiled.reason, compiled.diagnostics).full_reason
         book.set_aside(Refusal(record.id, record.version, reason))
         return Change(version, from_ms, drops, None, *settled)
-    known_ms, busy_ms, level = (*known, None, None, None)[:3]  # earlier builds did not keep all of them
+    complete_ms, unfolded_ms, level = (*times, None, None, None)[:3]  # earlier builds did not save all of them
     rule = replace(
         deployed_rule(record, compiled, epoch),
-        known_ms=tuple(known_ms or ()),
-        busy_ms=tuple(busy_ms or ()),
+        complete_ms=tuple(complete_ms or ()),
+        unfolded_ms=tuple(unfolded_ms or ()),
         level=level,
     )
     return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)

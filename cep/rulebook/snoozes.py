@@ -1,4 +1,4 @@
-"""Snooze records → from when to when, in event time, a person wants a rule's alerts held back.
+"""Snooze records → from when to when, in event time, a person wants a rule's alerts suppressed.
 
 Of one rule and key the highest version is the last word; it takes over at its start. Snoozes do not touch matching.
 Tested by: tests/rulebook/test_snoozes.py
@@ -26,54 +26,54 @@ class _Snooze:
 class Snoozes:
     """The snoozes of one job."""
 
-    def __init__(self, known: Mapping[_At, _Snooze] | None = None) -> None:
-        self._known = dict(known or {})
+    def __init__(self, snoozes: Mapping[_At, _Snooze] | None = None) -> None:
+        self._snoozes = dict(snoozes or {})
 
     def copy(self) -> Snoozes:
-        return Snoozes(self._known)
+        return Snoozes(self._snoozes)
 
     def apply(self, record: SnoozeRecord, from_ms: int) -> Outcome:
         """Apply one record, whose change starts at `from_ms`."""
         at = record.id, record.key
-        known = self._known.get(at)
-        if known is not None and record.version <= known.version:
-            return Outcome("ignored", f"version {record.version} is not newer than {known.version}")
-        if known is None and len(self._known) >= SNOOZES_MAX:
+        snooze = self._snoozes.get(at)
+        if snooze is not None and record.version <= snooze.version:
+            return Outcome("ignored", f"version {record.version} is not newer than {snooze.version}")
+        if snooze is None and len(self._snoozes) >= SNOOZES_MAX:
             return Outcome("refused", f"there are {SNOOZES_MAX} snoozes, which is the limit")
-        spans = [(a, min(b, from_ms)) for a, b in (known.spans if known is not None else ()) if a < from_ms]
+        spans = [(a, min(b, from_ms)) for a, b in (snooze.spans if snooze is not None else ()) if a < from_ms]
         if from_ms < record.until_ms:
             spans.append((from_ms, record.until_ms))
-        self._known[at] = _Snooze(record.version, tuple(spans))
+        self._snoozes[at] = _Snooze(record.version, tuple(spans))
         return Outcome("applied")
 
     def forget(self, watermark_ms: int) -> None:
-        """Drop what is over. The versions stay, or an old record would count again, until they are too many."""
-        for at, known in self._known.items():
-            spans = tuple(span for span in known.spans if span[1] > watermark_ms)
-            if spans != known.spans:
-                self._known[at] = _Snooze(known.version, spans)
-        if len(self._known) >= SNOOZES_MAX:
-            self._known = {at: known for at, known in self._known.items() if known.spans}
+        """Drop snoozes that are over. Versions stay until they are too many, or an old record would count again."""
+        for at, snooze in self._snoozes.items():
+            spans = tuple(span for span in snooze.spans if span[1] > watermark_ms)
+            if spans != snooze.spans:
+                self._snoozes[at] = _Snooze(snooze.version, spans)
+        if len(self._snoozes) >= SNOOZES_MAX:
+            self._snoozes = {at: snooze for at, snooze in self._snoozes.items() if snooze.spans}
 
     @property
     def forget_ms(self) -> int:
-        """The watermark at which a snooze is over; TIME_MS_MAX if none is known."""
-        return min((end for known in self._known.values() for _, end in known.spans), default=TIME_MS_MAX)
+        """The watermark at which a snooze is over; TIME_MS_MAX if there is none."""
+        return min((end for snooze in self._snoozes.values() for _, end in snooze.spans), default=TIME_MS_MAX)
 
     def report(self) -> tuple[SnoozeReport, ...]:
-        """All that are not over, in the order of rule and key."""
-        return tuple(SnoozeReport(*at, *span) for at, known in self._ordered() for span in known.spans)
+        """Report the snoozes that are not over, in the order of rule and key."""
+        return tuple(SnoozeReport(*at, *span) for at, snooze in self._ordered() for span in snooze.spans)
 
     def versions(self) -> tuple[tuple[str, str | None, int], ...]:
-        """(rule, key, last version) of all that are known."""
-        return tuple((*at, known.version) for at, known in self._ordered())
+        """Return (rule, key, last version) of every snooze."""
+        return tuple((*at, snooze.version) for at, snooze in self._ordered())
 
     def to_json(self) -> list[Any]:
-        return [[*at, known.version, [list(span) for span in known.spans]] for at, known in self._ordered()]
+        return [[*at, snooze.version, [list(span) for span in snooze.spans]] for at, snooze in self._ordered()]
 
     @staticmethod
     def from_json(saved: Iterable[Any]) -> Snoozes:
-        """What `to_json` gave. Raises: ValueError, TypeError for what it did not."""
+        """Read what `to_json` returned. Raises: ValueError, TypeError for other values."""
         return Snoozes(
             {
                 (rule_id, key): _Snooze(version, tuple((start, end) for start, end in spans))
@@ -82,4 +82,4 @@ class Snoozes:
         )
 
     def _ordered(self) -> list[tuple[_At, _Snooze]]:
-        return sorted(self._known.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+        return sorted(self._snoozes.items(), key=lambda item: (item[0][0], item[0][1] or ""))

@@ -1,14 +1,14 @@
 """Rulebooks of a job as files, each part under the hash of its bytes: what key groups need not keep a copy of.
 
-    DIRECTORY/index/HASH     the versions of one rulebook
-    DIRECTORY/record/HASH    one record; rulebooks that differ in one rule share all others
-    DIRECTORY/list/NAME      the entries of lists (lists/store.py), which every process maps
-    DIRECTORY/control/HASH   the control records of one micro-batch, which every key group is told of
+    DIRECTORY/index/HASH ── the versions of one rulebook
+    DIRECTORY/record/HASH ── one record, shared by rulebooks that differ in another rule
+    DIRECTORY/list/NAME ── the entries of lists (lists/store.py), which every process maps
+    DIRECTORY/control/HASH ── the control records of one micro-batch, which every key group is told of
 
-A key group keeps the hash of its rulebook, 64 characters, in its own state; whichever process meets a hash for the
-first time reads the files. A file is made under another name and renamed, so that it is there whole or not at all, and
-two processes that write the same hash write the same bytes. Every process of the job must see the folder, as it must
-see the checkpoint.
+A key group keeps the hash of its rulebook, 64 characters, in its own state. A process that meets a hash for the first
+time reads the files. A file is made under another name and renamed, so it is there whole or not at all. Two processes
+that write the same hash write the same bytes. Every process of the job must see the folder, as it must see the
+checkpoint.
 Tested by: tests/rulebook/test_store.py
 """
 
@@ -45,18 +45,18 @@ class RulebookStore:
         return saved.digest
 
     def get(self, digest: str, schema: Schema, key_domains: KeyDomains | None) -> Rulebook:
-        """The rulebook of this digest. Raises: StateCorruptError if a file is missing or not what its name says."""
+        """Read the rulebook of this digest. Raises: StateCorruptError if a file is missing or differs from its name."""
         index = self._get(_INDEX, digest)
         return restore(index, lambda name: self._get(_RECORD, name), schema, key_domains, self.lists)
 
     @property
     def lists(self) -> ListStore:
-        """Where the entries of the job's lists are."""
+        """The store of the entries of the job's lists."""
         return ListStore(self.list_folder)
 
     @property
     def list_folder(self) -> Path:
-        """Their files."""
+        """The folder of their files."""
         return self.directory / _LIST
 
     def put_control(self, data: bytes) -> str:
@@ -66,20 +66,20 @@ class RulebookStore:
         return digest
 
     def get_control(self, digest: str) -> bytes:
-        """What `put_control` was given. Raises: StateCorruptError."""
+        """Read what `put_control` was given. Raises: StateCorruptError."""
         return self._get(_CONTROL, digest)
 
-    def prune(self, kept: Collection[str]) -> int:
-        """Remove every rulebook but these, the records and lists that none of them has, all control records of
-        micro-batches, and what killed processes have left half written; not the lists that the job began with. To be
-        called between micro-batches; returns how many files went.
+    def prune(self, retained: Collection[str]) -> int:
+        """Remove every rulebook but these, and the records and lists that none of them has.
 
-        Raises: SinkError, StateCorruptError if one that is kept cannot be read.
+        Control records of micro-batches and half-written files of killed processes go too. The lists that the job
+        began with stay. Call it between micro-batches.
+        Returns: how many files went. Raises: SinkError, StateCorruptError if a retained rulebook cannot be read.
         """
-        indices = [self._get(_INDEX, index) for index in kept]
+        indices = [self._get(_INDEX, index) for index in retained]
         records = {digest for index in indices for digest in record_digests(index)}
         lists = {self.lists.path(name).name for index in indices for name in list_names(index)}
-        wanted = {_INDEX: set(kept), _RECORD: records, _CONTROL: set(), _LIST: lists}
+        wanted = {_INDEX: set(retained), _RECORD: records, _CONTROL: set(), _LIST: lists}
         count = 0
         try:
             for kind, names in wanted.items():

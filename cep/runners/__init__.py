@@ -1,1 +1,1 @@
-"""Floor 6: the loops that feed the engine. Replay and live on Spark, and the embedded one."""
+"""The loops that feed the engine. Replay and live on Spark, and the embedded one."""

@@ -31,20 +31,23 @@ class Place:
 
 
 def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
-    """All records that are still there, in their order, and how many cannot be read. Raises: SourceError."""
-    found: list[Place] = []
+    """Read all records that are still there, in their order, and count those that cannot be read.
+
+    Raises: SourceError.
+    """
+    places: list[Place] = []
     unreadable_count = 0
     for partition, offset, value in _values(topic):
         record, _ = parse_control(value)
         if record is None:
             unreadable_count += 1
         else:
-            found.append(Place(partition, offset, record))
-    return found, unreadable_count
+            places.append(Place(partition, offset, record))
+    return places, unreadable_count
 
 
 def read_status(topic: Topic) -> dict[str, Any] | None:
-    """The last word of the job, None if it has not spoken. Raises: SourceError."""
+    """Read the last word of the job, None if it has not spoken. Raises: SourceError."""
     last = None
     for _, _, value in _values(topic):
         last = value
@@ -52,7 +55,7 @@ def read_status(topic: Topic) -> dict[str, Any] | None:
 
 
 def wait_for_status(topic: Topic, wanted: Callable[[dict[str, Any]], bool], wait_s: float) -> dict[str, Any] | None:
-    """The first last word of the job that is wanted, None if none comes in time. Raises: SourceError."""
+    """Wait for a last word of the job that is wanted; None if none comes in time. Raises: SourceError."""
     give_up_s = time.monotonic() + wait_s
     while True:
         status = read_status(topic)
@@ -65,14 +68,14 @@ def wait_for_status(topic: Topic, wanted: Callable[[dict[str, Any]], bool], wait
 
 def _status(topic: Topic, value: bytes) -> dict[str, Any]:
     try:
-        found = orjson.loads(value)
+        status = orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise SourceError(
             f"topic {topic.name} holds no status of rules: {error}; name the job's status topic"
         ) from error
-    if not isinstance(found, dict) or not {"epoch", "rules", "last_versions", "refused"} <= found.keys():
+    if not isinstance(status, dict) or not {"epoch", "rules", "last_versions", "refused"} <= status.keys():
         raise SourceError(f"topic {topic.name} holds no status of rules; name the job's status topic")
-    return found
+    return status
 
 
 def _values(topic: Topic) -> Iterator[tuple[int, int, bytes]]:

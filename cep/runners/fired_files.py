@@ -20,8 +20,8 @@ import orjson
 
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError, StateCorruptError
-from cep.rulebook.held import Fired, fired_from_json, fired_json
 from cep.rulebook.memory import Memory
+from cep.rulebook.suppression import Fired, fired_from_json, fired_json
 from cep.sinks.durable import write_durably
 
 _WHOLE, _LINES = "held_memory.json", "held_memory.jsonl"
@@ -39,7 +39,7 @@ class FiredFiles:
         self.memory = self._read()
 
     def begin(self, batch_id: int) -> Memory:
-        """The memory as it is when a micro-batch begins, the last one again or a later one; it is to be changed."""
+        """Return the memory as a micro-batch begins, the last one again or a later one. The caller changes it."""
         _undo(self.memory, self.memory.changed())  # of one that has failed
         if batch_id <= self._batch_id:
             _undo(self.memory, self._before)
@@ -84,24 +84,24 @@ class FiredFiles:
         self._lines_bytes += len(line)
 
     def _read(self) -> Memory:
-        """Raises: StateCorruptError."""
+        """Read the memory. Raises: StateCorruptError."""
         whole, lines = self._directory / _WHOLE, self._directory / _LINES
         try:
             data = whole.read_bytes() if whole.exists() else b'{"batch_id": -1, "fired": []}'
-            self._whole_bytes, found = len(data), orjson.loads(data)
-            if "after" in found:  # an earlier build wrote the last two of them each time
-                return self._read_earlier(found)
-            memory = Memory(fired_from_json(found["fired"]))
-            self._batch_id = found["batch_id"]
+            self._whole_bytes, document = len(data), orjson.loads(data)
+            if "after" in document:  # an earlier build wrote the last two of them each time
+                return self._read_earlier(document)
+            memory = Memory(fired_from_json(document["fired"]))
+            self._batch_id = document["batch_id"]
             for change in self._changes(lines.read_bytes() if lines.exists() else b""):
-                if change["batch_id"] > found["batch_id"]:
+                if change["batch_id"] > document["batch_id"]:
                     self._apply(memory, change)
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"{whole} or {lines} cannot be read ({error!r}); restore a savepoint") from error
         return memory
 
     def _changes(self, data: bytes) -> list[dict[str, Any]]:
-        """The lines that are whole: a process may have been cut off from writing the last one."""
+        """Read the lines that are whole: a process may have been cut off from writing the last one."""
         ends = data.rfind(b"\n") + 1
         changes = [orjson.loads(line) for line in data[:ends].splitlines()]
         self._lines_bytes = ends
@@ -114,16 +114,16 @@ class FiredFiles:
         memory.put(dict.fromkeys((rule_id, key) for rule_id, key in change["gone"]))
         self._batch_id, self._before = change["batch_id"], memory.changed()
 
-    def _read_earlier(self, found: dict[str, Any]) -> Memory:
-        before, after = (fired_from_json(found[name]) for name in ("before", "after"))
+    def _read_earlier(self, document: dict[str, Any]) -> Memory:
+        before, after = (fired_from_json(document[name]) for name in ("before", "after"))
         memory = Memory(before)
         memory.put({at: after.get(at) for at in {**before, **after}})
-        self._batch_id, self._before = found["batch_id"], memory.changed()
+        self._batch_id, self._before = document["batch_id"], memory.changed()
         return memory
 
 
 def begin_fired(directory: Path, fired: Iterable[Iterable[Any]]) -> None:
-    """What a job begins with that goes on from another one's state, as `fired_json` has it. Raises: SinkError."""
+    """Write what a job begins with that goes on from another one's state, as `fired_json` has it. Raises: SinkError."""
     write_durably(directory / _WHOLE, orjson.dumps({"batch_id": -1, "fired": list(fired)}))
     (directory / _LINES).unlink(missing_ok=True)
 

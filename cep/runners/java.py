@@ -31,6 +31,6 @@ def check_java() -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{java} does not start: {error}; {_JAVA_HELP}") from error
     # "1.8.0_402" or "17.0.15"; the old scheme's 1 is below the limit too.
-    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if found is None or int(found[1]) < JAVA_MAJOR_MIN:
-        raise UsageError(f"{java} is Java {found[1] if found else 'of unknown version'}; {_JAVA_HELP}")
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if version is None or int(version[1]) < JAVA_MAJOR_MIN:
+        raise UsageError(f"{java} is Java {version[1] if version else 'of unknown version'}; {_JAVA_HELP}")

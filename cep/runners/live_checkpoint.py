@@ -1,12 +1,12 @@
-"""What a live job keeps in its folder beside the checkpoint itself: what it is, and the rules that it began with.
+"""The files of a live job in its folder, beside the checkpoint itself: the job, and the rules that it began with.
 
-    CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, times …
-    CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules
-    CHECKPOINT/rulebooks/          what key groups know their rules by (rulebook/store.py)
-    CHECKPOINT/progress.json       totals (live_progress.py)
-    CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any
-    CHECKPOINT/query/              Spark's offsets, commits and keyed state
-    CHECKPOINT/lock                held by the process that works on the folder
+    CHECKPOINT/job.json            the job's id, and what keyed state depends on: event types, keys, pages, lateness.
+    CHECKPOINT/initial_rules.json  control records; a key group that appears later must begin with the same rules.
+    CHECKPOINT/rulebooks/          the rulebooks that key groups refer to by their digest (rulebook/store.py).
+    CHECKPOINT/progress.json       totals (live_progress.py).
+    CHECKPOINT/begins/             keyed state made elsewhere that the job began with (beginning.py), if any.
+    CHECKPOINT/query/              Spark's offsets, commits and keyed state.
+    CHECKPOINT/lock                held by the process that works on the folder.
 
 Tested by: tests/runners/test_live_checkpoint.py, tests/runners/spark/test_schema_change.py,
 tests/runners/embedded/test_schema_change.py
@@ -26,7 +26,7 @@ from typing import Any
 from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.schema import Schema, misreadings
-from cep.runners.job import Job
+from cep.step.job import Job
 
 FORMAT = 2  # 1 had Spark's watermark
 QUERY_FOLDER = "query"
@@ -56,15 +56,15 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     """
     description = _describe(job)
     if (directory / JOB_FILE).exists():
-        known = _read(directory / JOB_FILE)
-        if known.get("format") != FORMAT:
+        stored_job = _read(directory / JOB_FILE)
+        if stored_job.get("format") != FORMAT:
             raise UsageError(
-                f"{directory} was made in format {known.get('format')}, this build reads {FORMAT}; give a new one"
+                f"{directory} was made in format {stored_job.get('format')}, this build reads {FORMAT}; give a new one"
             )
-        different = [text for name, text in _MEANING.items() if known.get(name) != description[name]]
+        different = [text for name, text in _MEANING.items() if stored_job.get(name) != description[name]]
         if different == [_MEANING["event_types"]]:
-            _check_event_types(directory, known, job)
-            _write(directory / JOB_FILE, {**known, "event_types": description["event_types"]})
+            _check_event_types(directory, stored_job, job)
+            _write(directory / JOB_FILE, {**stored_job, "event_types": description["event_types"]})
             different = []
         if different:
             raise UsageError(
@@ -82,9 +82,9 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     return initial, False
 
 
-def _check_event_types(directory: Path, known: dict[str, Any], job: Job) -> None:
+def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
     try:
-        stored = Schema.from_json(known["event_types"])
+        stored = Schema.from_json(stored_job["event_types"])
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{directory} does not say what its events were ({error!r}); restore it") from error
     reasons = misreadings(stored, job.schema)
@@ -96,7 +96,7 @@ def _check_event_types(directory: Path, known: dict[str, Any], job: Job) -> None
 
 
 @contextmanager
-def held(directory: Path) -> Iterator[None]:
+def lock_checkpoint(directory: Path) -> Iterator[None]:
     """Keep others off a checkpoint directory for as long as the block runs; the lock goes with its process.
 
     Raises: UsageError if another process has it.
@@ -127,25 +127,25 @@ def forget_planned(query: Path, batch_id: int) -> None:
 
 
 def job_id(directory: Path) -> str:
-    """What the job is called outside of its checkpoint, so that a sink knows whose micro-batches it holds.
+    """Return the name of the job for sinks, which remember whose micro-batches they have.
 
     Raises: StateCorruptError if the checkpoint does not say.
     """
     path = directory / JOB_FILE
-    known = _read(path).get("id")
-    if not isinstance(known, str):
+    stored_id = _read(path).get("id")
+    if not isinstance(stored_id, str):
         raise StateCorruptError(f"{path} has no id of the job; restore it, or give a new checkpoint directory")
-    return known
+    return stored_id
 
 
 def read_job(directory: Path) -> Job | None:
-    """The job whose checkpoint this is, None for a folder without one. Raises: StateCorruptError."""
+    """Read the job whose checkpoint this is; None for a folder without one. Raises: StateCorruptError."""
     path = directory / JOB_FILE
     if not path.exists():
         return None
-    known = _read(path)
+    description = _read(path)
     try:
-        return Job.from_json(known)
+        return Job.from_json(description)
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{path} does not describe a job ({error!r}); restore it") from error
 
@@ -156,14 +156,14 @@ def _describe(job: Job) -> dict[str, Any]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_bytes())
+        document = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise StateCorruptError(
             f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise StateCorruptError(f"{path} is not what was written there; restore it, or give a new checkpoint directory")
-    return found
+    return document
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

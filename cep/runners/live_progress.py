@@ -28,6 +28,6 @@ def read_progress(directory: Path) -> tuple[int, Counter[str]]:
 
 
 def write_progress(directory: Path, batch_id: int, totals: Mapping[str, int]) -> None:
-    """Raises: SinkError."""
+    """Write the last micro-batch and the totals. Raises: SinkError."""
     record = {"batch_id": batch_id, "totals": dict(sorted(totals.items()))}
     write_durably(directory / PROGRESS_FILE, orjson.dumps(record, option=orjson.OPT_INDENT_2))

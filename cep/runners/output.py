@@ -1,4 +1,4 @@
-"""What a replay has found → files: the alerts as Parquet or JSON lines, and the records that were set aside.
+"""The outcome of a replay → files: the alerts as Parquet or JSON lines, and the records that were set aside.
 
     alerts.parquet              the alert table
     alerts.parquet.dead.jsonl   {"code": …, "reason": …, "record": …}, only if there are any
@@ -36,7 +36,7 @@ _HELD_SUFFIX = ".held.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay gives: alerts in their order, dead letters (JSON), counters by name, and how long it took.
+    """The outcome of a replay: alerts in their order, dead letters (JSON), counters by name, and how long it took.
 
     `since_ms` is the time of the first event. Of a replay that ends in a cut the event time of that, and the files of
     the keyed state there (warm_start.py).
@@ -52,7 +52,7 @@ class Replayed:
 
 
 def format_of(path: Path) -> Format:
-    """The format that a file's name asks for. Raises: UsageError if it asks for none that we write."""
+    """Return the format that a file's name asks for. Raises: UsageError if it asks for none that we write."""
     match path.suffix.lower():
         case ".parquet":
             return "parquet"
@@ -72,7 +72,11 @@ def check_writable(path: Path) -> None:
 
 
 def write_outputs(
-    alerts: pa.Table, dead_letters: Sequence[bytes], path: Path, format_: Format, held: Sequence[bytes] = ()
+    alerts: pa.Table,
+    dead_letters: Sequence[bytes],
+    path: Path,
+    format_: Format,
+    suppressed_alerts: Sequence[bytes] = (),
 ) -> list[Path]:
     """Write the files; an earlier replay's are removed if there is nothing in them now. Returns what was written.
 
@@ -80,7 +84,7 @@ def write_outputs(
     """
     beside = [
         (path.with_name(path.name + _DEAD_SUFFIX), dead_letters),
-        (path.with_name(path.name + _HELD_SUFFIX), held),
+        (path.with_name(path.name + _HELD_SUFFIX), suppressed_alerts),
     ]
     try:
         for beside_path, lines in beside:
@@ -100,17 +104,19 @@ def write_outputs(
     return [path, *(beside_path for beside_path, lines in beside if lines)]
 
 
-def write_letters(folder: Path, number: int, letters: Sequence[bytes]) -> None:
-    """The letters of a micro-batch or commit, in a file of their own; one that comes again replaces its file.
+def write_letters(folder: Path, number: int, dead_letters: Sequence[bytes]) -> None:
+    """Write the dead letters of a micro-batch or commit into a file of their own.
+
+    One that comes again replaces its file.
 
     Raises: SinkError.
     """
     path = folder / f"batch-{number:019d}.jsonl"
     try:
-        replace_file(path, lambda file: _write_lines(file, sorted(letters)))
+        replace_file(path, lambda file: _write_lines(file, sorted(dead_letters)))
     except OSError as error:
         raise SinkError(
-            f"{len(letters)} letters cannot be written to {path}: {error}; make room, then start again"
+            f"{len(dead_letters)} letters cannot be written to {path}: {error}; make room, then start again"
         ) from error
 
 
@@ -127,6 +133,6 @@ def encode_alerts(alerts: pa.Table) -> bytes:
 
 
 def decode_alerts(payload: bytes) -> pa.Table:
-    """The alerts that `encode_alerts` wrote."""
+    """Read the alerts that `encode_alerts` wrote."""
     with pa.ipc.open_stream(payload) as reader:
         return reader.read_all()

@@ -4,12 +4,14 @@
     DIRECTORY/held_memory.json…  when each rule that suppresses last fired on each key (fired_files.py)
     DIRECTORY/held/batch-N.jsonl the alerts of a micro-batch that were held back, each with `held` for the reason
 
-A micro-batch that is done again ends in the same place: the memory knows what it was before the batch.
+This is step 9 of the Spark runner (step/suppress.py). A micro-batch that is done again ends in the same place: the
+memory knows what it was before the batch.
 Tested by: tests/runners/test_rule_output.py
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from cep.rulebook.held import HeldBack, Policies, counted, fired_json, hold_back
+from cep.base.limits import TIME_MS_MIN
+from cep.rulebook.suppression import Policies, fired_json
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.sinks.durable import write_durably
-from cep.sinks.json_form import json_lines
+from cep.step.suppress import filter_alerts
 
 STATUS_FILE = "rule_status.json"
 HELD_FOLDER = "held"
@@ -44,9 +47,12 @@ class RuleOutput:
         if self._publish is not None:
             self._publish(orjson.dumps(self.status))
 
-    def take(self, alerts: pa.Table, status: bytes | None, batch_id: int) -> tuple[pa.Table, dict[str, int]]:
-        """The alerts that go out, and counters of those that do not. `status` is there if the rules have changed.
+    def take(
+        self, alerts: pa.Table, status: bytes | None, batch_id: int, watermark_ms: int = TIME_MS_MIN
+    ) -> tuple[pa.Table, Counter[str]]:
+        """Return the alerts that go out, and counters of those that do not.
 
+        `status` is there if the rules have changed, `watermark_ms` is the one that the micro-batch ends with.
         Raises: SinkError if the files cannot be written, what `publish` raises.
         """
         if status is not None:
@@ -54,24 +60,20 @@ class RuleOutput:
             self._policies = Policies.from_json(self.status["policies"])
             write_durably(self._directory / STATUS_FILE, orjson.dumps(self.status, option=orjson.OPT_INDENT_2))
         memory = self._fired.begin(batch_id)
-        found = hold_back(alerts, self._policies, memory.last)
-        memory.put(found.fired)
-        counters = counted(found)
-        if alerts.num_rows:
-            lost_count = memory.forget(int(alerts["detected_at"][-1].value))
-            counters |= {"fired_forgotten": lost_count} if lost_count else {}
-        if found.held.num_rows:
-            lines = held_lines(found)
-            write_durably(self._directory / HELD_FOLDER / f"batch-{batch_id:019d}.jsonl", b"\n".join(lines) + b"\n")
+        # 9 suppress
+        sent = filter_alerts(alerts, self._policies, memory, watermark_ms)
+        if sent.suppressed:
+            lines = b"\n".join(sent.suppressed) + b"\n"
+            write_durably(self._directory / HELD_FOLDER / f"batch-{batch_id:019d}.jsonl", lines)
         self._fired.end(batch_id)
         if status is not None:
             # Last: who reads that a change is in force finds what it held back.
             self.announce()
-        return found.alerts, counters
+        return sent.alerts, sent.counters
 
 
 def begin_rule_output(directory: Path, status: dict[str, Any], memory: list[list[Any]]) -> None:
-    """What a job begins with that goes on from another one's state: its rules, and when they last fired.
+    """Write what a job begins with that goes on from another one's state: its rules, and when they last fired.
 
     Raises: SinkError.
     """
@@ -84,14 +86,8 @@ def last_alerted(directory: Path) -> list[list[Any]]:
     return fired_json(FiredFiles(directory).memory.last)
 
 
-def held_lines(found: HeldBack) -> list[bytes]:
-    """What was held back, a JSON object each: `{"held": reason, "alert": …}`."""
-    lines = zip(found.reasons, json_lines(found.held), strict=True)
-    return [orjson.dumps({"held": reason, "alert": orjson.Fragment(line)}) for reason, line in lines]
-
-
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    found: dict[str, Any] = orjson.loads(path.read_bytes())
-    return found
+    status: dict[str, Any] = orjson.loads(path.read_bytes())
+    return status

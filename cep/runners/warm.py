@@ -20,29 +20,28 @@ import numpy as np
 import orjson
 import pyarrow as pa
 
-from cep.columnar.batch import TEXT, EventBatch
+from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import key_slots, split_by_group
-from cep.engine.fit import fit
-from cep.engine.history_table import HistoryTable
 from cep.engine.keyed_state import KeyedState, concat_states
-from cep.engine.known_values import Asking, known_values
-from cep.engine.panes import NO_PANES
+from cep.engine.migrate import migrate_state
 from cep.engine.partition import partition_keys
-from cep.kernels import layout as y
+from cep.histories.values import compile_sub_key_kernels
 from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.nfa.shared import SHARED_MIN
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.pages import Pages, Shapes
-from cep.runners.intake import take_in
-from cep.runners.job import Job, StepOutput, match_step, programs_by_level
 from cep.sinks.json_form import json_lines
 from cep.state.memory import MemoryStore
 from cep.state.packed import Shape, pack, unpack
 from cep.state.store import WriteBatch
 from cep.state.whole import decode_whole, encode_whole
+from cep.step.job import Job
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
+from cep.step.validate import validate_events
 
 _KEYS, _STEPS, _EVENTS = 3, 4, 48
 _GROUPS = 2
@@ -103,7 +102,10 @@ class Warming:
         self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL)  # noqa: S603 no shell, our arguments
 
     def is_done(self, wait_s: float = _SECONDS_SHOWN_AFTER) -> bool:
-        """Whether it has ended. One that failed has too: then kernels are compiled where they are first called."""
+        """Return True if it has ended.
+
+        One that failed has too: then kernels are compiled where they are first called.
+        """
         try:
             self._process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -120,38 +122,30 @@ class Warming:
 def warm_up() -> None:
     """Call every kernel. Cost: most of a minute where nothing is compiled yet, else a second."""
     job, programs = _job()
-    kept: list[KeyedState | None] = [None] * len(programs)
+    states: list[KeyedState | None] = [None] * len(programs)
     for step in range(_STEPS):
         is_last = step + 1 == _STEPS
         batch = _events(job, step)
         watermark_ms = int(batch.time_ms.max()) + (3_600_000 if is_last else 0)
         for number, program in enumerate(programs):
-            output = StepOutput()
-            after = match_step(program, kept[number], batch, watermark_ms, output)
+            output = MatchOutput()
+            after = match_events(program, states[number], batch, watermark_ms, output)
             list(json_lines(output.alert_table()))
-            kept[number] = after if step % 2 else _stored(program, after)
+            states[number] = after if step % 2 else _stored(program, after)
     _part(job)
-    _forget()
-
-
-def _forget() -> None:
-    """Let a key know the values of a sub-key, as one does that has too many of them to know all."""
-    columns = np.zeros((y.COLUMNS_FIXED, _STEPS), np.int64)
-    flags, numbers = np.zeros(columns.shape, np.uint8), np.arange(_STEPS)
-    table = HistoryTable(
-        1, columns, flags, pa.array([], TEXT), flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows=0
-    )
-    known_values(table, Asking(numbers, flags[0] + 1, numbers), NO_PANES)
+    compile_sub_key_kernels()
 
 
 def _part(job: Job) -> None:
     """Let rules share how they begin, and then all of them but one be gone."""
     records = [_rule(number, _PREFIX) for number in range(SHARED_MIN)]
-    together, alone = (programs_by_level(deploy(own).rulebook, job.schema)[0] for own in (records, records[:1]))
+    together, alone = (
+        programs_by_level(deploy(rule_records).rulebook, job.schema)[0] for rule_records in (records, records[:1])
+    )
     for domain, program in together.items():
         batch = _events(job, 0)
-        after = match_step(program, None, batch, int(batch.time_ms.max()), StepOutput())
-        fit(_stored(program, after), alone[domain])
+        after = match_events(program, None, batch, int(batch.time_ms.max()), MatchOutput())
+        migrate_state(_stored(program, after), alone[domain])
 
 
 def _job() -> tuple[Job, Sequence[Program]]:
@@ -175,7 +169,7 @@ def _rule(number: int, text: str) -> UpsertRecord:
 
 
 def _events(job: Job, step: int) -> EventBatch:
-    """A few events, in bytes, decoded, routed, packed and unpacked."""
+    """Make a few events, in bytes, decoded, routed, packed and unpacked."""
     values = [
         orjson.dumps(
             {
@@ -186,7 +180,7 @@ def _events(job: Job, step: int) -> EventBatch:
         )
         for n in range(_EVENTS)
     ]  # fmt: skip
-    taken = take_in(job, decode_json(job.schema, pa.array(values, pa.binary())))
+    taken = validate_events(job, decode_json(job.schema, pa.array(values, pa.binary())))
     assert not taken.dead_letters, taken.dead_letters
     share = max((share for _, share in split_by_group(taken.batches[0], job.groups_count)), key=len)
     # What was unpacked is not to be written to, which is another type to the compiler.
@@ -198,22 +192,22 @@ def _real(step: int, n: int) -> float:
     return 10.0 ** (n * 7 % 180 - 90) if step > 1 else n * 0.375
 
 
-def _stored(program: Program, kept: KeyedState) -> KeyedState:
+def _stored(program: Program, keyed_state: KeyedState) -> KeyedState:
     """As a page is: cut by keys, written, read and joined."""
-    halves = partition_keys(kept, key_slots(kept.keys, 1, 2, 0), 2, program.row_registers)
+    halves = partition_keys(keyed_state, key_slots(keyed_state.keys, 1, 2, 0), 2, program.row_registers)
     page = concat_states(halves, program.row_registers)
-    kept = decode_whole(encode_whole(replace(page, histories=kept.histories)))
-    if len(kept.keys):  # and as the pages of `cep run` are
-        shape, registers = Shape.of(kept), program.row_registers
-        slots = np.arange(len(kept.keys))
-        packed, deadlines = pack(kept, slots, len(slots), registers, shape)
+    keyed_state = decode_whole(encode_whole(replace(page, histories=keyed_state.histories)))
+    if len(keyed_state.keys):  # and as the pages of `cep run` are
+        shape, registers = Shape.of(keyed_state), program.row_registers
+        slots = np.arange(len(keyed_state.keys))
+        packed, deadlines = pack(keyed_state, slots, len(slots), registers, shape)
         store, batch = MemoryStore(), WriteBatch()
         pages = Pages(store, b"", (range(1), 1, len(slots)), Shapes(store), 0)  # which keeps none beside the store
         pages.hold(slots, packed, deadlines)
         pages.save(batch)
         store.write(batch)
-        kept = replace(unpack(pages.read(slots), shape, registers), histories=kept.histories)
-    return kept
+        keyed_state = replace(unpack(pages.read(slots), shape, registers), histories=keyed_state.histories)
+    return keyed_state
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The contracts of sinks: what a runner may rely on, whoever takes the alerts, or what was set aside.
+"""The contracts of sinks, which a runner relies on: one for alerts, one for dead letters.
 
 Tested by: tests/sinks/test_contract.py
 """
@@ -13,11 +13,11 @@ import pyarrow as pa
 
 
 class AlertSink(Protocol):
-    """Takes the alerts of one micro-batch after the other.
+    """A taker of alerts, one micro-batch after the other.
 
-    A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts:
-    the sink is to end in the same place as if it had come once. When `write` returns, the alerts are as safe as the
-    sink can make them; when it raises SinkError, the runner stops before it commits, and the batch comes again.
+    A runner that crashed does its last micro-batch again, so the same batch id may come twice, with the same alerts.
+    The sink then ends in the same place as if it had come once. When `write` returns, the alerts are as safe as the
+    sink can make them. When it raises SinkError, the runner stops before it commits, and the batch comes again.
     """
 
     def write(self, alerts: pa.Table, batch_id: int) -> None:
@@ -31,7 +31,7 @@ class AlertSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What a sink has got after a micro-batch: ids of alerts (earlier ones may be among them), the highest number."""
+    """The alerts that a sink got after a micro-batch, perhaps with ids of earlier ones, and the highest number."""
 
     alert_ids: frozenset[str]
     number: int
@@ -39,26 +39,26 @@ class Recalled:
 
 @runtime_checkable
 class RecallingSink(Protocol):
-    """An AlertSink that can tell what it was sent: for a job that has lost its own memory of it."""
+    """An AlertSink that can say what it was sent, to a job that has lost its own memory of it."""
 
     def place(self) -> str:
-        """Where the sink stands behind its last write, in words of its own; empty if it needs none for `recall`."""
+        """Return the sink's place behind its last write, in its own words; empty if `recall` needs none."""
         ...
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """What came after the micro-batch `after`, which was delivered before the time `since_ms` (UTC).
+        """Return what came after the micro-batch `after`, which was delivered before the time `since_ms` (UTC).
 
-        `places`: what sinks have said before any of it was written. Unlike a time, a place does not depend on a clock.
+        `places` are what sinks returned before any of it was written. Unlike a time, a place depends on no clock.
         Raises: SinkError.
         """
         ...
 
 
-class LetterSink(Protocol):
-    """Takes what was set aside, as JSON objects, under the same contract."""
+class DeadLetterSink(Protocol):
+    """A taker of dead letters, as JSON objects, under the same contract."""
 
-    def write(self, letters: Sequence[bytes], batch_id: int) -> None:
-        """Deliver the letters of a micro-batch. Raises: SinkError."""
+    def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
+        """Deliver the dead letters of a micro-batch. Raises: SinkError."""
         ...
 
     def close(self) -> None:

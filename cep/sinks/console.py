@@ -13,7 +13,7 @@ _STYLES = {"low": "cyan", "medium": "yellow", "high": "red", "critical": "bold w
 
 
 class ConsoleSink:
-    """Prints `time severity rule vVERSION message`, shadow alerts dimmed."""
+    """Lines `time severity rule vVERSION message` on a terminal, shadow alerts dimmed."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
@@ -37,4 +37,4 @@ class ConsoleSink:
         self._printed_batch_id = batch_id
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""

@@ -1,6 +1,6 @@
-"""What a job must find again → a file that is there whole or not at all (base/durable.py), or a SinkError.
+"""Bytes → a file that is there whole or not at all (base/durable.py), or a SinkError.
 
-Tested by: tests/sinks/test_letters.py, tests/runners/spark/test_live_output.py
+Tested by: tests/sinks/test_dead_letters.py, tests/runners/spark/test_live_output.py
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from cep.base.errors import SinkError
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in place of the one that has the name. Raises: SinkError; the file is then as it was."""
+    """Put a file in place of the one that has the name. Raises: SinkError, and the file is as before."""
     try:
         replace_file(path, data)
     except OSError as error:

@@ -3,8 +3,8 @@
     alerts/batch-0000000000000000007.jsonl
     alerts/batch-0000000000000000007.parquet
 
-A file is written under another name, made durable, and renamed: a reader sees all of it or nothing, and a micro-batch
-that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique; a
+A file is written under another name, made durable, and renamed. So a reader sees all of it or nothing, and a
+micro-batch that comes again replaces its own file. The folder belongs to one checkpoint, where batch ids are unique. A
 file with other alerts under the same batch id is another job's, and is not overwritten. Parquet has the columns of the
 alert table, and Spark, Arrow and DuckDB read the folder as one table.
 Tested by: tests/sinks/test_files.py, tests/sinks/test_contract.py
@@ -30,7 +30,7 @@ _PREFIX = "batch-"
 
 
 class FileSink:
-    """Writes into `directory`, which is made if it is not there. Raises: SinkError if it cannot be."""
+    """Files in `directory`, which is made if it is not there. Raises: SinkError if it cannot be made."""
 
     def __init__(self, directory: Path, form: Form = "jsonl") -> None:
         self._directory = directory
@@ -56,11 +56,11 @@ class FileSink:
             ) from error
 
     def place(self) -> str:
-        """As RecallingSink.place: the numbers of the files say enough."""
+        """Return nothing, as of RecallingSink.place: the numbers of the files say enough."""
         return ""
 
     def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
-        """As RecallingSink.recall: what is in the files of later micro-batches. Raises: SinkError."""
+        """Return the ids in the files of later micro-batches, as of RecallingSink.recall. Raises: SinkError."""
         later = {
             int(path.stem.removeprefix(_PREFIX)): path for path in self._directory.glob(f"{_PREFIX}*.{self._form}")
         }
@@ -68,11 +68,11 @@ class FileSink:
         return Recalled(ids, max([after, *later]))
 
     def close(self) -> None:
-        """Nothing is held between writes."""
+        """Do nothing: no file is open between writes."""
 
 
 def read_alerts(directory: Path) -> Iterator[dict[str, Any]]:
-    """Every alert that the sink has written to the folder as JSON lines, in the order of the micro-batches.
+    """Yield every alert that the sink has written to the folder as JSON lines, in the order of the micro-batches.
 
     Raises: SinkError for a line that is not JSON, with the file and the line.
     """

@@ -4,10 +4,10 @@
 
 The table is made if it is not there, in the first schema of the connection's search path. `alert` is the alert's JSON
 (json_form.py), byte for byte. A micro-batch is one transaction: readers see all of it or nothing, and one that comes
-again after a crash finds its rows. How to connect is libpq's business: what the address leaves out comes from PGUSER,
-PGPASSWORD, PGSSLMODE, ~/.pgpass and the like, which is where a password belongs.
+again after a crash finds its rows. libpq connects: it takes what the address leaves out from PGUSER, PGPASSWORD,
+PGSSLMODE, ~/.pgpass and the like. That is where a password belongs.
 
-A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over; then the job ends, and
+A server that cannot be reached, or goes away, is tried again until `wait_ms_max` is over. Then the job ends, and
 nothing is lost.
 Tested by: tests/sinks/test_postgres.py, tests/sinks/test_contract.py
 """
@@ -37,7 +37,7 @@ _INSERT = """insert into cep_alerts (alert_id, rule_id, version, severity, kind,
 
 
 class PostgresSink:
-    """Writes to the database of an address `postgresql://…`. Raises: UsageError for one that is none."""
+    """Rows in the database at `postgresql://…`. Raises: UsageError for another address."""
 
     def __init__(self, address: str, wait_ms_max: int = POSTGRES_WAIT_MS_MAX) -> None:
         try:
@@ -72,13 +72,13 @@ class PostgresSink:
                 raise SinkError(self._failed(rows, batch_id, error)) from error
 
     def close(self) -> None:
-        """Let the connection go; a later write opens another."""
+        """Close the connection; a later write opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def _insert(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """All of them, in one transaction."""
+        """Insert all rows in one transaction."""
         if self._connection is None:
             wait_s = max(2, self._wait_ms_max // 1_000)  # two seconds are the least that libpq knows
             self._connection = psycopg.connect(self._address, connect_timeout=wait_s, autocommit=True)
@@ -95,7 +95,7 @@ class PostgresSink:
 
 
 def _rows(alerts: pa.Table) -> list[tuple[Any, ...]]:
-    """The values of the columns, and the alert as JSON."""
+    """Return for each alert the values of the columns, and its JSON."""
     columns = [alerts[name].to_pylist() for name in _COLUMNS]
     # Text of a PostgreSQL cannot hold the character 0, which a key may have; the JSON writes it as an escape.
     columns[_COLUMNS.index("key")] = [key.replace("\0", "\ufffd") for key in columns[_COLUMNS.index("key")]]

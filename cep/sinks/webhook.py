@@ -2,13 +2,16 @@
 
     POST URL
     content-type     application/x-ndjson; one alert a line (json_form.py)
-    x-cep-batch      number of the micro-batch; the same alerts come under the same number again after a crash
-    x-cep-timestamp  seconds since 1970, part of what is signed, so that an old request cannot be sent again later
+    x-cep-batch      number of the micro-batch; after a crash the same alerts come again under the same number.
+    x-cep-timestamp  seconds since 1970. It is signed too, so an old request cannot be sent again later.
     x-cep-signature  sha256=HEX, the HMAC of "TIMESTAMP.BODY" with the secret that both sides know
 
 An answer from 200 to 299 is a delivery. 429, what begins with 5, and no answer at all are tried again, with pauses that
 double, until `wait_ms_max` is over: then the job ends, and nothing is lost. Any other answer is a refusal that trying
 again cannot mend: the alerts go to the dead letters and are counted there. Receivers tell repeats by `alert_id`.
+
+Alerts name people and cards, so another machine gets them over https:// only, unless the settings say `insecure`. A URL
+with a user or a password is refused. Messages and dead letters show a URL without its query, which may hold a token.
 Tested by: tests/sinks/test_webhook.py
 """
 
@@ -19,6 +22,7 @@ import hmac
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import httpx2
 import orjson
@@ -26,7 +30,8 @@ import pyarrow as pa
 
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WEBHOOK_WAIT_MS_MAX
-from cep.sinks.base import LetterSink
+from cep.model.setting_types import is_loopback
+from cep.sinks.base import DeadLetterSink
 from cep.sinks.json_form import json_lines
 
 _FIRST_PAUSE_S = 0.1
@@ -35,25 +40,57 @@ _ANSWER_S = 10.0
 _TOO_MANY, _SERVER_ERROR = 429, 500
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WebhookTarget:
-    """Where alerts are sent, and what they are signed with; the secret is never printed."""
+    """The URL that gets alerts and the secret that signs them. Neither is printed; `shown` stands for the URL."""
 
-    url: str
+    url: str = field(repr=False)
     secret: bytes = field(repr=False)
     wait_ms_max: int = WEBHOOK_WAIT_MS_MAX
+    is_insecure: bool = False
 
     def __post_init__(self) -> None:
+        """Check the target. Raises: UsageError for a URL that may not be used, or without a secret."""
+        url = self._parsed
+        if url.userinfo:
+            raise UsageError(
+                f"the URL of a webhook on {url.host} has a user or a password in it, which would come into logs; leave "
+                "them out: alerts are signed with the secret"
+            )
+        if url.scheme != "https" and not self.is_insecure and not is_loopback(url.host):
+            raise UsageError(
+                f"alerts to {self.shown} would go unencrypted to another machine; write https://, or set "
+                "`insecure = true` in `webhook` of [output]"
+            )
         if not self.secret:
-            raise UsageError(f"alerts to {self.url} are signed; give the secret that the receiver knows")
+            raise UsageError(f"alerts to {self.shown} are signed; give the secret that the receiver knows")
+
+    @cached_property
+    def shown(self) -> str:
+        """The URL as messages show it: without query and fragment."""
+        hidden = "?…" if self._parsed.query else ""
+        return str(self._parsed.copy_with(query=None, fragment=None)) + hidden
+
+    @cached_property
+    def _parsed(self) -> httpx2.URL:
+        # Read by the client that sends, so that both see the same host.
+        try:
+            url = httpx2.URL(self.url)
+        except httpx2.InvalidURL:
+            url = httpx2.URL("")
+        if url.scheme not in ("http", "https") or not url.host:
+            raise UsageError("the URL of a webhook cannot be read; write it as https://HOST/PATH") from None
+        return url
 
 
 class WebhookSink:
-    """Sends alerts to a URL. `letters` takes those that the receiver refuses; `pause` waits between two tries."""
+    """Requests to a URL. `dead_letters` takes refused alerts; `pause` waits between two tries."""
 
-    def __init__(self, target: WebhookTarget, letters: LetterSink, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self, target: WebhookTarget, dead_letters: DeadLetterSink, pause: Callable[[float], None] = time.sleep
+    ) -> None:
         self._target = target
-        self._letters = letters
+        self._dead_letters = dead_letters
         self._pause = pause
         self._client = httpx2.Client(timeout=_ANSWER_S)
 
@@ -64,28 +101,26 @@ class WebhookSink:
         lines = list(json_lines(alerts))
         status = self._send(b"\n".join(lines) + b"\n", batch_id)
         if status is not None:
-            reason = f"{self._target.url} answered {status}"
-            letters = [
+            reason = f"{self._target.shown} answered {status}"
+            refused = [
                 orjson.dumps({"code": "webhook_refused", "reason": reason, "record": line.decode()}) for line in lines
             ]
-            self._letters.write(letters, batch_id)
+            self._dead_letters.write(refused, batch_id)
 
     def close(self) -> None:
-        """Close the connections and the letters."""
+        """Close the connections and the sink of refused alerts."""
         self._client.close()
-        self._letters.close()
+        self._dead_letters.close()
 
     def _send(self, body: bytes, batch_id: int) -> int | None:
-        """Returns: None for a delivery, else the status with which the receiver refuses it."""
+        """Send a request; return None for a delivery, else the status with which the receiver refuses it."""
         deadline_s = time.monotonic() + self._target.wait_ms_max / 1_000
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
                 answer = self._client.post(self._target.url, content=body, headers=self._headers(body, batch_id))
-            except httpx2.InvalidURL as error:
-                raise UsageError(f"{self._target.url} is no URL: {error}") from error
             except httpx2.HTTPError as error:
-                reason = str(error) or type(error).__name__
+                reason = (str(error) or type(error).__name__).replace(self._target.url, self._target.shown)
             else:
                 if answer.is_success:
                     return None
@@ -94,7 +129,7 @@ class WebhookSink:
                 reason = f"it answered {answer.status_code}"
             if time.monotonic() + pause_s > deadline_s:
                 raise SinkError(
-                    f"the alerts of micro-batch {batch_id} did not reach {self._target.url} in "
+                    f"the alerts of micro-batch {batch_id} did not reach {self._target.shown} in "
                     f"{self._target.wait_ms_max} ms: {reason}; check the receiver and start again: nothing is lost"
                 )
             self._pause(pause_s)
@@ -111,5 +146,5 @@ class WebhookSink:
 
 
 def signature(secret: bytes, stamp: str, body: bytes) -> str:
-    """What a receiver compares with `x-cep-signature`, by hmac.compare_digest."""
+    """Return the signature, which a receiver compares with `x-cep-signature` by hmac.compare_digest."""
     return "sha256=" + hmac.new(secret, stamp.encode() + b"." + body, hashlib.sha256).hexdigest()

@@ -1,1 +1,1 @@
-"""Floor 5: where records come from. Kafka and files, as Arrow record batches of still undecoded bytes."""
+"""Where records come from. Kafka and files, as Arrow record batches of still undecoded bytes."""

@@ -1,7 +1,7 @@
-"""Files of records: which kind a path holds, and the records of one key out of many, read without Spark.
+"""Files of records → the kind of files at a path, and the events of one key, read without Spark.
 
-Parquet is filtered while it is read (whole row groups without the key are skipped), CSV row by row, JSON lines by a
-look at the bytes before anything is parsed. What is left is decoded as every other record, and then compared exactly.
+Parquet is filtered while it is read: row groups without the key are skipped. CSV is filtered row by row, JSON lines by
+their bytes before anything is parsed. The rest is decoded like every other record, and then compared exactly.
 Tested by: tests/sources/test_files.py
 """
 
@@ -38,24 +38,24 @@ class KeyRecords:
 
 
 def kind_of(path: Path) -> str:
-    """The kind of file at a path, or in a folder: parquet, csv or json. Raises: SourceError."""
+    """Return the kind of the files at a path: parquet, csv or json. Raises: SourceError."""
     if not path.exists():
         raise SourceError(f"there are no events at {path}; give a file or a folder of Parquet, CSV or JSON lines")
-    found = {_FORMATS[p.suffix.lower()] for p in files_of(path)}
-    if len(found) != 1:
-        what = "files of several kinds" if found else "no Parquet, CSV or JSON lines"
+    kinds = {_FORMATS[p.suffix.lower()] for p in files_of(path)}
+    if len(kinds) != 1:
+        what = "files of several kinds" if kinds else "no Parquet, CSV or JSON lines"
         raise SourceError(f"{path} holds {what}; name files *.parquet, *.csv or *.jsonl, one kind in a folder")
-    return found.pop()
+    return kinds.pop()
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of records at a path or below it; not those that Spark and others hide with `_` or `.`."""
+    """Return the files of records at a path or below it, without those that begin with `_` or `.`."""
     paths = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file() and p.name[0] not in "._")
     return [p for p in paths if p.suffix.lower() in _FORMATS]
 
 
 def open_dataset(path: Path, kind: str, schema: Schema) -> ds.Dataset:
-    """The files at a path as one dataset; CSV with every value as text, an empty one null, as Spark reads it."""
+    """Open the files at a path as one dataset. CSV values are text, and an empty one is null, as Spark reads them."""
     files = [str(p) for p in files_of(path)]
     if kind == "parquet":
         return ds.dataset(files, format="parquet", partition_base_dir=str(path), partitioning="hive")
@@ -67,7 +67,7 @@ def open_dataset(path: Path, kind: str, schema: Schema) -> ds.Dataset:
 
 
 def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
-    """The events of one key: `key` is the text that `route` makes of it.
+    """Read the events of one key: `key` is the text that `route` makes of it.
 
     Raises: SourceError for a path without events, or one that cannot be read.
     """
@@ -85,14 +85,14 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
 
 
 def key_of(parts: Sequence[str]) -> str:
-    """The key that `route` makes of these values."""
+    """Return the key that `route` makes of these values."""
     if len(parts) == 1:
         return parts[0]
     return KEY_SEPARATOR.join(p.replace("\x1e", "\x1e0").replace(KEY_SEPARATOR, "\x1e1") for p in parts)
 
 
 def key_parts(key: str, domain: KeyDomain) -> list[str]:
-    """The values of a key as `route` joined them."""
+    """Return the values of a key as `route` joined them."""
     if len(domain) == 1:
         return [key]
     return [p.replace("\x1e1", KEY_SEPARATOR).replace("\x1e0", "\x1e") for p in key.split(KEY_SEPARATOR)]
@@ -112,7 +112,7 @@ def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key
 
 
 def _has_parts(written: pa.Schema, domain: KeyDomain, key: str) -> ds.Expression | None:
-    """Rows whose key fields are the parts of the key, as far as the file's types can say; decoding decides."""
+    """Filter rows by the parts of the key, as far as the file's types can say; decoding decides."""
     whole: ds.Expression | None = None
     for name, part in zip(domain, key_parts(key, domain), strict=False):
         equal = _equals(written.field(name).type, name, part) if name in written.names else None
@@ -122,7 +122,7 @@ def _has_parts(written: pa.Schema, domain: KeyDomain, key: str) -> ds.Expression
 
 
 def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
-    """The field equals the part, in the type that the file has it in; None if it cannot."""
+    """Compare the field with the part in the file's own type; return None if they cannot be equal."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return ds.field(name) == pa.scalar(part, type_)
     if pa.types.is_integer(type_):
@@ -144,7 +144,7 @@ def _decoded_lines(path: Path, schema: Schema, domain: KeyDomain, key: str) -> D
 
 
 def _lines_with(path: Path, parts: list[str]) -> Iterator[bytes]:
-    """The lines that may have the key: those that hold its parts, or any letter in JSON's own escapes."""
+    """Yield the lines that may have the key: those with its parts, or with any of JSON's escapes."""
     plain = [part.encode() for part in parts if set(part) <= _PLAIN]
     with path.open("rb") as file:
         for line in file:

@@ -12,20 +12,24 @@ _NEWLINE, _BRACE = ord("\n"), ord("{")
 
 
 def json_values(block: bytes) -> pa.Array:
-    """The lines of a block as large_binary values, those left out that hold nothing."""
+    """Return the lines of a block as large_binary values, without blank lines."""
     data = np.frombuffer(block, np.uint8)
     ends = np.flatnonzero(data == _NEWLINE)
     if len(data) and (not len(ends) or ends[-1] != len(data) - 1):
         ends = np.append(ends, len(data))  # the last line has no end
     offsets = np.zeros(len(ends) + 1, np.int64)
     offsets[1:] = ends - np.arange(len(ends))
-    kept = np.delete(data, ends[ends < len(data)])
+    content = np.delete(data, ends[ends < len(data)])
     values = pa.LargeBinaryArray.from_buffers(
-        pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(kept)]
+        pa.large_binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(content)]
     )
-    # A record begins with a brace; of the few lines that do not, the blank ones are nobody's record.
+    # A record begins with a brace. Few lines do not, and the blank ones among them are left out.
     lengths = np.diff(offsets)
-    odd = (lengths == 0) | (kept[np.minimum(offsets[:-1], max(len(kept) - 1, 0))] != _BRACE) if len(kept) else None
+    odd = (
+        (lengths == 0) | (content[np.minimum(offsets[:-1], max(len(content) - 1, 0))] != _BRACE)
+        if len(content)
+        else None
+    )
     if odd is None:
         return values.slice(0, 0)
     blank = [row for row in np.flatnonzero(odd).tolist() if not values[row].as_py().strip()]

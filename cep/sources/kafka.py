@@ -1,8 +1,8 @@
 """Kafka topics → offsets to plan with, and ranges of offsets → Arrow record batches of undecoded records.
 
-A range is read by assignment, never by subscription: who plans the offsets owns them, nothing is committed to Kafka,
-and reading a range again gives the same records. Offsets may have holes (compaction, transaction markers); the
-end of a range is reached by position, not by counting. Must not know Spark, events or rules.
+A range is read by assignment, never by subscription. The planner of offsets owns them, nothing is committed to Kafka,
+and reading a range again gives the same records. Offsets may have holes (compaction, transaction markers), so the end
+of a range is reached by position, not by counting. Must not know Spark, events or rules.
 Tested by: tests/sources/test_kafka.py
 """
 
@@ -29,6 +29,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from cep.base.errors import SourceError, UsageError
+from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, READER_FIXED, admin_options, reader_options, reason_of
 from cep.base.limits import KAFKA_IDLE_CONSUMERS_MAX, KAFKA_WAIT_MS_MAX
 from cep.model.rule import utc_ms
 from cep.sources.offsets import OffsetRange, Offsets, is_time, parse_offsets
@@ -53,23 +54,13 @@ _BATCH_RECORDS = 1_000
 _POLL_S = 0.02
 _ID_WAIT_S = 2.0  # for the ids of topics; brokers that do not know the request leave it unanswered
 
-_SET_BY_US = {
-    "auto.offset.reset": "error",  # a lost offset is an error, never a silent jump
-    "enable.auto.commit": "false",
-    "enable.partition.eof": "true",  # how the end of a range is seen when its last offsets are holes
-}
 _DEFAULTS = {
-    "group.id": "cep",  # the client insists on a name; no group is joined
     # The first fetch after an assignment waits for the one before it, which a broker holds back for as long as this
     # where nothing more is there: 500 by default, once for each partition of a task's ranges.
     "fetch.wait.max.ms": "1",
     "queued.min.messages": "1000000",  # fetch ahead by bytes (64 MB), not by a count that starves small records
     "fetch.message.max.bytes": "4194304",
-    "log_level": "2",  # broker errors reach the caller in our exceptions
-    "check.crcs": "true",  # what a broker's disk has changed is no record; the client does not look by default
 }
-_GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
-DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
 _UNKNOWN_CODES = (KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)  # noqa: SLF001
 # A partition moves to another broker, or was made just now: the next answer is another one.
 _PASSING_CODES = (
@@ -80,12 +71,11 @@ _PASSING_CODES = (
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
 _NEXT_TRY_S = 0.05
-_END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Where the brokers are. `client_options` go to librdkafka as they are and are never printed: they hold secrets."""
+    """The addresses of the brokers. `client_options` go to librdkafka and are never printed: they hold secrets."""
 
     bootstrap_servers: str
     client_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -97,10 +87,10 @@ class KafkaSettings:
 
 
 class _IdleConsumers:
-    """Consumers between two uses: a connection costs more than a small micro-batch reads in.
+    """Consumers between two uses: to connect takes longer than to read a small micro-batch.
 
-    A consumer in use is not in here, so that two readers in one process never share one. A forked child does not
-    take its parent's, whose threads it does not have.
+    A consumer in use is not in here, so two readers in one process never share one. A forked child does not take its
+    parent's consumers, whose threads it does not have.
     """
 
     def __init__(self) -> None:
@@ -109,8 +99,8 @@ class _IdleConsumers:
 
     def take(self, settings: KafkaSettings) -> Consumer:
         with self._lock:
-            for index, (process, known, consumer) in enumerate(self._idle):
-                if process == os.getpid() and known == settings:
+            for index, (process, connected, consumer) in enumerate(self._idle):
+                if process == os.getpid() and connected == settings:
                     del self._idle[index]
                     return consumer
         return _connect(settings)
@@ -124,10 +114,10 @@ class _IdleConsumers:
 
 
 class _Admins:
-    """The client that asks for ids of topics, one for each settings; none where brokers do not answer it.
+    """The clients that ask for ids of topics, one for each settings; None where brokers do not answer.
 
-    Old brokers and some that only speak Kafka's protocol have no ids. There, a topic that was created again is known by
-    its offsets alone.
+    Old brokers and some that only speak Kafka's protocol have no ids. There, offsets alone show a topic that was
+    created again.
     """
 
     def __init__(self) -> None:
@@ -136,7 +126,7 @@ class _Admins:
     def of(self, settings: KafkaSettings) -> AdminClient | None:
         at = (os.getpid(), settings)
         if at not in self._admins:
-            self._admins[at] = AdminClient(_options(settings, {"log_level": _DEFAULTS["log_level"]}))
+            self._admins[at] = AdminClient(admin_options(settings.bootstrap_servers, dict(settings.client_options)))
         return self._admins[at]
 
     def give_up(self, settings: KafkaSettings) -> None:
@@ -148,30 +138,20 @@ _ADMINS = _Admins()
 
 
 def _connect(settings: KafkaSettings) -> Consumer:
-    ours = [name for name, _ in settings.client_options if name in _SET_BY_US]
-    if ours:
-        raise UsageError(f"Kafka option {ours[0]} is set by the source to {_SET_BY_US[ours[0]]}; leave it out")
+    fixed = [name for name, _ in settings.client_options if name in READER_FIXED]
+    if fixed:
+        raise UsageError(f"Kafka option {fixed[0]} is set by the source to {READER_FIXED[fixed[0]]}; leave it out")
     try:
-        return Consumer(_options(settings, {**_DEFAULTS, **_SET_BY_US}))
+        return Consumer(reader_options(settings.bootstrap_servers, dict(settings.client_options), _DEFAULTS))
     except KafkaException as error:
-        raise UsageError(f"Kafka options refused: {_reason(error)}; see librdkafka's CONFIGURATION.md") from error
-
-
-def _options(settings: KafkaSettings, ours: Mapping[str, str]) -> dict[str, Any]:
-    """The caller's options go before our defaults; what we must set, `_connect` has refused to take from the caller."""
-    return {**ours, **dict(settings.client_options), "bootstrap.servers": settings.bootstrap_servers}
-
-
-def _reason(error: KafkaException) -> str:
-    cause = error.args[0] if error.args else error
-    return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
+        raise UsageError(f"Kafka options refused: {reason_of(error)}; see librdkafka's CONFIGURATION.md") from error
 
 
 # -------------------------------------------------------------------------------------------------- planning
 
 
 def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
-    """The first offset that is still there, of every partition of the topics.
+    """Return the first offset that is still there, of every partition of the topics.
 
     Errors: SourceError when a topic is missing or no broker answers in time. Cost: one metadata request a topic,
     one offset request a broker.
@@ -180,7 +160,7 @@ def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
 
 
 def latest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
-    """The end of every partition of the topics: the next offset that readers of committed records will see.
+    """Return the end of every partition of the topics: the next offset that readers of committed records will see.
 
     Errors and cost as of `earliest_offsets`.
     """
@@ -199,11 +179,11 @@ def _offsets_at(settings: KafkaSettings, topics: Sequence[str], place: int) -> O
 
 
 def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> tuple[Offsets, KafkaError | None]:
-    """What the brokers say, or the error that they say. Errors: SourceError when a topic is missing."""
+    """Return the brokers' answer, or the error in it. Errors: SourceError when a topic is missing."""
     consumer = _CONSUMERS.take(settings)
     try:
         wanted = [TopicPartition(t, p, place) for t in topics for p in _partitions(consumer, settings, t)]
-        found = consumer.offsets_for_times(wanted, timeout=settings.wait_s)
+        places = consumer.offsets_for_times(wanted, timeout=settings.wait_s)
     except KafkaException as error:
         consumer.close()  # what it knows of the brokers may be what is wrong
         return {}, error.args[0]
@@ -212,7 +192,7 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
         raise
     _CONSUMERS.give(settings, consumer)
     offsets: Offsets = {topic: {} for topic in topics}
-    for at in found:
+    for at in places:
         if at.error is not None:
             return {}, at.error
         offsets[at.topic][at.partition] = at.offset
@@ -220,11 +200,11 @@ def _offsets_now(settings: KafkaSettings, topics: Sequence[str], place: int) -> 
 
 
 def _partitions(consumer: Consumer, settings: KafkaSettings, topic: str) -> list[int]:
-    found = consumer.list_topics(topic, timeout=settings.wait_s).topics[topic]
-    if found.error is not None or not found.partitions:
-        reason = found.error.str() if found.error is not None else "it has no partitions"
+    about = consumer.list_topics(topic, timeout=settings.wait_s).topics[topic]
+    if about.error is not None or not about.partitions:
+        reason = about.error.str() if about.error is not None else "it has no partitions"
         raise SourceError(_unreadable(settings, topic, reason))
-    return sorted(found.partitions)
+    return sorted(about.partitions)
 
 
 def _unreadable(settings: KafkaSettings, topic: str, reason: str) -> str:
@@ -242,28 +222,30 @@ def _no_answer(settings: KafkaSettings, topics: Sequence[str], reason: str) -> s
 
 
 def offsets_at_time(settings: KafkaSettings, topics: Sequence[str], time_ms: int) -> Offsets:
-    """Of every partition the first offset whose record has this timestamp or a later one; its end if there is none.
+    """Return for every partition the first offset with this timestamp or a later one; its end if there is none.
 
     Errors and cost as of `earliest_offsets`, twice.
     """
     latest = latest_offsets(settings, topics)
-    found = _offsets_at(settings, topics, time_ms)
-    return {t: {p: latest[t].get(p, 0) if at == OFFSET_END else at for p, at in of.items()} for t, of in found.items()}
+    at_time = _offsets_at(settings, topics, time_ms)
+    return {
+        t: {p: latest[t].get(p, 0) if at == OFFSET_END else at for p, at in of.items()} for t, of in at_time.items()
+    }
 
 
 def topic_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, str]:
-    """The ids of the topics, which change when a topic is deleted and created again; none where brokers tell none.
+    """Return the ids of the topics, which change when a topic is deleted and created again; none of old brokers.
 
     Errors: SourceError when a topic is missing. Cost: one request.
     """
-    return _told_ids(settings, _ask_ids(settings, topics))
+    return _answered_ids(settings, _ask_ids(settings, topics))
 
 
 def latest_offsets_and_ids(settings: KafkaSettings, topics: Sequence[str]) -> tuple[Offsets, dict[str, str]]:
-    """`latest_offsets` and `topic_ids`, asked side by side."""
+    """Return `latest_offsets` and `topic_ids`, asked side by side."""
     asked = _ask_ids(settings, topics)
     offsets = latest_offsets(settings, topics)
-    return offsets, _told_ids(settings, asked)
+    return offsets, _answered_ids(settings, asked)
 
 
 def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, Future[Any]]:
@@ -273,21 +255,21 @@ def _ask_ids(settings: KafkaSettings, topics: Sequence[str]) -> dict[str, Future
     return admin.describe_topics(TopicCollection(list(topics)), request_timeout=_ID_WAIT_S)
 
 
-def _told_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _answered_ids(settings: KafkaSettings, asked: Mapping[str, Future[Any]]) -> dict[str, str]:
+    ids: dict[str, str] = {}
     for topic, future in asked.items():
         try:
-            found[topic] = str(future.result(settings.wait_s).topic_id)
+            ids[topic] = str(future.result(settings.wait_s).topic_id)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise SourceError(_unreadable(settings, topic, _reason(error))) from error
+                raise SourceError(_unreadable(settings, topic, reason_of(error))) from error
             _ADMINS.give_up(settings)
             return {}
-    return found
+    return ids
 
 
 def mean_record_bytes(settings: KafkaSettings, wanted: OffsetRange) -> int:
-    """How large the first records of the range are on average: key and value, at least 1.
+    """Return the mean size of the first records of the range, in bytes: key and value, at least 1.
 
     Errors: as of `read_range`. Cost: one fetch.
     """
@@ -296,7 +278,7 @@ def mean_record_bytes(settings: KafkaSettings, wanted: OffsetRange) -> int:
 
 
 def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, absent: str) -> Offsets:
-    """The offsets that an option names: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
+    """Return the offsets that an option names: "earliest", "latest", or JSON like {"payments": {"0": 17, "1": -1}}.
 
     In JSON -2 is earliest and -1 latest, as in Spark's own Kafka source; a partition that is not named gets
     `absent`, "earliest" or "latest". Errors: UsageError for text that says something else, SourceError as above.
@@ -319,7 +301,7 @@ def resolve_offsets(settings: KafkaSettings, topics: Sequence[str], text: str, a
 
 
 def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absent: str) -> Offsets:
-    """A place as the settings of a job say it: what `resolve_offsets` takes, or a time, as of `offsets_at_time`."""
+    """Return the offsets of a place in a job's settings: what `resolve_offsets` takes, or a time."""
     if is_time(where):
         return offsets_at_time(settings, topics, utc_ms(where))
     return resolve_offsets(settings, topics, where, absent)
@@ -331,7 +313,7 @@ def offsets_of(settings: KafkaSettings, topics: Sequence[str], where: str, absen
 def read_range(
     settings: KafkaSettings, wanted: OffsetRange, rows_max: int = _BATCH_RECORDS
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The records of a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
+    """Read a range in offset order, as batches of RECORD_SCHEMA of at most `rows_max` rows; none is empty.
 
     `timestamp` is the record's, in ms, -1 if it has none; key and value are null where Kafka has null.
     Errors: SourceError when an offset of the range is gone or nothing arrives for `settings.wait_ms`.
@@ -348,7 +330,7 @@ def read_range(
         raise
     except KafkaException as error:
         consumer.close()
-        raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {_reason(error)}") from error
+        raise SourceError(f"reading {wanted} from {settings.bootstrap_servers}: {reason_of(error)}") from error
     except BaseException:
         consumer.close()
         raise
@@ -407,13 +389,13 @@ def _record_batch(wanted: OffsetRange, position: int, records: Sequence[Message]
 def _heed(
     consumer: Consumer, settings: KafkaSettings, wanted: OffsetRange, position: int, notice: Message
 ) -> tuple[int, str]:
-    """What a message that is no record says: (the offset at which the partition ends, or a passing error)."""
+    """Heed a message that is no record. Return (the offset at which the partition ends, or 0; a passing error)."""
     error = notice.error()
     assert error is not None
     code = error.code()
-    if code == _END_CODE:
+    if code == END_CODE:
         return notice.offset() or 0, ""
-    if code in _GONE_CODES:
+    if code in GONE_CODES:
         place = TopicPartition(wanted.topic, wanted.partition)
         earliest, latest = consumer.get_watermark_offsets(place, timeout=settings.wait_s)
         raise SourceError(
@@ -429,7 +411,7 @@ def _heed(
 
 
 def damaged(place: str, offset: int, error: KafkaError) -> SourceError:
-    """What to tell where records from an offset on are not those that were sent."""
+    """Return the error for records that are not those that were sent, from an offset on."""
     return SourceError(
         f"{place}: the records from offset {offset} on are not as they were sent ({error.str()}); the broker's "
         "disk has damaged them: have another replica lead the partition, or send them again and begin behind them"

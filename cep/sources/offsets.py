@@ -1,8 +1,8 @@
-"""Offsets of topics: what lies between two of them, how much of it is taken, and how they are written down.
+"""Offsets of topics: the ranges between them, how much of a range is read at once, and their JSON.
 
     Position   offsets, the partitions of which more waits, the ids of the topics  ⇄  JSON of Spark's offset log
 
-A micro-batch that comes again must be the same, so whatever it depends on is in its end position.
+A micro-batch that comes again must be the same, so its end position has all that it depends on.
 Must not know Kafka's client.
 Tested by: tests/sources/test_offsets.py
 """
@@ -42,27 +42,27 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far topics were read. `behind`: partitions of which more was there; `topic_ids`: those that brokers tell."""
+    """The offsets up to which topics were read. `behind` are partitions with more; `topic_ids` are the brokers' ids."""
 
     offsets: Offsets
     behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it: partition numbers as text."""
+        """Return the position for JSON: partition numbers as text."""
         offsets = {topic: {str(p): offset for p, offset in of.items()} for topic, of in self.offsets.items()}
         behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
         return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids)}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Position:
-        """What `to_json` wrote, or the Kafka connector of Spark's JVM: offsets alone. Raises: SourceError."""
+        """Read what `to_json` returned, or the offsets of the connector of Spark's JVM. Raises: SourceError."""
         try:
-            told = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
+            fields = data if "topic_ids" in data else {"offsets": data, "behind": {}, "topic_ids": {}}
             offsets = {
-                topic: {int(p): int(offset) for p, offset in of.items()} for topic, of in told["offsets"].items()
+                topic: {int(p): int(offset) for p, offset in of.items()} for topic, of in fields["offsets"].items()
             }
-            return Position(offsets, told["behind"], told["topic_ids"])
+            return Position(offsets, fields["behind"], fields["topic_ids"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceError(
                 f"the checkpoint directory has offsets in a form that this build does not know ({error!r}); "
@@ -71,26 +71,26 @@ class Position:
 
 
 def reached(start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str]) -> Position:
-    """The position at the end of a micro-batch that began at `start`, where `latest` was there to be read.
+    """Return the position at the end of a micro-batch that began at `start`, where `latest` was there to be read.
 
-    A topic that is read for the first time has nothing behind it. Ids that brokers do not tell now stay known.
+    A topic that is read for the first time has nothing behind it. Ids that brokers do not give now stay as they were.
     """
     behind = {t: [p for p, last in sorted(of.items()) if end[t].get(p, 0) < last] for t, of in latest.items()}
     return Position(end, behind, {**start.topic_ids, **topic_ids})
 
 
-def refuse_new_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Raises: SourceError if a topic of the same name is another one now, whatever its offsets."""
+def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Compare ids of topics. Raises: SourceError if a topic of the same name is another one now."""
     for topic, topic_id in now.items():
-        if known.get(topic, topic_id) != topic_id:
+        if before.get(topic, topic_id) != topic_id:
             raise SourceError(
-                f"topic {topic} was deleted and created again (its id was {known[topic]} and is {topic_id}); "
+                f"topic {topic} was deleted and created again (its id was {before[topic]} and is {topic_id}); "
                 f"{NEW_TOPIC_HELP}"
             )
 
 
 def parse_offsets(text: str) -> Offsets:
-    """Offsets that an option names, as {"payments": {"0": 17}}. Raises: UsageError."""
+    """Read the offsets that an option names, as {"payments": {"0": 17}}. Raises: UsageError."""
     try:
         return {str(t): {int(p): int(offset) for p, offset in of.items()} for t, of in json.loads(text).items()}
     except (ValueError, TypeError, AttributeError) as error:
@@ -98,12 +98,12 @@ def parse_offsets(text: str) -> Offsets:
 
 
 def is_time(where: str) -> bool:
-    """Whether a place in a topic is a time; else it is earliest, latest or offsets."""
+    """Return True if a place in a topic is a time. Otherwise it is earliest, latest or offsets."""
     return where not in ("earliest", "latest") and not where.startswith("{")
 
 
 def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
-    """How far may be read: what is there, but no more than to `ending`, and never back behind `start`."""
+    """Return the offsets to read to: those of `latest`, but not beyond `ending`, and never back behind `start`."""
     return {
         topic: {
             p: max(min(last, ending.get(topic, {}).get(p, 0)), _start_of(start, topic, p)) for p, last in of.items()
@@ -113,9 +113,9 @@ def bounded(start: Offsets, latest: Offsets, ending: Offsets) -> Offsets:
 
 
 def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
-    """`end`, brought nearer to `start` so that no more than `records_max` offsets lie between.
+    """Bring `end` nearer to `start`, so that no more than `records_max` offsets lie between.
 
-    Every partition with records gets at least one while there are enough; the rest is shared in proportion to
+    Every partition with records gets at least one while there are enough. The rest is shared in proportion to
     what waits, so that partitions that are behind together catch up together and their event times stay close.
     """
     ranges = ranges_between(start, end)
@@ -135,7 +135,7 @@ def limit_offsets(start: Offsets, end: Offsets, records_max: int) -> Offsets:
 
 
 def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None) -> list[OffsetRange]:
-    """The non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
+    """Return the non-empty ranges from `start` to `end`, each cut into pieces of at most `records_max` offsets.
 
     A partition that `start` does not know is new and begins at 0. Errors: SourceError when a partition ends before
     it starts, which happens when a topic was deleted and created again, or when `end` lacks a partition.
@@ -159,7 +159,7 @@ def ranges_between(start: Offsets, end: Offsets, records_max: int | None = None)
 
 
 def share_ranges(ranges: Sequence[OffsetRange], tasks_count: int) -> list[tuple[OffsetRange, ...]]:
-    """The ranges dealt to at most `tasks_count` tasks, largest first to whoever has least; no task is empty."""
+    """Deal the ranges to at most `tasks_count` tasks, largest first to the task with least; no task is empty."""
     dealt: list[list[OffsetRange]] = [[] for _ in range(min(tasks_count, len(ranges)))]
     heap = [(0, task) for task in range(len(dealt))]
     for wanted in sorted(ranges, key=lambda r: r.start - r.end):

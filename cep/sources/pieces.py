@@ -47,7 +47,7 @@ class Pieces:
 
 
 def read_pieces(path: Path, schema: Schema) -> Pieces:
-    """The records at a path: a file or a folder of Parquet, CSV (with a header) or JSON lines.
+    """Read the records at a path: a file or a folder of Parquet, CSV (with a header) or JSON lines.
 
     Raises: SourceError for a path without events; also while reading, for a file that cannot be read.
     """
@@ -102,7 +102,7 @@ def _table_decoder(
 
 
 def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
-    """A record of a file as text, with the columns that matching leaves out too."""
+    """Return a function that shows a record of a file as text, with all of its columns."""
 
     @cache
     def whole() -> pa.Table:

@@ -1,19 +1,19 @@
 """Stores and a payload → checkpoints in a target, each whole or not there, copied in the background.
 
-The payload is what must not part from the stores: offsets, the rulebook's epoch, alerts not yet out. The protocol:
+The payload must not part from the stores: it names the offsets, the rulebook's epoch, alerts not yet sent. The steps:
 
     1  link     every store's files, by hard links, into a folder of their own: one moment for all
     2  hash     the files that were not hashed for an earlier checkpoint
-    3  copy     to `files/SHA256` what the target does not have: only what changed since the last checkpoint
-    4  publish  the manifest under its number: from here on the checkpoint is there, before it is not
+    3  copy     to `files/SHA256` what the target does not have: only what changed since the last checkpoint.
+    4  publish  the manifest under its number, which makes the checkpoint count.
     5  retire   manifests beyond the newest N
     6  collect  files that no manifest names any more
     7  drop     the links
 
-A failure before the end of 4 collects what was copied for nothing. A crash there leaves the earlier checkpoints as they
-were, and files that the next checkpoint's 6 collects; after 4 the new one counts. `on_step` is called with the step's
-number before each of its units: there tests crash. One process writes to a target at a time; a second one is refused
-at 4, and collects nothing.
+A failure before the end of 4 removes what was copied for nothing. A crash there leaves the earlier checkpoints as they
+were, and files that step 6 of the next checkpoint removes. After 4 the new checkpoint counts. `on_step` is called with
+the step's number before each of its units: tests crash there. One process writes to a target at a time. A second one is
+refused at 4, and removes nothing.
 Tested by: tests/state/test_checkpoints.py, tests/state/test_checkpoint_crashes.py,
     tests/state/test_checkpoint_failures.py
 """
@@ -35,15 +35,16 @@ from typing import Self
 
 from cep.base.errors import StateCorruptError, StateError, StoreError
 from cep.base.limits import CHECKPOINTS_KEPT_DEFAULT, CHECKPOINTS_PENDING_MAX
-from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, sha256_of
+from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, path_inside, sha256_of
 from cep.state.store import DurableStore
 from cep.state.target import PARTIAL, Target
 
 KIND = "checkpoint"
 PAYLOAD = "payload"
 _PREFIX, _SUFFIX = "checkpoint-", ".manifest"
-BESIDE = "beside"  # the folder of files that are no store's: they are written once, and their makers name them
-_FOREVER_SAME = (".sst", ".keys")  # RocksDB writes its tables once, the rest of its files it may append to; so lists
+BESIDE = "beside"  # the folder of files that no store wrote: the entries of lists
+# RocksDB writes its tables once, and so are the files of lists. RocksDB may append to its other files.
+_FOREVER_SAME = (".sst", ".keys")
 _NICENESS = 15  # of the thread that computes checksums
 
 
@@ -59,9 +60,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A checkpoint that is there. Units: bytes; `copied` is what the target did not have.
+    """A published checkpoint. Units: bytes. `copied` counts the files that the target did not have.
 
-    `is_tidy` is false if what is older could not be removed; the next checkpoint tries again.
+    `is_tidy` is False if older checkpoints could not be removed. The next checkpoint tries again.
     """
 
     number: int
@@ -74,15 +75,13 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The newest checkpoint that is whole: a store directory for each part, and why newer ones were passed over.
+    """The newest whole checkpoint: a store directory for each part, and why newer checkpoints were passed over.
 
-    `parts` and `files` are those that were brought here, out of the target at `url`.
+    `url` is the target that it came from.
     """
 
     url: str
     manifest: Manifest
-    parts: tuple[StoredPart, ...]
-    files: tuple[StoredFile, ...]
     payload: bytes
     folder: Path
     refused: tuple[str, ...]
@@ -92,32 +91,31 @@ class Restored:
 
 
 def checkpoint_numbers(target: Target) -> list[int]:
-    """The numbers of the checkpoints that are there, oldest first; a damaged one is among them."""
+    """Return the numbers of the checkpoints that are there, oldest first, damaged ones too."""
     names = [name for name in target.sizes() if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
     return sorted(int(name.removeprefix(_PREFIX).removesuffix(_SUFFIX)) for name in names)
 
 
 def read_manifest(target: Target, number: int) -> Manifest:
-    """Raises: StateCorruptError, StateFormatError, StoreError."""
-    return Manifest.from_bytes(target.read(_name(number)), _name(number))
+    """Read the manifest of a checkpoint. Raises: StateCorruptError, StateFormatError, StoreError."""
+    return Manifest.from_bytes(target.read(_name(number)), _name(number), KIND)
 
 
 def payload_bytes(target: Target, number: int) -> bytes:
-    """What a checkpoint keeps beside its stores. Raises: StateCorruptError, StateFormatError, StoreError."""
-    (file,) = (file for file in read_manifest(target, number).files if file.name == PAYLOAD)
+    """Read the payload of a checkpoint, verified. Raises: StateCorruptError, StateFormatError, StoreError."""
+    file = read_manifest(target, number).file(PAYLOAD)
     data = target.read(f"{FOLDER}/{file.sha256}")
     if hashlib.sha256(data).hexdigest() != file.sha256:
         raise StateCorruptError(f"{file.name} of checkpoint {number} fails its checksum")
     return data
 
 
-def restore(target: Target, folder: Path, groups: range | None = None) -> Restored | None:
-    """Bring the newest whole checkpoint into the new directory `folder`; None where none was ever published.
+def restore(target: Target, folder: Path) -> Restored | None:
+    """Bring the newest whole checkpoint into the new directory `folder`. Return None if none was ever published.
 
-    With `groups` only the stores that hold some of them: for a process that takes over a share (savepoints.py).
-    Every file is verified; a checkpoint with a damaged or missing one is passed over for the one before it.
+    Every file is verified. A checkpoint with a damaged or missing file is passed over for the one before it.
     Raises: StateCorruptError if no checkpoint is whole, with the reason for each. StoreError if the target cannot be
-    reached and StateFormatError for one of a later build: going back in time would be the wrong answer to either.
+    reached, and StateFormatError for a checkpoint of a later build: to go back in time would be wrong in both cases.
     """
     assert not folder.exists(), f"{folder} is in the way"
     refused: list[str] = []
@@ -125,13 +123,13 @@ def restore(target: Target, folder: Path, groups: range | None = None) -> Restor
     for number in reversed(checkpoint_numbers(target)):
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            found = _fetched(target, number, partial, groups)
+            manifest = _fetched(target, number, partial)
         except StateCorruptError as error:
             refused.append(f"checkpoint {number}: {error}")
             continue
         payload = (partial / PAYLOAD).read_bytes()
         partial.rename(folder)
-        return Restored(target.url, *found, payload, folder, tuple(refused))
+        return Restored(target.url, manifest, payload, folder, tuple(refused))
     shutil.rmtree(partial, ignore_errors=True)
     if refused:
         raise StateCorruptError(
@@ -141,20 +139,16 @@ def restore(target: Target, folder: Path, groups: range | None = None) -> Restor
     return None
 
 
-def _fetched(
-    target: Target, number: int, folder: Path, groups: range | None
-) -> tuple[Manifest, tuple[StoredPart, ...], tuple[StoredFile, ...]]:
+def _fetched(target: Target, number: int, folder: Path) -> Manifest:
     manifest = read_manifest(target, number)
-    parts = tuple(p for p in manifest.parts if groups is None or (p.first < groups.stop and groups.start < p.end))
-    wanted = {PAYLOAD, BESIDE, *(part.name for part in parts)}
-    files = tuple(file for file in manifest.files if file.name.split("/")[0] in wanted)
-    for file in files:
-        fetch(target, file, folder / file.name, file.name.endswith(_FOREVER_SAME))
-    return manifest, parts, files
+    manifest.file(PAYLOAD)  # refused here if it has none
+    for file in manifest.files:
+        fetch(target, file, path_inside(folder, file.name), file.name.endswith(_FOREVER_SAME))
+    return manifest
 
 
 class Checkpoints:
-    """Writes checkpoints into a target, one after the other, in a thread of its own. Use it from one thread."""
+    """A writer of checkpoints into a target, one after the other, in a thread of its own. Use it from one thread."""
 
     def __init__(
         self,
@@ -165,9 +159,9 @@ class Checkpoints:
         restored: Restored | None = None,
         on_step: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`work` is a folder on the stores' disk, emptied here. `restored` is what the stores were opened from.
+        """Begin after `restored`, which the stores were opened from. `work` is a folder on their disk, emptied here.
 
-        Of the files in the target only those are not copied again that this process has verified or written.
+        A file in the target is copied again unless this process has verified or written it.
         """
         self._target = target
         self._work = work
@@ -175,7 +169,7 @@ class Checkpoints:
         self._on_step = on_step
         self._hashes = _hashes_of(restored) if restored else {}
         same = restored if restored is not None and restored.url == target.url else None
-        self._trusted = {file.sha256 for file in same.files} if same else set[str]()
+        self._trusted = {file.sha256 for file in same.manifest.files} if same else set[str]()
         self._live = self._known_manifests(same)
         self._names = set(target.sizes(FOLDER))
         self._next = max(checkpoint_numbers(target), default=0) + 1
@@ -191,11 +185,12 @@ class Checkpoints:
     ) -> Future[Published] | None:  # fmt: skip
         """Take a checkpoint: step 1 now, the rest in the background; None if too many are being copied already.
 
-        When the result is there the checkpoint is safe. Nothing may write to the stores until this returns; unless
-        there is one store, `is_atomic`, of which every write batch leaves what may be kept: then step 1 too is done in
-        the background, and has the batches up to some one. `beside` names files on the stores' disk that belong to the
-        checkpoint, once the stores are linked; a restore brings them into the folder BESIDE.
-        The result raises StoreError if the target refuses; earlier checkpoints are not touched, and a later one may
+        When the result is there, the checkpoint is safe. Nothing may write to the stores until this returns. The
+        exception is one store, `is_atomic`, in which the state after every write batch may be kept. Then step 1 is
+        done in the background too, and the checkpoint has all batches up to one of them.
+        `beside` names more files on the stores' disk that belong to the checkpoint; it is called when the stores are
+        linked. A restore brings them into the folder BESIDE.
+        The result raises StoreError if the target refuses. Earlier checkpoints are not touched, and a later one may
         be tried. Raises: StoreError if the links cannot be made.
         """
         self._pending = [copying for copying in self._pending if not copying.done()]
@@ -218,11 +213,11 @@ class Checkpoints:
         folder = self._work / str(number)
         try:
             folder.mkdir()
-            found = [file for part in parts for file in part.store.checkpoint(folder / part.name)]
+            linked = [file for part in parts for file in part.store.checkpoint(folder / part.name)]
             (folder / BESIDE).mkdir()
             for path in beside():
                 os.link(path, folder / BESIDE / path.name)
-                found.append(folder / BESIDE / path.name)
+                linked.append(folder / BESIDE / path.name)
             (folder / PAYLOAD).write_bytes(payload)
         except OSError as error:
             shutil.rmtree(folder, ignore_errors=True)
@@ -230,7 +225,7 @@ class Checkpoints:
         except StateError:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return [*found, folder / PAYLOAD]
+        return [*linked, folder / PAYLOAD]
 
     def close(self) -> None:
         """Wait for what is being copied."""
@@ -258,8 +253,8 @@ class Checkpoints:
             is_tidy = self._tidied()
             self._on_step(7)
         except StateError:
-            # What was copied for nothing must not fill a target that was full; but if another process has taken the
-            # number, then its checkpoint may need the same files.
+            # Files that were copied for nothing must not fill a target. But if another process has taken the number,
+            # its checkpoint may need the same files.
             with suppress(StateError):
                 if number not in checkpoint_numbers(self._target):
                     self._collect()
@@ -270,7 +265,7 @@ class Checkpoints:
         return Published(number, len(files), total, len(copied), sum(copied.values()), is_tidy)
 
     def _tidied(self) -> bool:
-        """Whether what is old could be removed: the checkpoint is there in any case."""
+        """Remove what is old; return False if that failed. The checkpoint counts in any case."""
         try:
             self._retire()
             self._collect()
@@ -290,7 +285,7 @@ class Checkpoints:
         return copied
 
     def _hashed(self, folder: Path, paths: Sequence[Path]) -> tuple[StoredFile, ...]:
-        """A linked file keeps its inode, so that one that was in the last checkpoint is not read again."""
+        """Describe the files. A linked file keeps its inode, so one of the last checkpoint is not read again."""
         hashes: dict[tuple[int, int, int], str] = {}
         files = []
         for path in paths:
@@ -304,8 +299,7 @@ class Checkpoints:
         return tuple(files)
 
     def _retire(self) -> None:
-        kept = sorted(self._live)[-self._kept_count :]
-        oldest = kept[0]
+        oldest = sorted(self._live)[-self._kept_count :][0]
         for number in [number for number in checkpoint_numbers(self._target) if number < oldest]:
             self._on_step(5)
             self._target.remove(_name(number))
@@ -320,27 +314,27 @@ class Checkpoints:
         self._trusted &= named
 
     def _known_manifests(self, restored: Restored | None) -> dict[int, set[str]]:
-        """Number → checksums of its files, of those that can be read and were not found damaged."""
-        found: dict[int, set[str]] = {}
+        """Map the number of each checkpoint that can be read to the checksums of its files."""
+        known_files: dict[int, set[str]] = {}
         for number in checkpoint_numbers(self._target):
             if restored is not None and number > restored.manifest.number:
                 continue  # passed over: it does not count as one that is kept
             try:
-                found[number] = {file.sha256 for file in read_manifest(self._target, number).files}
+                known_files[number] = {file.sha256 for file in read_manifest(self._target, number).files}
             except StateError:
                 continue  # damaged; it is retired with those of its age
-        return found
+        return known_files
 
 
 def _give_way() -> None:
-    """Have this thread work while nobody else wants the processor: a checkpoint may have gigabytes to read.
+    """Lower the priority of this thread: a checkpoint may have gigabytes to read.
 
-    It alone, for the one who links files holds the interpreter's lock meanwhile, and should not be kept waiting.
+    The thread that links files keeps its priority: it has the interpreter's lock, and others wait for it.
     """
-    if sys.platform == "linux":  # elsewhere the same call is of whole processes
-        own = threading.get_native_id()
+    if sys.platform == "linux":  # elsewhere the same call is for whole processes
+        thread_id = threading.get_native_id()
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, own, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, own)))
+            os.setpriority(os.PRIO_PROCESS, thread_id, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, thread_id)))
 
 
 def _identity(path: Path) -> tuple[int, int, int]:
@@ -349,8 +343,8 @@ def _identity(path: Path) -> tuple[int, int, int]:
 
 
 def _hashes_of(restored: Restored) -> dict[tuple[int, int, int], str]:
-    """Of the restored files that a store opened since cannot have changed: they were hashed a moment ago."""
-    stored = [(restored.folder / file.name, file) for file in restored.files]
+    """Map the identity of restored files to their checksums, for files that an open store never changes."""
+    stored = [(restored.folder / file.name, file) for file in restored.manifest.files]
     return {
         _identity(path): file.sha256
         for path, file in stored

@@ -2,7 +2,7 @@
 
     ( length u32 | block: key binary, value binary ) … | 00 00 00 00 |      little-endian
 
-The closing zero tells a file that ends early from one that is whole; each block has its own checksum.
+The closing zero tells a whole file from one that ends early. Each block has its own checksum.
 Tested by: tests/state/test_entries.py
 """
 
@@ -41,7 +41,7 @@ def write_entries(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> int:
 
 
 def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of the file. Raises: StateCorruptError if it is damaged, cut off or not there."""
+    """Read the entries of the file. Raises: StateCorruptError if it is damaged, cut off or not there."""
     try:
         with path.open("rb") as file:
             while (size := _length(file, path)) > 0:
@@ -69,13 +69,13 @@ def _length(file: BinaryIO, path: Path) -> int:
 def _blocks(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
     keys: list[bytes] = []
     values: list[bytes] = []
-    held = 0
+    block_bytes = 0
     for key, value in entries:
         keys.append(key)
         values.append(value)
-        held += len(key) + len(value)
-        if held >= _BLOCK_BYTES:
+        block_bytes += len(key) + len(value)
+        if block_bytes >= _BLOCK_BYTES:
             yield pa.record_batch([keys, values], schema=_SCHEMA)
-            keys, values, held = [], [], 0
+            keys, values, block_bytes = [], [], 0
     if keys:
         yield pa.record_batch([keys, values], schema=_SCHEMA)

@@ -1,11 +1,11 @@
-"""Where a value lies in a store: (key group, key, namespace, name, item) ↔ one byte string that sorts the same way.
+"""The place of a value in a store: (key group, key, namespace, name, item) ↔ one byte string that sorts the same way.
 
     | key group u16 | key 00 01 | namespace 00 01 | name 00 01 | item |      big-endian
 
-In key, namespace and name a byte 00 is written 00 FF, so the end mark 00 01 occurs nowhere else and sorts below every
-continuation: the order of store keys is the order of the tuples, and a prefix of the parts is one range. So a key
-group, a key of it, one name of a key are ranges: they can be scanned, counted, moved or deleted as a whole. `item` is
-raw: the key of a map entry, the place of a list element. The escape is the one of CockroachDB's ordered keys.
+In key, namespace and name a byte 00 is written 00 FF. So the end mark 00 01 occurs nowhere else and sorts below every
+continuation. The order of store keys is the order of the tuples, and a prefix of the parts is one range. So a key
+group, a key of it, or one name of a key can be scanned, counted, moved or deleted as a whole. `item` is raw bytes, such
+as the number of a page. The escape is the one of CockroachDB's ordered keys.
 Tested by: tests/state/test_keys.py
 """
 
@@ -20,7 +20,7 @@ from cep.base.limits import KEY_GROUPS_MAX, STORE_KEY_BYTES_MAX
 _GROUP = struct.Struct(">H")
 _END = b"\x00\x01"
 _AFTER_END = b"\x00\x02"  # no escaped part holds it: the first byte string above every key with a prefix
-# What a store knows about itself (the declared values' schemas) lies above every key group.
+# What a store keeps for itself, of no key group, lies above every key group.
 STORE_GROUP = 0xFFFF
 
 
@@ -45,19 +45,19 @@ ALL_KEYS = KeyRange(b"\x00\x00", b"\xff\xff\xff")
 
 
 def store_key(key_group: int, key: bytes, namespace: bytes, name: bytes, item: bytes = b"") -> bytes:
-    """The store key of these parts.
+    """Return the store key of these parts.
 
     Raises: LimitError for a store key longer than STORE_KEY_BYTES_MAX.
     """
     assert 0 <= key_group < KEY_GROUPS_MAX or key_group == STORE_GROUP, f"no key group has the number {key_group}"
-    found = _GROUP.pack(key_group) + _closed(key) + _closed(namespace) + _closed(name) + item
-    if len(found) > STORE_KEY_BYTES_MAX:
-        raise LimitError("bytes of a store key", len(found), STORE_KEY_BYTES_MAX, "use a shorter key, or its hash")
-    return found
+    raw = _GROUP.pack(key_group) + _closed(key) + _closed(namespace) + _closed(name) + item
+    if len(raw) > STORE_KEY_BYTES_MAX:
+        raise LimitError("bytes of a store key", len(raw), STORE_KEY_BYTES_MAX, "use a shorter key, or its hash")
+    return raw
 
 
 def split_key(raw: bytes) -> StoreKey:
-    """The parts of a store key. Raises: StateCorruptError for bytes that are none."""
+    """Return the parts of a store key. Raises: StateCorruptError for bytes that are none."""
     parts: list[bytes] = []
     at = _GROUP.size
     for _ in range(3):
@@ -70,20 +70,20 @@ def split_key(raw: bytes) -> StoreKey:
 
 
 def key_group_of(raw: bytes) -> int:
-    """The key group that a store key belongs to."""
+    """Return the key group of a store key."""
     (key_group,) = _GROUP.unpack_from(raw)
     return int(key_group)
 
 
 def group_range(first: int, end: int | None = None) -> KeyRange:
-    """Everything of the key groups first <= g < end; without `end` of `first` alone."""
+    """Return the range of the key groups first <= g < end; without `end` that of `first` alone."""
     last = (first if end is None else end - 1) if first != STORE_GROUP else first
     after = ALL_KEYS.end if last == STORE_GROUP else _GROUP.pack(last + 1)
     return KeyRange(_GROUP.pack(first), after)
 
 
 def prefix_range(key_group: int, *parts: bytes) -> KeyRange:
-    """Everything below (key group, key), (…, namespace) or (…, name): as many parts as are given, at least the key."""
+    """Return the range below (key group, key), (…, namespace) or (…, name). Give at least the key."""
     assert 1 <= len(parts) <= 3, "a prefix is the key, then the namespace, then the name"
     prefix = _GROUP.pack(key_group) + b"".join(_closed(part) for part in parts)
     return KeyRange(prefix, prefix.removesuffix(_END) + _AFTER_END)

@@ -1,28 +1,38 @@
-"""What a checkpoint or savepoint is made of ↔ a small file that says so and checks itself.
+"""The files of a checkpoint or savepoint ↔ a manifest: a small file that lists them and checks itself.
 
     first line: sha256 of the rest, in hex | JSON: format, kind, number, created_ms, parts, files with size and sha256
 
-The files lie in the target under their checksum, `files/SHA256`: what two checkpoints share is there once, and a file
-that comes again after a restore, with another name or the same, cannot be taken for another.
-Tested by: tests/state/test_checkpoints.py
+The files lie in the target under their checksum, `files/SHA256`. Two checkpoints share a file that both have. A file
+that comes again after a restore, under any name, cannot be taken for another.
+
+A manifest may come from anywhere, so `from_bytes` checks each field and each name. `path_inside` is the one place that
+turns a name into a path: it never leaves the folder of the restore.
+Tested by: tests/state/test_manifest.py, tests/state/test_checkpoints.py
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.base.limits import KEY_GROUPS_MAX
 from cep.state.target import Target
 
 MANIFEST_FORMAT = 1
 FOLDER = "files"
-# At once. Whoever computes checksums gives way, but has the interpreter between two reads: then all wait with it.
+# Bytes read at once. The thread that computes checksums gives way to others, but between two reads it has the
+# interpreter, and then all others wait for it.
 _READ = 16 << 20
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,44 +64,132 @@ class Manifest:
     files: tuple[StoredFile, ...]
 
     def to_bytes(self) -> bytes:
+        """Return the manifest's bytes, with their checksum in the first line."""
         body = json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1).encode()
         return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
 
     @staticmethod
-    def from_bytes(data: bytes, name: str) -> Manifest:
-        """Raises: StateCorruptError if it is damaged or torn, StateFormatError if a later build wrote it."""
+    def from_bytes(data: bytes, name: str, kind: str | None = None) -> Manifest:
+        """Read a manifest and check every field, also its kind if one is given; `name` is for messages.
+
+        Raises: StateCorruptError if it is damaged, torn, or has a field that no build writes. StateFormatError if a
+        later build wrote it.
+        """
         checksum, _, body = data.partition(b"\n")
         if hashlib.sha256(body).hexdigest().encode() != checksum:
             raise StateCorruptError(f"{name} fails its checksum")
-        found = json.loads(body)
-        if found["format"] != MANIFEST_FORMAT:
-            raise StateFormatError(
-                f"{name} has format {found['format']}, this build reads {MANIFEST_FORMAT}; use the build that wrote it"
-            )
-        return Manifest(
-            found["kind"],
-            found["number"],
-            found["created_ms"],
-            tuple(StoredPart(**part) for part in found["parts"]),
-            tuple(StoredFile(**file) for file in found["files"]),
-        )
+        try:
+            fields = json.loads(body)
+            if _count(fields, "format") != MANIFEST_FORMAT:
+                raise StateFormatError(
+                    f"{name} has format {fields['format']}, this build reads {MANIFEST_FORMAT}; "
+                    "use the build that wrote it"
+                )
+            return _checked(fields, kind)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise StateCorruptError(f"{name} is not a manifest that cep writes: {reason}; take another copy") from error
+
+    def file(self, name: str) -> StoredFile:
+        """Return the file of this name. Raises: StateCorruptError if the manifest does not list it."""
+        for file in self.files:
+            if file.name == name:
+                return file
+        raise StateCorruptError(f"the manifest of {self.kind} {self.number} lists no file {name}; take another copy")
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """Return the path of a stored file in a folder.
+
+    Raises: StateCorruptError if the path lies outside of the folder, also by a symbolic link.
+    """
+    path = folder / name
+    if not _is_inside(name) or not path.resolve().is_relative_to(folder.resolve()):
+        raise StateCorruptError(f"a manifest names the file {name!r}, which lies outside of {folder}; do not use it")
+    return path
 
 
 def sha256_of(path: Path) -> str:
-    """The checksum of a local file, in hex. Raises: OSError."""
+    """Return the checksum of a local file, in hex. Raises: OSError."""
     # Not a bytearray: that is filled with zeros first, all of it with the interpreter's lock held.
-    found, buffer = hashlib.sha256(), np.empty(min(_READ, path.stat().st_size), np.uint8).data
+    digest, buffer = hashlib.sha256(), np.empty(min(_READ, path.stat().st_size), np.uint8).data
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(buffer):
-            found.update(buffer[:count])
-    return found.hexdigest()
+            digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def fetch(target: Target, file: StoredFile, into: Path, may_link: bool) -> None:
-    """A verified local copy. Raises: StateCorruptError for other bytes than were stored, StoreError if it is gone."""
+    """Make a verified local copy.
+
+    Raises: StateCorruptError if the file is gone or has other bytes than were stored; StoreError.
+    """
     target.get(f"{FOLDER}/{file.sha256}", into, may_link)
     size = into.stat().st_size
     if size != file.size:
         raise StateCorruptError(f"{file.name} has {size} bytes instead of {file.size}")
     if sha256_of(into) != file.sha256:
         raise StateCorruptError(f"{file.name} fails its checksum")
+
+
+# ---------------------------------------------------------------------------------------------------- the schema
+
+
+def _checked(fields: dict[str, Any], kind: str | None) -> Manifest:
+    """Return the manifest of these fields. Raises: ValueError, KeyError, TypeError."""
+    if kind not in (None, fields["kind"]):
+        raise ValueError(f"it is a {fields['kind']}, not a {kind}")
+    manifest = Manifest(
+        _text(fields, "kind"),
+        _count(fields, "number"),
+        _count(fields, "created_ms"),
+        tuple(_each(fields, "parts", _part)),
+        tuple(_each(fields, "files", _file)),
+    )
+    for names in ([part.name for part in manifest.parts], [file.name for file in manifest.files]):
+        for name in names:
+            if not _is_inside(name):
+                raise ValueError(f"it names {name!r}, which lies outside of its folder")
+        if len(set(names)) < len(names):
+            raise ValueError("it names a file twice")
+    return manifest
+
+
+def _part(fields: dict[str, Any]) -> StoredPart:
+    part = StoredPart(_text(fields, "name"), _count(fields, "first"), _count(fields, "end"))
+    if not part.first < part.end <= KEY_GROUPS_MAX:
+        raise ValueError(f"{part.name} has the key groups {part.first} to {part.end}")
+    return part
+
+
+def _file(fields: dict[str, Any]) -> StoredFile:
+    file = StoredFile(_text(fields, "name"), _count(fields, "size"), _text(fields, "sha256"))
+    if not _SHA256.fullmatch(file.sha256):
+        raise ValueError(f"{file.name} has the checksum {file.sha256!r}")
+    return file
+
+
+def _each(fields: dict[str, Any], name: str, read: Callable[[dict[str, Any]], T]) -> list[T]:
+    values = fields[name]
+    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
+        raise TypeError(f"{name} is no list of objects")
+    return [read(value) for value in values]
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    value = fields[name]
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {value!r}, not a text")
+    return value
+
+
+def _count(fields: dict[str, Any], name: str) -> int:
+    value = fields[name]
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"{name} is {value!r}, not a number from 0 on")
+    return value
+
+
+def _is_inside(name: str) -> bool:
+    """Return True if the name is relative and each part goes down: no empty part, `.`, `..` or control character."""
+    return name.isprintable() and "\\" not in name and all(part not in ("", ".", "..") for part in name.split("/"))

@@ -1,4 +1,4 @@
-"""A keyed store in memory: a sorted dictionary. For tests, for `cep test`, for state that fits and may be lost.
+"""A keyed store in memory: a sorted dictionary. For tests, and for state that fits into memory and may be lost.
 
 Its checkpoint is one file of all entries, in blocks of the one codec (entries.py).
 Tested by: tests/state/test_stores.py
@@ -27,10 +27,10 @@ class MemoryStore(DurableStore):
 
     @staticmethod
     def open(path: Path) -> MemoryStore:
-        """The store that was checkpointed into the directory. Raises: StateCorruptError."""
-        found = MemoryStore()
-        found._entries.update(read_entries(path / _FILE))
-        return found
+        """Open the store that was checkpointed into the directory. Raises: StateCorruptError."""
+        store = MemoryStore()
+        store._entries.update(read_entries(path / _FILE))
+        return store
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._entries.get(key)
@@ -65,7 +65,7 @@ class MemoryStore(DurableStore):
         return _MemorySnapshot(self._entries.copy())
 
     def sync(self) -> None:
-        """Memory is as safe as it gets."""
+        """Do nothing: memory is as safe as it gets."""
 
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
         path.mkdir(parents=True)
@@ -78,8 +78,8 @@ class MemoryStore(DurableStore):
         return len(fresh)
 
     def sizes(self) -> StoreSizes:
-        held = sum(len(key) + len(value) for key, value in self._entries.items())
-        return StoreSizes(len(self._entries), 0, held, 0)
+        entry_bytes = sum(len(key) + len(value) for key, value in self._entries.items())
+        return StoreSizes(len(self._entries), 0, entry_bytes, 0)
 
     def close(self) -> None:
         self._entries = SortedDict()
@@ -100,6 +100,6 @@ class _MemorySnapshot(StoreSnapshot):
         self._entries = SortedDict()
 
 
-def _entries(held: SortedDict, keys: KeyRange, count_max: int | None) -> list[tuple[bytes, bytes]]:
-    found = held.irange(keys.begin, keys.end, inclusive=(True, False))
-    return [(key, held[key]) for key in islice(found, count_max)]
+def _entries(entries: SortedDict, keys: KeyRange, count_max: int | None) -> list[tuple[bytes, bytes]]:
+    in_range = entries.irange(keys.begin, keys.end, inclusive=(True, False))
+    return [(key, entries[key]) for key in islice(in_range, count_max)]

@@ -1,15 +1,17 @@
-"""A page: the runs of a share of the keys of one key group, as bytes (sheets.py). Histories are kept apart (past.py).
+"""A page, the runs of some keys of one key group ↔ bytes (sheets.py). Histories are kept apart (past.py).
 
     runs, run_rule, run_key | nodes | keys | event_key, event_id, event_type, event_time | field:NAME …
     about: page format, width of a run, fingerprint and layout of the program that wrote it
 
-Bytes of another format are refused by name. A page written for other rules is carried over by `engine.fit`.
+Bytes of another format are refused by name. A page written for other rules is carried over by `engine.migrate`.
 Tested by: tests/state/test_pages.py
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,15 +27,21 @@ _FIELD = "field:"
 
 @dataclass(frozen=True, slots=True)
 class StoredPage:
-    """A page where it is kept: the key group and the key fields that it belongs to, and its bytes."""
+    """A page in a store: its key group, its key fields and its bytes."""
 
     key_group: int
     domain: tuple[str, ...]
     content: bytes
 
 
+def layout_of(about: Mapping[str, Any]) -> Layout:
+    """Return the layout that `fingerprint` and `rules` of a page's or a shape's JSON describe."""
+    rules = tuple(((i[0], i[1], i[2]), first, count) for i, first, count in about["rules"])
+    return Layout(about["fingerprint"], rules)
+
+
 def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
-    """The bytes of the state's runs."""
+    """Return the bytes of the state's runs."""
     events = keyed_state.events
     columns: dict[str, pa.Array] = {
         "runs": pa.array(keyed_state.runs.reshape(-1)),
@@ -57,7 +65,7 @@ def encode_page(keyed_state: KeyedState, *, compressed: bool = False) -> bytes:
 
 
 def decode_page(data: bytes) -> KeyedState:
-    """The KeyedState in a page's bytes, without histories.
+    """Return the KeyedState in a page's bytes, without histories.
 
     Raises: StateFormatError for another page or block format, StateCorruptError for bytes that fail their checksum.
     """
@@ -66,9 +74,8 @@ def decode_page(data: bytes) -> KeyedState:
     def numbers(name: str) -> np.ndarray:
         return np.array(columns[name])  # a copy: kernels write into runs and nodes
 
-    rules = tuple(((i[0], i[1], i[2]), first, count) for i, first, count in about["rules"])
     return KeyedState(
-        Layout(about["fingerprint"], rules),
+        layout_of(about),
         columns["keys"],
         numbers("runs").reshape(-1, about["width"]),
         numbers("run_rule"),

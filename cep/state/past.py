@@ -1,6 +1,6 @@
 """The histories of a page's keys as bytes: a head, rewritten when the page is touched, and segments that never change.
 
-    head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          what alone decides a value
+    head      keys | pinned_key, pinned_type, pinned_time | pinned:NAME …          events that alone decide a value
               tally:IDENTITY …                                                     counts and sums of windows, by key
               sub:key:IDENTITY, sub:sums:…, sub:0:… …                            and by sub-key, the fields of it; bands
               segment_first, _last, _span, _most, _number, _size, _digest          the segments, and how far they reach
@@ -8,8 +8,8 @@
               span_code, span_count, span_segment                                  what is in them
     segment   keys | key, type, time, span | field:NAME …
 
-A segment is known by the hash of its bytes, so that what was read of it once can be held whatever becomes of the job.
-Both are sheets (sheets.py) with a format version; another one is refused by name.
+A segment is named by the hash of its bytes, so a segment that was read once can stay in memory. Both are sheets
+(sheets.py) with a format version; another format is refused by name.
 Tested by: tests/state/test_past.py
 """
 
@@ -23,25 +23,22 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from cep.engine.history_rows import Block, HistoryRows
-from cep.engine.history_state import Histories, Kept, PageFacts, Segment
-from cep.engine.sub_tallies import SubTallies
-from cep.engine.tallies import tally_width
+from cep.histories.rows import Block, HistoryRows
+from cep.histories.store import Histories, PageFacts, Segment, StoredSegment, SubTallies, tally_width
 from cep.state.sheets import decode_sheet, encode_sheet
 
 PAST_FORMAT = 2
-# Heads of format 2 had no tallies of floats, those of 3 no ranks: what was not carried is begun anew from kept events.
-HEAD_FORMAT, _OLDER_HEADS = 4, (2, 3)
+HEAD_FORMAT = 4
 _HEAD, _SEGMENT = "page of histories", "segment of a history"
 _IDENTITIES = ("identities", "carried", "crowded")
 _PINNED, _TALLY, _FIELD, _SUB = "pinned:", "tally:", "field:", "sub:"
 
-Load = Callable[[Kept], Block]
+Load = Callable[[StoredSegment], Block]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPast:
-    """A page of histories where it is kept: the bytes of its head, and by number of its segments if they were read."""
+    """A page of histories in a store: the bytes of its head and, if they were read, of its segments by number."""
 
     key_group: int
     domain: tuple[str, ...]
@@ -50,10 +47,10 @@ class StoredPast:
 
 
 def encode_head(histories: Histories) -> bytes:
-    """The head's bytes; every segment is kept somewhere."""
+    """Return the bytes of a head, whose segments are stored already."""
     pinned, segments = histories.pinned, histories.segments
-    kept = [segment.kept for segment in segments]
-    assert all(kept), "segments are written before their head"
+    places = [segment.stored for segment in segments]
+    assert all(places), "segments are written before their head"
     spans = [(code, count, at) for at, segment in enumerate(segments) for code, count in segment.spans.items()]
     columns: dict[str, pa.Array] = {
         "keys": histories.keys,
@@ -64,9 +61,9 @@ def encode_head(histories: Histories) -> bytes:
         "segment_last": _integers([s.last_ms for s in segments]),
         "segment_span": _integers([s.span_ms for s in segments]),
         "segment_most": _integers([s.most for s in segments]),
-        "segment_number": _integers([k.number for k in kept if k]),
-        "segment_size": _integers([k.size for k in kept if k]),
-        "segment_digest": pa.array([k.digest for k in kept if k], pa.string()),
+        "segment_number": _integers([place.number for place in places if place]),
+        "segment_size": _integers([place.size for place in places if place]),
+        "segment_digest": pa.array([place.digest for place in places if place], pa.string()),
         "segment_panes": _integers([s.panes for s in segments]),
         "span_code": _integers([code for code, _, _ in spans]),
         "span_count": _integers([count for _, count, _ in spans]),
@@ -85,8 +82,8 @@ def encode_head(histories: Histories) -> bytes:
 
 
 def decode_head(data: bytes, load: Load) -> Histories:
-    """The histories of a head; `load` reads a segment. Raises: as decode_sheet."""
-    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data, older=_OLDER_HEADS)
+    """Return the histories of a head; `load` reads a segment. Raises: as decode_sheet."""
+    about, columns = decode_sheet(_HEAD, HEAD_FORMAT, data)
     lists = {
         name: column.to_pylist() if name == "segment_digest" else _numbers(column).tolist()
         for name, column in columns.items()
@@ -95,13 +92,12 @@ def decode_head(data: bytes, load: Load) -> Histories:
     spans: list[dict[int, int]] = [{} for _ in lists["segment_first"]]
     for code, count, at in zip(lists["span_code"], lists["span_count"], lists["span_segment"], strict=True):
         spans[at][code] = count
-    panes = lists.get("segment_panes", [0] * len(spans))  # heads of before there were any have none
     segments = []
-    names = ("number", "size", "digest", "first", "last", "span", "most")
-    facts_of = zip(spans, panes, *(lists[f"segment_{name}"] for name in names), strict=True)
-    for counts, own_panes, number, size, digest, first, last, span, most in facts_of:
-        kept = Kept(number, size, digest)
-        segments.append(Segment(first, last, span, counts, most, _loader(load, kept), kept, panes=own_panes))
+    names = ("panes", "number", "size", "digest", "first", "last", "span", "most")
+    facts_of = zip(spans, *(lists[f"segment_{name}"] for name in names), strict=True)
+    for counts, panes, number, size, digest, first, last, span, most in facts_of:
+        stored = StoredSegment(number, size, digest)
+        segments.append(Segment(first, last, span, counts, most, _loader(load, stored), stored, panes=panes))
     pinned = HistoryRows(
         _numbers(columns["pinned_key"]),
         _numbers(columns["pinned_type"]).astype(np.int64),
@@ -111,17 +107,16 @@ def decode_head(data: bytes, load: Load) -> Histories:
     )
     tallies = {name: _numbers(flat).reshape(-1, tally_width(name)) for name, flat in _fields(columns, _TALLY).items()}
     subs = {}
-    for name, count in about.get("sub_tallies", {}).items():
+    for name, count in about["sub_tallies"].items():
         key, sums, *by = (columns[column] for column in _sub_columns(name, count))
         subs[name] = SubTallies(_numbers(key), tuple(by), _numbers(sums).reshape(-1, tally_width(name)))
-    # An earlier build kept but the first of them, and carried the tallies that are there.
-    identities = {name: frozenset(about.get(name, tallies if name == "carried" else ())) for name in _IDENTITIES}
-    facts = PageFacts(about["clock"], **identities, panes=frozenset(about.get("panes", ())))
+    identities = {name: frozenset(about[name]) for name in _IDENTITIES}
+    facts = PageFacts(about["clock"], **identities, panes=frozenset(about["panes"]))
     return Histories(columns["keys"], pinned, tuple(segments), about["loose"], facts, tallies, subs)
 
 
 def encode_segment(block: Block) -> bytes:
-    """The bytes of a segment's events."""
+    """Return the bytes of a segment's events."""
     rows = block.rows
     columns: dict[str, pa.Array] = {
         "keys": block.keys,
@@ -135,40 +130,42 @@ def encode_segment(block: Block) -> bytes:
 
 
 def decode_segment(data: bytes) -> Block:
-    """The events of a segment. Raises: as decode_sheet."""
+    """Return the events of a segment. Raises: as decode_sheet."""
     _, columns = decode_sheet(_SEGMENT, PAST_FORMAT, data)
     key, event_type, time_ms, span = (_numbers(columns[name]) for name in ("key", "type", "time", "span"))
     rows = HistoryRows(key, event_type.astype(np.int64), time_ms, span, _fields(columns, _FIELD))
     return Block(columns["keys"], rows)
 
 
-def kept_as(number: int, data: bytes) -> Kept:
-    """How a segment is named that is kept as these bytes."""
-    return Kept(number, len(data), hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32])
+def kept_as(number: int, data: bytes) -> StoredSegment:
+    """Return the name of a segment with these bytes."""
+    return StoredSegment(number, len(data), hashlib.sha256(data, usedforsecurity=False).hexdigest()[:32])
 
 
-def stored(histories: Histories, put: Callable[[int, bytes], None], load: Load, held: HeldBlocks) -> Histories:
-    """The same, with those segments written that are in memory only; `put(number, bytes)`."""
-    number = max((s.kept.number for s in histories.segments if s.kept), default=-1) + 1
+def store_segments(
+    histories: Histories, put: Callable[[int, bytes], None], load: Load, cache: SegmentCache
+) -> Histories:
+    """Write the segments that are in memory only by `put(number, bytes)`; return the same histories, all stored."""
+    number = max((s.stored.number for s in histories.segments if s.stored), default=-1) + 1
     segments = []
     for segment in histories.segments:
-        if segment.kept is None:
+        if segment.stored is None:
             data = encode_segment(segment.load())
-            kept, number = kept_as(number, data), number + 1
-            put(kept.number, data)
-            held.put(kept.digest, segment.load())
-            segment = replace(segment, kept=kept, load=_loader(load, kept))  # noqa: PLW2901 it is kept now
+            stored, number = kept_as(number, data), number + 1
+            put(stored.number, data)
+            cache.put(stored.digest, segment.load())
+            segment = replace(segment, stored=stored, load=_loader(load, stored))  # noqa: PLW2901 it is stored now
         segments.append(segment)
     return replace(histories, segments=tuple(segments))
 
 
 def digests_of(histories: Histories) -> dict[int, str]:
-    """The segments that are kept somewhere: by number the hash of their bytes."""
-    return {segment.kept.number: segment.kept.digest for segment in histories.segments if segment.kept}
+    """Map the number of each stored segment to the hash of its bytes."""
+    return {segment.stored.number: segment.stored.digest for segment in histories.segments if segment.stored}
 
 
-class HeldBlocks:
-    """The segments that were read or written last, up to a number of bytes; None: all of them."""
+class SegmentCache:
+    """The segments that were read or written last, up to a number of bytes. With None all of them."""
 
     def __init__(self, bytes_max: int | None) -> None:
         self._bytes_max = bytes_max
@@ -176,14 +173,14 @@ class HeldBlocks:
         self._bytes = 0
 
     def get(self, digest: str) -> Block | None:
-        """The segment of this hash, if it is held."""
+        """Return the segment of this hash, if it is here."""
         if digest not in self._blocks:
             return None
         self._blocks.move_to_end(digest)
         return self._blocks[digest]
 
     def put(self, digest: str, block: Block) -> None:
-        """Hold a segment; others may have to go."""
+        """Add a segment; others may have to go."""
         if digest in self._blocks:
             return
         self._blocks[digest] = block
@@ -193,7 +190,7 @@ class HeldBlocks:
             self._bytes -= oldest.nbytes
 
     def drop(self, digest: str) -> None:
-        """Let go of a segment."""
+        """Remove a segment."""
         block = self._blocks.pop(digest, None)
         self._bytes -= 0 if block is None else block.nbytes
 
@@ -206,8 +203,8 @@ def _sub_arrays(entries: SubTallies) -> list[pa.Array]:
     return [pa.array(entries.key), pa.array(entries.sums.reshape(-1)), *entries.by]
 
 
-def _loader(load: Load, kept: Kept) -> Callable[[], Block]:
-    return lambda: load(kept)
+def _loader(load: Load, stored: StoredSegment) -> Callable[[], Block]:
+    return lambda: load(stored)
 
 
 def _fields(columns: Mapping[str, pa.Array], prefix: str) -> dict[str, pa.Array]:

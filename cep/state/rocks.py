@@ -1,9 +1,9 @@
 """A keyed store on disk: RocksDB through rocksdict, in raw bytes mode.
 
 All memory of all stores of a process comes out of one `RocksMemory`: the block cache, which index and filter blocks
-and the write buffers are charged to. Without the log (`wal=False`) a crash loses what came after the last `sync` or
-checkpoint. A checkpoint may be taken by another thread than the one that writes: it has all batches up to some one.
-A store that has lost writes which were synced is damaged, and is not opened (synced.py).
+and the write buffers are charged to. Without the log (`wal=False`) a crash loses all writes after the last
+`sync` or checkpoint. Another thread than the writer may take a checkpoint: it has all batches up to one of them. A
+store that has lost synced writes is damaged, and is not opened (synced.py).
 Tested by: tests/state/test_stores.py, tests/state/test_rocks.py
 """
 
@@ -89,27 +89,27 @@ class RocksSettings:
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_pin_top_level_index_and_filter(True)
         table.set_block_size(self.block_bytes)
-        found = Options(raw_mode=True)
-        found.create_if_missing(True)
-        found.set_block_based_table_factory(table)
-        found.set_optimize_filters_for_hits(True)  # most of what is asked for is there: none for the last level
-        found.set_write_buffer_manager(self.memory.buffers)
-        found.set_write_buffer_size(self.memory.buffer_bytes)
-        found.set_compression_type(DBCompressionType.lz4())
-        found.set_max_open_files(STORE_OPEN_FILES_MAX)
-        found.set_max_background_jobs(self.background_jobs)
-        found.set_bytes_per_sync(_WRITTEN_OUT_BYTES)
-        found.set_level_compaction_dynamic_level_bytes(True)
-        found.set_paranoid_checks(True)
-        found.set_keep_log_file_num(2)
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_block_based_table_factory(table)
+        options.set_optimize_filters_for_hits(True)  # most of what is asked for is there: none for the last level
+        options.set_write_buffer_manager(self.memory.buffers)
+        options.set_write_buffer_size(self.memory.buffer_bytes)
+        options.set_compression_type(DBCompressionType.lz4())
+        options.set_max_open_files(STORE_OPEN_FILES_MAX)
+        options.set_max_background_jobs(self.background_jobs)
+        options.set_bytes_per_sync(_WRITTEN_OUT_BYTES)
+        options.set_level_compaction_dynamic_level_bytes(True)
+        options.set_paranoid_checks(True)
+        options.set_keep_log_file_num(2)
         # A read that is the last to use a buffer or a file leaves it to another thread to free it.
-        found.set_avoid_unnecessary_blocking_io(True)
+        options.set_avoid_unnecessary_blocking_io(True)
         # Compaction yields to micro-batches where there are fewer free cores than threads; flushes do not, for a
         # checkpoint waits for one with the interpreter's lock held.
         env = Env()
         env.lower_thread_pool_cpu_priority()
-        found.set_env(env)
-        return found
+        options.set_env(env)
+        return options
 
 
 class RocksStore(DurableStore):
@@ -292,7 +292,7 @@ class _RocksSnapshot(StoreSnapshot):
         self._path = path
 
     def get(self, key: bytes) -> bytes | None:
-        return next((value for found, value in self._read(KeyRange(key, key + b"\x00"), 1)), None)
+        return next((value for _, value in self._read(KeyRange(key, key + b"\x00"), 1)), None)
 
     def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
         begin = keys.begin
@@ -301,7 +301,7 @@ class _RocksSnapshot(StoreSnapshot):
             begin = entries[-1][0] + b"\x00"
 
     def _read(self, keys: KeyRange, count_max: int) -> list[tuple[bytes, bytes]]:
-        """At once: a second scan moves the same iterator."""
+        """Read all of it at once: a second scan moves the same iterator."""
         assert self._cursor is not None, "the snapshot is closed"
         return list(islice(_walk(self._cursor, keys, self._path), count_max))
 
@@ -310,8 +310,10 @@ class _RocksSnapshot(StoreSnapshot):
 
 
 def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes, bytes]]:
-    """The entries of the range. rocksdict's `items` is of no use: it ends without a word at a damaged block, and a
-    bound in its ReadOptions is freed under the running iterator.
+    """Yield the entries of the range.
+
+    rocksdict's `items` is of no use: it ends without a word at a damaged block, and a bound in its ReadOptions is freed
+    under the running iterator.
     """
     try:
         cursor.seek(keys.begin)
@@ -327,7 +329,7 @@ def _walk(cursor: RdictIter, keys: KeyRange, path: Path) -> Iterator[tuple[bytes
 
 
 def _translated(error: Exception, path: Path, doing: str) -> CepError:
-    """RocksDB's message in our tree; rocksdict raises bare Exception for all of them."""
+    """Return RocksDB's error as one of ours; rocksdict raises a bare Exception for all of them."""
     text = str(error)
     is_damaged = text.startswith("Corruption") or "checksum mismatch" in text
     if is_damaged or (doing == "open" and "No such file" in text):  # a file that others of it name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ _BOUNDS = struct.Struct("<qq")
 def encode_sheet(
     kind: str, about: Mapping[str, Any], columns: Mapping[str, pa.Array], *, compressed: bool = False
 ) -> bytes:
-    """The columns as bytes; `about` has the `format`."""
+    """Return the columns as bytes; `about` has the `format`."""
     arrays = [_row(column) for column in columns.values()]
     fields = [pa.field(name, array.type) for name, array in zip(columns, arrays, strict=True)]
     schema = pa.schema(fields, metadata={kind: json.dumps(about)})
@@ -32,23 +32,22 @@ def encode_sheet(
 
 
 def _row(column: pa.Array) -> pa.Array:
-    """The column as the one row of a list column: from buffers, because pages are small and many, and Arrow is slow to
-    take Python's lists."""
+    """Return the column as the one row of a list column.
+
+    It is made from buffers: pages are small and many, and Arrow is slow to take Python's lists.
+    """
     bounds = pa.py_buffer(_BOUNDS.pack(0, len(column)))
     return pa.LargeListArray.from_buffers(pa.large_list(column.type), 1, [None, bounds], children=[column])
 
 
-def decode_sheet(
-    kind: str, format_: int, data: bytes, *, older: Collection[int] = ()
-) -> tuple[dict[str, Any], dict[str, pa.Array]]:
-    """What `encode_sheet` was given; arrays point into `data`, if it is not compressed. `older` formats are
-    read too.
+def decode_sheet(kind: str, format_: int, data: bytes) -> tuple[dict[str, Any], dict[str, pa.Array]]:
+    """Return what `encode_sheet` was given. Arrays point into `data`, unless it is compressed.
 
     Raises: StateFormatError for another format, StateCorruptError for bytes that fail their checksum.
     """
     table = decode_table(data)
     about = json.loads((table.schema.metadata or {}).get(kind.encode(), b"{}"))
-    if about.get("format") not in (format_, *older):
+    if about.get("format") != format_:
         raise StateFormatError(
             f"a {kind} has format {about.get('format')}, this build reads {format_}; "
             "start from an empty checkpoint directory, or with the build that wrote it"

@@ -1,11 +1,11 @@
 """The contract of a keyed store: ordered bytes → bytes, whoever keeps them.
 
-    KeyedStore       get, put, delete, multi_get, write, scan, delete_range     memory, RocksDB, Spark's state store
-    └ DurableStore   snapshot, sync, checkpoint, ingest, sizes, close           memory, RocksDB
+    KeyedStore       get, put, delete, multi_get, write, scan, delete_range     to read and write entries
+    └ DurableStore   snapshot, sync, checkpoint, ingest, sizes, close           to own them: memory.py, rocks.py
 
-Keys are store keys (keys.py). A store knows neither what its values mean nor when they expire (values.py), and one
-thread uses it at a time, but `checkpoint` directories and snapshots may be read by others.
-Tested by: tests/state/test_stores.py, tests/runners/spark/test_keyed_store.py
+Keys are store keys (keys.py). A store does not know the meaning of its values. One thread uses it at a time, but others
+may read its snapshots and its `checkpoint` directories.
+Tested by: tests/state/test_stores.py
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cep.state.keys import KeyRange
 
 
 class Change(IntEnum):
-    """What one entry of a write batch does."""
+    """The kind of a change in a write batch."""
 
     PUT = 1
     DELETE = 2
@@ -58,7 +58,7 @@ class KeyedStore(ABC):
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value, or None."""
+        """Return the value, or None."""
 
     @abstractmethod
     def put(self, key: bytes, value: bytes) -> None:
@@ -66,11 +66,11 @@ class KeyedStore(ABC):
 
     @abstractmethod
     def delete(self, key: bytes) -> None:
-        """Forget the value; nothing happens where there is none."""
+        """Delete the value; nothing happens where there is none."""
 
     @abstractmethod
     def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of many keys, in the order of the keys."""
+        """Return the values of many keys, in the order of `keys`."""
 
     @abstractmethod
     def write(self, batch: WriteBatch) -> None:
@@ -78,11 +78,11 @@ class KeyedStore(ABC):
 
     @abstractmethod
     def scan(self, keys: KeyRange, count_max: int | None = None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of the range in the order of their keys, as they are when the scan begins; writes may go on."""
+        """Yield the entries of the range in the order of their keys, as of the start of the scan; writes may go on."""
 
     @abstractmethod
     def delete_range(self, keys: KeyRange) -> None:
-        """Forget everything in the range."""
+        """Delete everything in the range."""
 
 
 class StoreSnapshot(ABC):
@@ -90,15 +90,15 @@ class StoreSnapshot(ABC):
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value then, or None."""
+        """Return the value of that moment, or None."""
 
     @abstractmethod
     def scan(self, keys: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of the range then, in the order of their keys."""
+        """Yield the entries of that moment in the range, in the order of their keys."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it."""
+        """Let the snapshot go."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +111,7 @@ class StoreSnapshot(ABC):
 class StoreSizes:
     """Figures of a store; `entries_count` is an estimate for RocksDB.
 
-    Units: bytes. `memory_bytes` is what is written and not yet on disk, `cache_bytes` what is cached of the disk.
+    Units: bytes. `memory_bytes` are written and not yet on disk, `cache_bytes` are a cache of the disk.
     """
 
     entries_count: int
@@ -125,26 +125,26 @@ class DurableStore(KeyedStore):
 
     @abstractmethod
     def snapshot(self) -> StoreSnapshot:
-        """The store as it is now."""
+        """Return a snapshot of this moment."""
 
     @abstractmethod
     def sync(self) -> None:
-        """When it returns, everything written before survives a loss of power. Later writes are lost from the end."""
+        """Make all writes so far survive a loss of power. Of later writes the newest are lost first."""
 
     @abstractmethod
     def checkpoint(self, path: Path) -> tuple[Path, ...]:
-        """Write a consistent copy into the new directory `path`, by hard links where it can; returns its files.
+        """Write a consistent copy into the new directory `path`, by hard links where it can; return its files.
 
         The same kind of store can be opened on that directory, or on a copy of it.
         """
 
     @abstractmethod
     def ingest(self, entries: Iterable[tuple[bytes, bytes]]) -> int:
-        """Add many entries in rising order of their keys, replacing what is there; returns how many."""
+        """Add many entries in rising order of their keys, replacing what is there; return their number."""
 
     @abstractmethod
     def sizes(self) -> StoreSizes:
-        """How big it is."""
+        """Return the sizes of the store."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""How far a store on disk is known to have been synced, in a small file beside its own.
+"""The number of the last synced write of a store on disk, in a small file beside its own.
 
     | number of the last write u64 | crc32 of that u32 |      little-endian
 
 A log that is damaged in the middle reads like one that a power cut has torn: RocksDB takes what stands before, and
-opens. Only where the end of what was synced is known are the two told apart. The file is written behind each sync and
-not synced itself: whatever it says has been true, and after a power cut it may say less.
+opens. Only the number of the last synced write tells the two apart. The file is written after each sync and is not
+synced itself. So its number was true at some time, and after a power cut it may be too small.
 Tested by: tests/state/test_rocks.py
 """
 
@@ -21,7 +21,7 @@ _MARK = struct.Struct("<QI")
 
 
 class Synced:
-    """The file in a store's folder. `number` is what it says; 0 if there is none, or it is damaged itself."""
+    """The file in a store's folder. `number` is 0 if there is no file, or if it is damaged itself."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
@@ -32,14 +32,14 @@ class Synced:
             self.number = number if _checksum(number) == checksum else 0
 
     def write(self, number: int) -> None:
-        """All writes up to this one are on the disk. A disk that takes no more leaves what was known before."""
+        """Note that all writes up to this one are on the disk. A full disk leaves the number before."""
         with suppress(OSError):
             if self._descriptor is None:
                 self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
             os.pwrite(self._descriptor, _MARK.pack(number, _checksum(number)), 0)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,7 +1,7 @@
-"""Where checkpoints and savepoints are kept: a local directory, or an object store that fsspec knows.
+"""The place of checkpoints and savepoints: a local directory, or an object store that fsspec knows.
 
-A file has its name only when all of its bytes are there: locally it is written beside, synced and renamed, and the
-folder is synced; object stores do so themselves. On a file system that can do neither, a torn file is found by its
+A file gets its name when all of its bytes are there. Locally it is written under another name, synced and renamed, and
+the folder is synced. Object stores do so themselves. On a file system that can do neither, a torn file is found by its
 checksum. Where source and target are on one disk, files that never change again are linked, not copied.
 Credentials come from the environment, in the way of the object store's own tools: for S3 AWS_ACCESS_KEY_ID,
 AWS_ENDPOINT_URL and the like, for what fsspec reaches itself FSSPEC_SFTP_PASSWORD and the like.
@@ -36,7 +36,7 @@ class Target:
     """
 
     def __init__(self, url: str) -> None:
-        """The folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
+        """Name the folder at `url`: a path, or what fsspec takes (`s3://bucket/folder` with s3fs installed).
 
         Raises: StoreError if the protocol is unknown or its package is missing; UsageError for one with a password,
         which would come into messages.
@@ -54,14 +54,14 @@ class Target:
         self._is_local = isinstance(self._files, LocalFileSystem)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Name → bytes of each file of a folder, of an absent one too; unfinished ones are among them."""
+        """Map the name of each file of a folder to its bytes, unfinished files too. An absent folder has none."""
         with self._telling("list", folder):
             self._files.invalidate_cache()
             try:
-                found = self._files.ls(self._path(folder), detail=True)
+                listed = self._files.ls(self._path(folder), detail=True)
             except FileNotFoundError:
                 return {}
-            return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in found if entry["type"] == "file"}
+            return {entry["name"].rsplit("/", 1)[-1]: int(entry["size"]) for entry in listed if entry["type"] == "file"}
 
     def read(self, name: str) -> bytes:
         with self._telling("read", name):
@@ -69,7 +69,7 @@ class Target:
             return data
 
     def create(self, name: str, data: bytes) -> None:
-        """A new small file, whole or not at all. Raises: StoreError also if the name is taken."""
+        """Make a small file, whole or not at all. Raises: StoreError also if the name is taken."""
         with self._telling("write", name):
             if self._is_local:
                 self._create_local(Path(self._path(name)), data)
@@ -79,7 +79,7 @@ class Target:
                 self._files.pipe_file(self._path(name), data, mode="create")  # of two at a time one fails, where it can
 
     def put(self, source: Path, name: str, may_link: bool = False) -> None:
-        """A copy of a local file, in place of what has the name. Pass `may_link` if it never changes again."""
+        """Copy a local file here, in place of what has the name. Pass `may_link` if it never changes again."""
         with self._telling("write", name):
             if self._is_local:
                 self._put_local(source, Path(self._path(name)), may_link)
@@ -87,7 +87,7 @@ class Target:
                 self._files.put_file(str(source), self._path(name))
 
     def get(self, name: str, into: Path, may_link: bool = False) -> None:
-        """A local copy of a file. Pass `may_link` if the copy is never changed."""
+        """Make a local copy of a file. Pass `may_link` if the copy is never changed."""
         with self._telling("read", name):
             into.parent.mkdir(parents=True, exist_ok=True)
             if not self._is_local:
@@ -96,7 +96,7 @@ class Target:
                 shutil.copyfile(self._path(name), into)
 
     def remove(self, name: str) -> None:
-        """Nothing happens where there is none."""
+        """Remove a file; nothing happens where there is none."""
         with self._telling("remove", name):
             try:
                 self._files.rm_file(self._path(name))
@@ -157,7 +157,12 @@ class Target:
 
 
 def _linked(source: Path, path: Path) -> bool:
-    """Whether one more name for the file could be made; not across disks, nor where links are refused."""
+    """Make one more name for the file; return False across disks, where links are refused, and for a symbolic link.
+
+    A second name for a symbolic link would lead out of the folder that it is put into.
+    """
+    if source.is_symlink():
+        return False
     try:
         os.link(source, path)
     except OSError as error:

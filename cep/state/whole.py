@@ -2,7 +2,7 @@
 
     page | head | segments, each with its number        sheets.py; the parts are those of pages.py and past.py
 
-What leaves a job for another one, and what is looked at, is this; a running job keeps the parts apart.
+A job's state goes to another job in this form. A running job keeps the parts apart.
 Tested by: tests/state/test_past.py
 """
 
@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Kept, unplaced
 from cep.engine.keyed_state import KeyedState
+from cep.histories.pages import detach_segments
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
 from cep.state.pages import decode_page, encode_page
-from cep.state.past import HeldBlocks, decode_head, decode_segment, encode_head, stored
+from cep.state.past import SegmentCache, decode_head, decode_segment, encode_head, store_segments
 from cep.state.sheets import decode_sheet, encode_sheet
 
 WHOLE_FORMAT = 1
@@ -24,14 +25,14 @@ _KIND = "keyed state"
 
 
 def encode_whole(keyed_state: KeyedState) -> bytes:
-    """The bytes. Every segment is read."""
+    """Return the bytes. Every segment is read."""
     written: dict[int, bytes] = {}
-    histories = replace(keyed_state.histories, segments=unplaced(keyed_state.histories.segments))
+    histories = replace(keyed_state.histories, segments=detach_segments(keyed_state.histories.segments))
 
-    def no_load(kept: Kept) -> Block:
-        raise AssertionError(f"{kept} is in memory")
+    def no_load(stored: StoredSegment) -> Block:
+        raise AssertionError(f"{stored} is in memory")
 
-    head = encode_head(stored(histories, written.__setitem__, no_load, HeldBlocks(0)))
+    head = encode_head(store_segments(histories, written.__setitem__, no_load, SegmentCache(0)))
     columns = {
         "page": pa.array([encode_page(keyed_state)], pa.large_binary()),
         "head": pa.array([head], pa.large_binary()),
@@ -42,12 +43,12 @@ def encode_whole(keyed_state: KeyedState) -> bytes:
 
 
 def decode_whole(data: bytes) -> KeyedState:
-    """What `encode_whole` was given. Raises: as decode_sheet, decode_page, decode_head."""
+    """Return what `encode_whole` was given. Raises: as decode_sheet, decode_page, decode_head."""
     _, columns = decode_sheet(_KIND, WHOLE_FORMAT, data)
     segments = dict(zip(columns["number"].to_pylist(), columns["segment"], strict=True))
 
-    def load(kept: Kept) -> Block:
-        return decode_segment(segments[kept.number].as_py())
+    def load(stored: StoredSegment) -> Block:
+        return decode_segment(segments[stored.number].as_py())
 
-    found = decode_head(columns["head"][0].as_py(), load)
-    return replace(decode_page(columns["page"][0].as_py()), histories=found)
+    histories = decode_head(columns["head"][0].as_py(), load)
+    return replace(decode_page(columns["page"][0].as_py()), histories=histories)

@@ -1,1 +1,1 @@
-"""Floor 6: tests of patterns, and why a run did or did not become a match."""
+"""Tests of patterns, and why a run did or did not become a match."""

@@ -16,7 +16,7 @@ _NOTHING: BoundFields = {}
 
 
 def parts_of(expr: Expr | None) -> tuple[Expr, ...]:
-    """The parts that all have to hold."""
+    """Return the parts that all have to hold."""
     if expr is None:
         return ()
     if isinstance(expr, Binary) and expr.op == "and":
@@ -35,28 +35,28 @@ class Conditions:
         self._parts = {v.name: [(part, needs_run(part)) for part in parts_of(v.where)] for v in pattern.variables}
 
     def is_of_type(self, variable: str, event: TracedEvent) -> bool:
-        """Whether the event can fit the variable at all."""
+        """Return True if the event can fit the variable at all."""
         return self._types[variable] == event.event_type
 
     def failed(self, variable: str, event: TracedEvent, run: Run) -> tuple[int, ...]:
-        """The parts of the variable's condition that are not true for the event (all are looked at)."""
-        found: list[int] = []
+        """Return the parts of the variable's condition that are not true for the event. All are looked at."""
+        indices: list[int] = []
         for index, (part, asks_run) in enumerate(self._parts[variable]):
             bound = self.bound(run) if asks_run else _NOTHING
             holds = value_of(part, event.fields, bound) is True
             self.covered.outcomes.add((variable, index, holds))
             if not holds:
-                found.append(index)
-        return tuple(found)
+                indices.append(index)
+        return tuple(indices)
 
     def holds(self, condition: Expr, name: str, event: TracedEvent, run: Run) -> bool:
-        """Whether a condition of `until` holds for the event."""
+        """Return True if a condition of `until` holds for the event."""
         holds = value_of(condition, event.fields, self.bound(run)) is True
         self.covered.outcomes.add((name, 0, holds))
         return holds
 
     def closes(self, guard: Guard, event: TracedEvent, run: Run) -> bool:
-        """Whether the guard speaks of this event."""
+        """Return True if the guard speaks of this event."""
         if guard.variable is not None and (
             not self.is_of_type(guard.variable, event) or self.failed(guard.variable, event, run)
         ):
@@ -66,8 +66,8 @@ class Conditions:
         return all(value_of(unless, event.fields, self.bound(run)) is not True for unless in guard.unless)
 
     def bound(self, run: Run) -> BoundFields:
-        """The fields of the events that the run has taken, by variable."""
-        found: dict[str, list[object]] = {}
+        """Return the fields of the events that the run has taken, by variable."""
+        by_variable: dict[str, list[object]] = {}
         for step in run.taken():
-            found.setdefault(self._positions[step.position], []).append(self._events[step.row].fields)
-        return found  # type: ignore[return-value]
+            by_variable.setdefault(self._positions[step.position], []).append(self._events[step.row].fields)
+        return by_variable  # type: ignore[return-value]

@@ -32,7 +32,7 @@ class Share:
             self.reached.add(name)
 
     def missing(self) -> list[str]:
-        """The texts of those that no test reached."""
+        """Return the texts of the things that no test reached."""
         return [text for name, text in self.every.items() if name not in self.reached]
 
     @property
@@ -43,7 +43,7 @@ class Share:
 
 @dataclass(slots=True)
 class Coverage:
-    """What the tests of one pattern have covered."""
+    """The parts of one pattern that its tests have covered."""
 
     pattern: str
     states: Share = field(default_factory=Share)
@@ -84,7 +84,7 @@ def _outcomes(share: Share, trace: Trace) -> None:
 
 
 def _state_names(automaton: Automaton) -> list[str]:
-    """The variable of each state, numbered where a group's repetition or a choice has several of one variable."""
+    """Name the variable of each state, numbered where a group's repetition or a choice has several of one variable."""
     variables = [p.variable for p in automaton.positions]
     names = ["start"]
     for position, name in enumerate(variables[1:], start=1):

@@ -17,14 +17,14 @@ from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, route
 from cep.lang.ir import PatternIR
-from cep.lang.test_ir import ScriptedEvent
+from cep.lang.ir_tests import ScriptedEvent
 from cep.lists.timeline import NO_LISTS, Lists
 from cep.testing.journal import TracedEvent
 from cep.testing.past import PastValues, past_values
 
 
 def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain, start_ms: int) -> EventBatch:
-    """The events of a test that starts at `start_ms`, keyed as the engine's are, in the order given."""
+    """Make a batch of a test's events, keyed as the engine's are, in the order given. The test starts at `start_ms`."""
     rows = [dict(event.fields) for event in events]
     columns = {
         name: pa.array([row.get(name) for row in rows], arrow_type(type_))
@@ -45,7 +45,7 @@ def batch_of(schema: Schema, events: Sequence[ScriptedEvent], domain: KeyDomain,
 def traced_events(
     schema: Schema, pattern: PatternIR, batch: EventBatch, past: PastValues | None = None, lists: Lists = NO_LISTS
 ) -> dict[str, tuple[TracedEvent, ...]]:
-    """The events of each key in the engine's order: by time, then by id.
+    """Return the events of each key in the engine's order: by time, then by id.
 
     Beside its fields an event has the values of the pattern's histories, and whether lists have it; they are worked out
     from these events and lists unless they are given.
@@ -55,11 +55,11 @@ def traced_events(
     columns = [batch.columns[name].to_pylist() for name in names]
     keys, ids = batch.key.to_pylist(), batch.event_id.to_pylist()
     order = sorted(range(len(batch)), key=lambda row: (int(batch.time_ms[row]), ids[row]))
-    found: dict[str, list[TracedEvent]] = {}
+    by_key: dict[str, list[TracedEvent]] = {}
     ordinals: dict[str, int] = {}
     for row in order:
         event_type = schema.event_types[int(batch.event_type[row])]
-        own = found.setdefault(keys[row], [])
+        of_key = by_key.setdefault(keys[row], [])
         ordinal = -1
         if event_type.name in pattern.event_types:
             ordinal = ordinals.get(keys[row], 0)
@@ -68,5 +68,5 @@ def traced_events(
         fields = {name: column[row] for name, column in zip(names, columns, strict=True)}
         fields[event_type.time_field] = time_ms
         fields |= past.get(ids[row], {})
-        own.append(TracedEvent(len(own), ids[row], event_type.name, time_ms, fields, ordinal))
-    return {key: tuple(events) for key, events in found.items()}
+        of_key.append(TracedEvent(len(of_key), ids[row], event_type.name, time_ms, fields, ordinal))
+    return {key: tuple(events) for key, events in by_key.items()}

@@ -29,7 +29,7 @@ _LATER_LOOKED_AT_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class RunStory:
-    """What became of one start: `reached` in one line, `reasons` why it went no further (empty for a match)."""
+    """The story of one start: `reached` in one line, and `reasons` why it went no further, empty for a match."""
 
     run: Run
     reached: str
@@ -49,28 +49,28 @@ class Explainer:
     # ------------------------------------------------------------------------------------------------ choice
 
     def furthest(self) -> list[RunStory]:
-        """The story of every start, of its descendant that came furthest; the furthest first."""
+        """Tell every start by its descendant that came furthest; the furthest first."""
         ends = [max(first.descendants(), key=_progress) for first in self.trace.start.children]
         ends.sort(key=_progress, reverse=True)
         return [self.story(run) for run in ends]
 
     def end(self, start: Run) -> RunStory:
-        """The story of one start, of its descendant that came furthest."""
+        """Tell one start by its descendant that came furthest."""
         return self.story(max(start.descendants(), key=_progress))
 
     def lines(self, runs_max: int = _RUNS_SHOWN_MAX) -> list[str]:
-        """A few lines for a person: the furthest runs, or why none started."""
+        """Write a few lines for a person: the furthest runs, or why none started."""
         stories = self.furthest()
         if not stories:
             return self.not_started()
         if any(not story.reasons for story in stories):
             # Beside a match, runs that it covers say nothing.
             stories = [s for s in stories if all(c.why is not Why.SKIP for c in s.run.closings)]
-        found: list[str] = []
+        text: list[str] = []
         for story in stories[:runs_max]:
-            found += [story.reached, *(f"  {reason}" for reason in story.reasons)]
+            text += [story.reached, *(f"  {reason}" for reason in story.reasons)]
         more = len(stories) - runs_max
-        return [*found, f"and {more} more run{'' if more == 1 else 's'} that came less far"] if more > 0 else found
+        return [*text, f"and {more} more run{'' if more == 1 else 's'} that came less far"] if more > 0 else text
 
     def not_started(self) -> list[str]:
         """Why no event began a run."""
@@ -85,7 +85,7 @@ class Explainer:
     # ----------------------------------------------------------------------------------------------- one run
 
     def story(self, run: Run) -> RunStory:
-        """What a run took and why it went no further."""
+        """Tell which events a run took, and why it went no further."""
         matches = [self.trace.matches[number] for number in run.matches]
         done = next((m for m in matches if m.is_match), None)
         if done is not None and done.dropped_by is None:
@@ -96,7 +96,7 @@ class Explainer:
         return RunStory(run, reached, tuple(dict.fromkeys(self._reasons(run))))
 
     def taken(self, run: Run) -> str:
-        """The events of a run by variable, with their times."""
+        """List the events of a run by variable, with their times."""
         groups: list[tuple[str, list[str]]] = []
         for step in run.taken():
             name = self._positions[step.position].variable
@@ -108,8 +108,8 @@ class Explainer:
     def _waited_for(self, run: Run) -> str:
         waits = self._positions[run.position].waits
         names = [self._name(waits[index]) for index in run.opened]
-        own = self._positions[run.position].variable
-        names = [f"another {n}" if n == own else n for n in dict.fromkeys(names)]
+        variable = self._positions[run.position].variable
+        names = [f"another {n}" if n == variable else n for n in dict.fromkeys(names)]
         return f"then waited for {' or '.join(names)}" if names else "then nothing more"
 
     def _name(self, wait: Wait) -> str:
@@ -123,8 +123,8 @@ class Explainer:
         closings = {c.wait: c for c in run.closings}
         for wait in waits:
             if self._positions[run.position].loops and count < wait.counted[0]:
-                own = self._positions[run.position].variable
-                yield f"{self._name(wait)} is waited for after {wait.counted[0]} {own}, there were {count}"
+                variable = self._positions[run.position].variable
+                yield f"{self._name(wait)} is waited for after {wait.counted[0]} {variable}, there were {count}"
         for index in sorted(run.opened, key=lambda i: waits[i].target == run.position):
             if index in run.misses:
                 yield from self.miss(run, run.misses[index])
@@ -152,7 +152,7 @@ class Explainer:
         return [head + self._judged(parts[i], run, miss.row) for i in miss.failed]
 
     def _judged(self, part: Expr, run: Run, row: int, outcome: str = "") -> str:
-        """A condition with its outcome and the values that it saw."""
+        """Show a condition with its outcome and the values that it saw."""
         fields, bound = self.trace.events[row].fields, self._conditions.bound(run)
         value = value_of(part, fields, bound)
         outcome = outcome or ("is not known" if value is None else "is not true")
@@ -160,7 +160,7 @@ class Explainer:
         return f"{show_expr(part)} {outcome}" + (f" ({seen})" if seen else "")
 
     def closing(self, run: Run, closing: Closing) -> list[str]:
-        """What ended a wait, in words."""
+        """Say in words how a wait ended."""
         wait = self._positions[run.position].waits[closing.wait]
         at = self.clock(closing.at_ms)
         event = "" if closing.row is None else self.trace.events[closing.row].event_id
@@ -193,7 +193,7 @@ class Explainer:
                 return []
 
     def _too_late(self, run: Run, closing: Closing) -> list[str]:
-        """The event that would have been taken if the time had not been up."""
+        """Find the event that would have been taken if the time had not been up."""
         wait = self._positions[run.position].waits[closing.wait]
         if wait.target is None:
             return []
@@ -228,18 +228,18 @@ class Explainer:
 
     def path(self, run: Run) -> list[tuple[str, str, str, str]]:
         """Each event of a run: time, id, variable, and the values that its condition saw."""
-        found: list[tuple[str, str, str, str]] = []
+        steps: list[tuple[str, str, str, str]] = []
         for step in run.taken():
             assert step.parent is not None, "a run that has taken an event came from another"
             event, name = self.trace.events[step.row], self._positions[step.position].variable
             bound = self._conditions.bound(step.parent)
             seen = [pair for part in self._parts[name] for pair in operands(part, event.fields, bound)]
             shown = ", ".join(f"{text} = {value}" for text, value in dict.fromkeys(seen))
-            found.append((self.clock(event.time_ms), event.event_id, name, shown))
-        return found
+            steps.append((self.clock(event.time_ms), event.event_id, name, shown))
+        return steps
 
     def measures(self, run: Run, *, is_timeout: bool = False) -> list[tuple[str, str]]:
-        """What a match, or the time-out, of this run emits."""
+        """Return the values that a match, or the time-out, of this run emits."""
         bound = self._conditions.bound(run)
         measures = (self.trace.pattern.timeout_measures or ()) if is_timeout else self.trace.pattern.measures
         return [(m.name, show_value(value_of(m.value, {}, bound), m.value.type)) for m in measures]

@@ -20,14 +20,14 @@ from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, empty_batch
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.lang.test_ir import Expected, PatternTest
+from cep.lang.ir_tests import Expected, PatternTest
 from cep.lists.timeline import NO_LISTS, Lists
 from cep.nfa.compile import compile_rules, problems
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.testing.events import batch_of, traced_events
-from cep.testing.found import Found, found_in
 from cep.testing.journal import Trace, TracedEvent
+from cep.testing.matches import FoundMatch, found_matches
 from cep.testing.trace import trace_key
 from cep.testing.values import UnexplainedError
 
@@ -55,8 +55,8 @@ class Difference:
     """
 
     expected: Expected | None
-    got: Found | None
-    nearest: Found | None = None
+    got: FoundMatch | None
+    nearest: FoundMatch | None = None
     note: str = ""
 
 
@@ -66,7 +66,7 @@ class Verdict:
 
     test: PatternTest
     outcome: Outcome
-    found: tuple[Found, ...]
+    matches: tuple[FoundMatch, ...]
     differences: tuple[Difference, ...]
     labels: dict[str, str]
     traces: dict[str, Trace]
@@ -83,13 +83,13 @@ def run_test(schema: Schema, test: PatternTest, lists: Lists = NO_LISTS) -> Verd
     rule = DeployedRule("test", 1, 1, "test", test.pattern)
     program = replace(compile_rules(schema, test.pattern.key, (rule,)), lists=lists)
     batch = batch_of(schema, test.events, test.pattern.key, START_MS) if test.events else empty_batch(schema)
-    found = _found(program, [(batch, _END_MS)])
+    together = _found(program, [(batch, _END_MS)])
     apart = _found(program, _one_by_one(schema, batch))
     labels = dict(zip(batch.key.to_pylist(), (event.key for event in test.events), strict=True))
     traces, error = _traces(test, traced_events(schema, test.pattern, batch, lists=lists), labels)
-    ordered = tuple(sorted(found, key=lambda f: (f.at_ms, f.key, f.bound)))
-    if found != apart:
-        error = f"the engine finds {len(found)} at once and {len(apart)} event by event; please report this pattern"
+    ordered = tuple(sorted(together, key=lambda f: (f.at_ms, f.key, f.bound)))
+    if together != apart:
+        error = f"the engine finds {len(together)} at once and {len(apart)} event by event; please report this pattern"
         return Verdict(test, Outcome.BROKEN, ordered, (), labels, traces, error, time.perf_counter() - started)
     differences = tuple(_differences(test, ordered, labels))
     outcome = Outcome.GAP if test.todo is not None else Outcome.FAILED if differences else Outcome.PASSED
@@ -106,20 +106,20 @@ def _one_by_one(schema: Schema, batch: EventBatch) -> list[tuple[EventBatch, int
     return [*singles, (empty_batch(schema), _END_MS)]
 
 
-def _found(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[Found]:
+def _found(program: Program, deliveries: Iterable[tuple[EventBatch, int]]) -> set[FoundMatch]:
     keyed_state: KeyedState | None = None
-    found: set[Found] = set()
+    matches: set[FoundMatch] = set()
     for batch, watermark_ms in deliveries:
         advanced = advance(program, keyed_state, batch, watermark_ms)
         keyed_state = advanced.keyed_state
-        found |= found_in(program, advanced.matches)
-    return found
+        matches |= found_matches(program, advanced.matches)
+    return matches
 
 
 def _traces(
     test: PatternTest, events_of_key: Mapping[str, tuple[TracedEvent, ...]], labels: dict[str, str]
 ) -> tuple[dict[str, Trace], str]:
-    """The trace of each key; without those that are too long to read, and then why."""
+    """Trace each key. Return the traces, and why one is left out because it is too long to read."""
     traces: dict[str, Trace] = {}
     for key, events in events_of_key.items():
         try:
@@ -132,11 +132,11 @@ def _traces(
 # -------------------------------------------------------------------------------------------------- comparison
 
 
-def _differences(test: PatternTest, found: tuple[Found, ...], labels: dict[str, str]) -> list[Difference]:
+def _differences(test: PatternTest, matches_found: tuple[FoundMatch, ...], labels: dict[str, str]) -> list[Difference]:
     differences: list[Difference] = []
     for is_timeout in (False, True):
         expected = [e for e in test.expected if e.is_timeout == is_timeout]
-        got = [f for f in found if f.is_timeout == is_timeout]
+        got = [f for f in matches_found if f.is_timeout == is_timeout]
         pairs = _assigned(expected, got, labels)
         left = [f for at, f in enumerate(got) if at not in pairs.values()]
         for at, one in enumerate(expected):
@@ -144,7 +144,7 @@ def _differences(test: PatternTest, found: tuple[Found, ...], labels: dict[str, 
                 differences.append(Difference(one, None, _nearest(one, left, labels)))
         differences += _unexpected(test, left, labels, is_timeout=is_timeout)
     for count in test.counts:
-        matches = [f for f in found if not f.is_timeout and count.key in (None, labels[f.key])]
+        matches = [f for f in matches_found if not f.is_timeout and count.key in (None, labels[f.key])]
         if len(matches) != count.count:
             on = "" if count.key is None else f" on {count.key}"
             note = f"expected {count.count} match{'' if count.count == 1 else 'es'}{on}, got {len(matches)}"
@@ -152,20 +152,22 @@ def _differences(test: PatternTest, found: tuple[Found, ...], labels: dict[str, 
     return differences
 
 
-def _unexpected(test: PatternTest, left: list[Found], labels: dict[str, str], *, is_timeout: bool) -> list[Difference]:
-    """What came out though nothing of the test allows it."""
-    found: list[Difference] = []
+def _unexpected(
+    test: PatternTest, left: list[FoundMatch], labels: dict[str, str], *, is_timeout: bool
+) -> list[Difference]:
+    """List the matches that nothing in the test allows."""
+    differences: list[Difference] = []
     wants_timeouts = any(e.is_timeout for e in test.expected)
     for one in left:
         label = labels[one.key]
         forbidden = any(key in (None, label) for key in test.nothing)
         counted = any(count.key in (None, label) for count in test.counts)
         if forbidden or (wants_timeouts if is_timeout else not counted):
-            found.append(Difference(None, one))
-    return found
+            differences.append(Difference(None, one))
+    return differences
 
 
-def _assigned(expected: list[Expected], got: list[Found], labels: dict[str, str]) -> dict[int, int]:
+def _assigned(expected: list[Expected], got: list[FoundMatch], labels: dict[str, str]) -> dict[int, int]:
     """Each expectation with a match of its own, as many as can be: augmenting paths (Kuhn, 1955)."""
     fits = [[at for at, one in enumerate(got) if fitting(e, one, labels) == 0] for e in expected]
     owner: dict[int, int] = {}
@@ -184,7 +186,7 @@ def _assigned(expected: list[Expected], got: list[Found], labels: dict[str, str]
     return {index: at for at, index in owner.items()}
 
 
-def fitting(expected: Expected, got: Found, labels: dict[str, str]) -> int:
+def fitting(expected: Expected, got: FoundMatch, labels: dict[str, str]) -> int:
     """How many things are not as expected; 0 is a fit."""
     wrong = 2 * (expected.key not in (None, labels[got.key]))
     wrong += expected.at_ms is not None and START_MS + expected.at_ms != got.at_ms
@@ -202,5 +204,5 @@ def fitting(expected: Expected, got: Found, labels: dict[str, str]) -> int:
     return wrong
 
 
-def _nearest(expected: Expected, left: list[Found], labels: dict[str, str]) -> Found | None:
+def _nearest(expected: Expected, left: list[FoundMatch], labels: dict[str, str]) -> FoundMatch | None:
     return min(left, key=lambda one: fitting(expected, one, labels), default=None)

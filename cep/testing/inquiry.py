@@ -51,7 +51,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a rule's events mean: their types, and the versions of the lists that rules ask."""
+    """The event types, and the versions of the lists that rules ask."""
 
     schema: Schema
     lists: Lists = field(default_factory=dict)
@@ -60,7 +60,7 @@ class World:
 def why(
     world: World, rule: DeployedRule, batch: EventBatch, event_ids: Sequence[str], *, is_timeout: bool = False
 ) -> Answer:
-    """The match, or time-out, that binds these events, in this order; or how far the runs of its first event came."""
+    """Find the match, or time-out, that binds these events in this order, or say how far runs of the first one came."""
     trace = _trace(world, rule.pattern, batch, _interval(rule), None)
     explainer = Explainer(trace, show_time)
     wanted = tuple(event_ids)
@@ -95,8 +95,8 @@ def why_not(
     traces = [(rule, _trace(world, rule.pattern, batch, _interval(rule), at_ms)) for rule in versions]
     for rule, trace in traces:
         explainer = Explainer(trace, show_time)
-        found = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
-        answer.matches += [_path(rule, explainer, match) for match in found]
+        emitted = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
+        answer.matches += [_path(rule, explainer, match) for match in emitted]
     if answer.matches:
         for _, trace in traces:
             answer.reasons += _without_a_match(Explainer(trace, show_time), at_ms)
@@ -112,7 +112,7 @@ def why_not(
 
 
 def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interval, at_ms: int | None) -> Trace:
-    """The trace of a key; of the time around `at_ms` if the whole is too long."""
+    """Trace a key; only the time around `at_ms` if the whole is too long."""
     past = past_values(world.schema, pattern, batch, world.lists)
     events = next(iter(traced_events(world.schema, pattern, batch, past).values()), ())
     try:
@@ -125,7 +125,7 @@ def _trace(world: World, pattern: PatternIR, batch: EventBatch, interval: Interv
 
 
 def _near(batch: EventBatch, at_ms: int, span_ms: int) -> EventBatch:
-    """The events less than a span away from a time."""
+    """Return the events less than a span away from a time."""
     return batch.take(abs(batch.time_ms - at_ms) < span_ms)
 
 
@@ -139,14 +139,14 @@ def _path(rule: DeployedRule, explainer: Explainer, match: TracedMatch, *, is_ti
 
 
 def _concerns(trace: Trace, run: Run, until_ms: int, at_ms: int | None) -> bool:
-    """Whether a run was alive at a time."""
+    """Return True if a run was open at a time."""
     return at_ms is None or trace.events[run.start_row].time_ms <= at_ms <= until_ms
 
 
 def _late(
     world: World, versions: Sequence[DeployedRule], whole: EventBatch, at_ms: int | None, late: frozenset[str]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Which events came too late to be matched, and a match that there would be if they had not."""
+    """Say which events came too late to be matched, and which match there would be if they had not."""
     events = [
         (int(time_ms), event_id)
         for time_ms, event_id in zip(whole.time_ms, whole.event_id.to_pylist(), strict=True)
@@ -155,22 +155,22 @@ def _late(
     lines = [f"{show_time(time_ms)} {event_id}" for time_ms, event_id in sorted(events)]
     more = [f"and {len(lines) - _EVENTS_MAX} more"] if len(lines) > _EVENTS_MAX else []
     head = f"{len(lines)} event{'' if len(lines) == 1 else 's'} came behind the watermark, too late to be matched"
-    found = [(head, (*lines[:_EVENTS_MAX], *more))]
+    reasons = [(head, (*lines[:_EVENTS_MAX], *more))]
     for rule in versions:
         trace = _trace(world, rule.pattern, whole, _interval(rule), at_ms)
         missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
         if missed:
             steps = [f"{time} {event_id} {name}" for time, event_id, name, _ in
                      Explainer(trace, show_time).path(missed[0].run)]  # fmt: skip
-            found.append((f"in time, version {rule.version} would have matched:", tuple(steps)))
+            reasons.append((f"in time, version {rule.version} would have matched:", tuple(steps)))
             break
-    return found
+    return reasons
 
 
 def _outside(
     world: World, rule: DeployedRule, batch: EventBatch, at_ms: int | None
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """A match that there would be if this version had always been in force."""
+    """Find a match that there would be if this version had always been in force."""
     trace = _trace(world, rule.pattern, batch, ALWAYS, at_ms)
     explainer = Explainer(trace, show_time)
     missed = [m for m in trace.emitted() if m.is_match and _concerns(trace, m.run, m.detected_ms, at_ms)]
@@ -188,20 +188,20 @@ def _outside(
 
 
 def _stories(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
-    """The furthest runs, those that were alive at a time if one is asked for, and what its events lacked."""
+    """Tell the furthest runs, or those that were open at a time, and what its events lacked."""
     trace = explainer.trace
     stories = explainer.furthest()
     if at_ms is not None:
         stories = [s for s in stories if _concerns(trace, s.run, _ended_ms(trace, s.run), at_ms)]
-    found = [_reason(story) for story in stories[:_STORIES_MAX]]
+    reasons = [_reason(story) for story in stories[:_STORIES_MAX]]
     if at_ms is not None:
-        found += _events_at(explainer, at_ms)
-    if not found and at_ms is not None:
+        reasons += _events_at(explainer, at_ms)
+    if not reasons and at_ms is not None:
         return [(f"no run was alive at {show_time(at_ms)}, and no event is of that time", ())]
-    if not found:
+    if not reasons:
         lines = explainer.not_started()
         return [(lines[0], tuple(line.strip() for line in lines[1:]))]
-    return found
+    return reasons
 
 
 def _without_a_match(explainer: Explainer, at_ms: int | None) -> list[tuple[str, tuple[str, ...]]]:
@@ -216,13 +216,13 @@ def _events_at(explainer: Explainer, at_ms: int) -> list[tuple[str, tuple[str, .
     """For each event of that very time: why it began nothing, unless it did."""
     trace = explainer.trace
     begun = {run.row for run in trace.start.children}
-    found: list[tuple[str, tuple[str, ...]]] = []
+    reasons: list[tuple[str, tuple[str, ...]]] = []
     for event in [e for e in trace.events if e.time_ms == at_ms and e.row not in begun][:_EVENTS_MAX]:
-        own = [(run, miss) for run, miss in trace.misses.get(event.row, ()) if run is trace.start]
-        lines = tuple(line for run, miss in own[:_STORIES_MAX] for line in explainer.miss(run, miss))
+        at_start = [(run, miss) for run, miss in trace.misses.get(event.row, ()) if run is trace.start]
+        lines = tuple(line for run, miss in at_start[:_STORIES_MAX] for line in explainer.miss(run, miss))
         if lines:
-            found.append((f"{event.event_id} began no run", lines))
-    return found
+            reasons.append((f"{event.event_id} began no run", lines))
+    return reasons
 
 
 def _ended_ms(trace: Trace, run: Run) -> int:

@@ -1,4 +1,4 @@
-"""What a trace writes down: events, runs, what closed each of their waits, near misses, matches, and what was covered.
+"""The journal of a trace: events, runs, how each wait ended, near misses, matches, and what was covered.
 
 Tested by: tests/testing/test_trace.py
 """
@@ -27,7 +27,7 @@ class TracedEvent:
 
 
 class Why(Enum):
-    """What closed a wait."""
+    """The end of a wait."""
 
     TAKEN = "an event was taken"
     CONDITION = "the next event does not fit, and no other may come between"
@@ -91,20 +91,20 @@ class Run:
     matches: list[int] = field(default_factory=list)
 
     def taken(self) -> list[Run]:
-        """The run after each of its events, the first one first."""
-        found: list[Run] = []
+        """Return the run after each of its events, the first one first."""
+        runs: list[Run] = []
         run: Run | None = self
         while run is not None and run.row >= 0:
-            found.append(run)
+            runs.append(run)
             run = run.parent
-        return found[::-1]
+        return runs[::-1]
 
     def rows(self) -> tuple[int, ...]:
-        """The events taken, in order."""
+        """Return the rows of the events taken, in order."""
         return tuple(run.row for run in self.taken())
 
     def descendants(self) -> Iterator[Run]:
-        """The run itself and all that became of it."""
+        """Yield the run itself and all its descendants."""
         waiting = [self]
         while waiting:
             run = waiting.pop()
@@ -149,5 +149,5 @@ class Trace:
     misses: dict[int, list[tuple[Run, Miss]]]
 
     def emitted(self) -> list[TracedMatch]:
-        """The matches and time-outs that come out."""
+        """Return the matches and time-outs that come out."""
         return [m for m in self.matches if m.dropped_by is None]

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from cep.lang.diagnostics import Span
-from cep.lang.render import lines_of
+from cep.lang.explain.render import lines_of
 from cep.testing.harness import Outcome, Verdict
 from cep.testing.report import difference_lines, story_lines
 from cep.testing.suite import Suite
 
 
 def junit_xml(suite: Suite) -> bytes:
-    """The whole document, UTF-8."""
+    """Write the whole document, UTF-8."""
     root = Element("testsuites", {"name": "cep test", **_counts(suite.tested, len(suite.refused))})
     names = dict.fromkeys([*(t.test.pattern.name for t in suite.tested), *(r.pattern for r in suite.refused)])
     for name in names:

@@ -17,8 +17,8 @@ from cep.columnar.batch import EventBatch, from_slots
 from cep.engine.keyed_state import empty_state
 from cep.engine.table import prepare
 from cep.lang.ir import Expr, PatternIR
+from cep.lang.ir_tests import Slot
 from cep.lang.show import show_expr
-from cep.lang.test_ir import Slot
 from cep.lists.timeline import NO_LISTS, Lists
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule

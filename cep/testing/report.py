@@ -12,22 +12,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from cep.base.schema import Kind, Type
+from cep.lang.ir_tests import Expected, Slot
 from cep.lang.show import show_duration, show_value
-from cep.lang.test_ir import Expected, Slot
 from cep.testing.explain import Explainer
-from cep.testing.found import Found
 from cep.testing.harness import START_MS, Difference, Outcome, Verdict
+from cep.testing.matches import FoundMatch
 
 _FOUND_SHOWN_MAX = 5
 
 
 def clock(ms: int) -> str:
-    """An event time as the time since the start of the test."""
+    """Show an event time as the time since the start of the test."""
     return show_duration(ms - START_MS)
 
 
 def difference_lines(tested: Verdict) -> list[tuple[str, str]]:
-    """What is not as expected: pairs of a title and a line."""
+    """List the differences as pairs of a title and a line."""
     lines: list[tuple[str, str]] = []
     for difference in tested.differences:
         lines += _difference(difference, tested)
@@ -58,7 +58,7 @@ def verdict_lines(tested: Verdict) -> list[str]:
 def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, str]]:
     if difference.note:
         yield "", difference.note
-        for one in [f for f in tested.found if not f.is_timeout][:_FOUND_SHOWN_MAX]:
+        for one in [f for f in tested.matches if not f.is_timeout][:_FOUND_SHOWN_MAX]:
             yield "got", shown_found(one, tested)
     elif difference.expected is not None:
         yield "expected", shown_expected(difference.expected)
@@ -72,7 +72,7 @@ def _difference(difference: Difference, tested: Verdict) -> Iterable[tuple[str, 
 
 
 def shown_expected(expected: Expected) -> str:
-    """An expectation as it could have been written."""
+    """Show an expectation as it could have been written."""
     parts = ["timeout" if expected.is_timeout else "match"]
     if expected.key is not None:
         parts.append(f"on {expected.key}")
@@ -82,11 +82,11 @@ def shown_expected(expected: Expected) -> str:
     return " ".join(parts) + _braces(values)
 
 
-def shown_found(found: Found, tested: Verdict) -> str:
-    """What came out, as the expectation of it would be written."""
-    kind = "timeout" if found.is_timeout else "match"
-    values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in found.values]
-    return f"{kind} on {tested.labels[found.key]} at {clock(found.at_ms)}{_braces(values)}"
+def shown_found(match: FoundMatch, tested: Verdict) -> str:
+    """Show a match as its expectation would be written."""
+    kind = "timeout" if match.is_timeout else "match"
+    values = [f"{name}: {_shown(value, type_, since=START_MS)}" for name, value, type_ in match.values]
+    return f"{kind} on {tested.labels[match.key]} at {clock(match.at_ms)}{_braces(values)}"
 
 
 def _braces(values: list[str]) -> str:

@@ -13,11 +13,11 @@ _COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
 
 
 def operands(expr: Expr, event: Fields, bound: BoundFields) -> list[tuple[str, str]]:
-    """What a condition looked at, with the values that it saw: the sides of its comparisons, else the names in it."""
-    found: dict[str, str] = {}
+    """List what a condition looked at, with its values: the sides of its comparisons, else the names in it."""
+    values: dict[str, str] = {}
     for part in _looked_at(expr):
-        found.setdefault(show_expr(part), show_value(value_of(part, event, bound), part.type))
-    return list(found.items())
+        values.setdefault(show_expr(part), show_value(value_of(part, event, bound), part.type))
+    return list(values.items())
 
 
 def _looked_at(expr: Expr) -> list[Expr]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.lang.diagnostics import did_you_mean
+from cep.lang.ir_tests import PatternTest, RefusedTest
 from cep.lang.load import Checked, load_files
-from cep.lang.test_ir import PatternTest, RefusedTest
 from cep.nfa.given_lists import given_lists
 from cep.testing.coverage import Coverage, coverage_of
 from cep.testing.harness import Outcome, Verdict, run_test
@@ -42,12 +42,12 @@ class Suite:
         return self.checked.ok and bad == 0 and self.total > 0
 
     def coverage(self) -> list[Coverage]:
-        """The coverage of each pattern, also of those without tests, by name."""
-        found: list[Coverage] = []
+        """Return the coverage of each pattern, also of those without tests, by name."""
+        coverages: list[Coverage] = []
         for name, pattern in sorted(self.checked.patterns.items()):
-            own = [t for t in self.tested if t.test.pattern.name == name]
-            found.append(coverage_of(pattern, (trace for t in own for trace in t.traces.values())))
-        return found
+            tests_of_pattern = [t for t in self.tested if t.test.pattern.name == name]
+            coverages.append(coverage_of(pattern, (trace for t in tests_of_pattern for trace in t.traces.values())))
+        return coverages
 
 
 def run_suite(paths: Iterable[str | Path], only: str | None = None) -> Suite:
@@ -80,6 +80,6 @@ def run_checked(checked: Checked, only: str | None = None) -> Suite:
 
 
 def _names(test: PatternTest | RefusedTest) -> tuple[str, str, str]:
-    """What a test can be called: both names, its own, its pattern's."""
+    """Return the names of a test: both, its own, its pattern's."""
     pattern = test.pattern.name if isinstance(test, PatternTest) else test.pattern
     return f"{pattern}: {test.name}", test.name, pattern

@@ -1,6 +1,6 @@
 """The events of one key walked over a pattern's automaton in plain Python, with a journal of what happened to each run.
 
-The steps are those of kernels/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. It
+The steps are those of match/advance.py, one event at a time: expire, offer to every run, apply the skip strategy. It
 is what `cep test` and `cep why` explain from, never what decides; that the two agree is tested on random patterns.
 Tested by: tests/testing/test_trace.py
 """
@@ -139,11 +139,11 @@ class _Tracer:
             self._close(run, Closing(index, Why.CERTAIN, event.time_ms, event.row))
 
     def _stays_open(self, run: Run, wait: Wait) -> bool:
-        """Whether a wait is open that keeps this one open whatever it takes."""
+        """Return True if a wait is open that keeps this one open whatever it takes."""
         return any(self.positions[run.position].waits[index].loop in wait.reopens for index in run.open)
 
     def _suits(self, run: Run, index: int, event: TracedEvent) -> bool:
-        """Whether the event fits what is waited for; notes what it lacks."""
+        """Return True if the event fits what is waited for. Note what it lacks."""
         wait = self.positions[run.position].waits[index]
         assert wait.target is not None, "only asked of a wait that takes"
         variable = self.positions[wait.target].variable
@@ -154,14 +154,14 @@ class _Tracer:
         if not failed and not stopped:
             return True
         miss = Miss(index, event.row, failed, stopped)
-        known = run.misses.get(index)
-        if known is None or len(failed) <= len(known.failed):
+        nearest = run.misses.get(index)
+        if nearest is None or len(failed) <= len(nearest.failed):
             run.misses[index] = miss
         self.misses.setdefault(event.row, []).append((run, miss))
         return False
 
     def _guarded(self, run: Run, wait: Wait, event: TracedEvent, *, before: bool) -> Guard | None:
-        """The guard that closes the wait, of those that speak before an event is taken or of the others."""
+        """Find the guard that closes the wait, of those that speak before an event is taken or of the others."""
         guards = wait.guards if wait.target is None else guards_of(wait, self.positions[wait.target].variable)
         for guard in guards:
             if (guard.moment in ("before", "greedy")) != before:
@@ -233,17 +233,17 @@ class _Tracer:
             self._complete(child, event.time_ms, None)
 
     def _complete(self, run: Run, at_ms: int, absence: int | None) -> None:
-        """The run is a match: at once, or held back until no run with an earlier start is left."""
+        """Complete the run: at once, or when no run with an earlier start is left."""
         if absence is not None:
             self.conditions.covered.waits.add((run.position, absence))
         if not self.in_order:
             self._emit(run, at_ms, is_match=True, is_timeout=False)
             return
-        held = Run(
+        waiting = Run(
             run.number, run.parent, run.position, run.row, run.start_row, run.ordinal, run.start_ordinal, run.length
         )
-        held.is_held_back, held.expiry_ms, held.matches = True, _FOREVER, run.matches
-        self.runs.append(held)
+        waiting.is_held_back, waiting.expiry_ms, waiting.matches = True, _FOREVER, run.matches
+        self.runs.append(waiting)
 
     def _emit(self, run: Run, at_ms: int, *, is_match: bool, is_timeout: bool) -> TracedMatch:
         match = TracedMatch(len(self.matches), run, at_ms, is_match, is_timeout)
@@ -339,18 +339,18 @@ class _Tracer:
             self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
 
     def _run_out(self, run: Run) -> None:
-        """The time of every wait is up; nothing fires."""
+        """End every wait because its time is up; nothing fires."""
         for index in list(run.open):
             wait = self.positions[run.position].waits[index]
             reason = Why.LATE if self._is_late(run, wait) else Why.WITHIN
             self._close(run, Closing(index, reason, self._deadline_ms(run, wait)))
 
     def _is_late(self, run: Run, wait: Wait) -> bool:
-        """Whether the wait ends before the window of the whole match does."""
+        """Return True if the wait ends before the window of the whole match does."""
         return self._deadline_ms(run, wait) < self.events[run.start_row].time_ms + self.within_ms
 
     def _finish(self, seen: int) -> None:
-        """The end of the input: every window closes that does while the rule sees events; what has none stays open."""
+        """End the input: windows that end while the rule sees events close, waits without a window stay open."""
         if self.fires:
             self._expire(self.interval.until_ms, seen)
         for run in self.runs:
@@ -384,10 +384,10 @@ class _Tracer:
     def _settle(self, at_ms: int) -> None:
         """`skip … in order`: hand out complete matches, earliest start first, while no open run started earlier."""
         while True:
-            held = [run for run in self.runs if run.is_held_back]
-            if not held:
+            waiting = [run for run in self.runs if run.is_held_back]
+            if not waiting:
                 return
-            best = min(held, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *_preference(run)[1:]))
+            best = min(waiting, key=lambda run: (run.start_row, run.ordinal, run.expiry_ms, *_preference(run)[1:]))
             if any(run.open and run.start_row < best.start_row for run in self.runs):
                 return
             match = self._emit(best, at_ms, is_match=True, is_timeout=False)
@@ -401,7 +401,7 @@ class _Tracer:
                 self._close_all(run, Why.SKIP, at_ms, match=match.number)
 
     def _cut(self, run: Run) -> int:
-        """Runs that started before this row are covered by the match of this run."""
+        """Drop the runs that the match of this run covers: those that started before this row."""
         kind, variable = self.pattern.skip.kind, self.pattern.skip.variable
         if kind is SkipKind.PAST_LAST:
             return run.row + 1
@@ -414,7 +414,7 @@ class _Tracer:
 
 
 def _preference(run: Run) -> tuple[int, int, tuple[int, ...]]:
-    """Of two matches the earlier start comes first, then the one with more events, then with the earlier ones."""
+    """Rank matches: the earlier start first, then the one with more events, then with the earlier ones."""
     return run.start_row, -run.length, run.rows()
 
 

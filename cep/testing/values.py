@@ -1,9 +1,9 @@
 """Checked expression + the event under test + the events bound so far → value, in plain Python, one event at a time.
 
-What the kernels compute over columns is said here once more so that it can be explained, operation by operation as
-nfa/code.py orders them, so that not even the last bit differs: null is None and SQL's unknown, decimals are scaled
-integers, an integer that leaves 64 bits is null, floats have infinities. Functions of text and of calendars are the
-engine's own. Slow, for single keys only.
+The kernels compute over columns. This module computes the same once more so that it can be explained: operation by
+operation as nfa/code.py orders them, so that not even the last bit differs. Null is None and SQL's unknown, decimals
+are scaled integers, an integer that leaves 64 bits is null, floats have infinities. Functions of text and of calendars
+are the engine's own. Slow, for single keys only.
 Tested by: tests/testing/test_values.py, tests/testing/test_values_against_engine.py
 """
 
@@ -20,13 +20,13 @@ import pyarrow as pa
 from cep.base.errors import CepError
 from cep.base.schema import Type
 from cep.columnar.batch import TEXT
-from cep.engine.calendar import of_times
-from cep.engine.functions import of_texts
+from cep.functions.calendar import of_times
+from cep.functions.columns import of_texts
+from cep.lang.functions import COLUMN_FUNCTIONS, IN_LIST, ROUNDING
 from cep.lang.ir import Aggregate, Binary, Call, Cast, Const, CurrentField, Expr, If, In, Unary, VarField
+from cep.lang.ir_tests import Slot
 from cep.lang.show import show_expr
-from cep.lang.test_ir import Slot
-from cep.nfa.code import COLUMN_FUNCTIONS, EARTH_RADIUS_KM, same_units
-from cep.nfa.columns import IN_LIST
+from cep.nfa.code import EARTH_RADIUS_KM, same_units
 
 Fields = Mapping[str, Slot]
 BoundFields = Mapping[str, Sequence[Fields]]
@@ -43,7 +43,7 @@ class UnexplainedError(CepError):
 
 
 def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
-    """The value of the expression. An aggregate's argument speaks of each bound event by CurrentField."""
+    """Return the value of the expression. An aggregate's argument speaks of each bound event by CurrentField."""
     match expr:
         case Const():
             return expr.value
@@ -78,7 +78,7 @@ def value_of(expr: Expr, event: Fields, bound: BoundFields) -> Slot:
 
 
 def _given(expr: Expr, event: Fields) -> Slot:
-    """What takes more than the event, and was put beside its fields (testing/past.py)."""
+    """Return a value that takes more than the event; testing/past.py puts it beside the event's fields."""
     name = show_expr(expr)
     if name not in event:
         raise UnexplainedError(f"the past events or the list that this looks at are not there: {name}")
@@ -91,7 +91,7 @@ def _bound_field(expr: VarField, events: Sequence[Fields]) -> Slot:
 
 
 def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
-    """What the run's registers hold after these events."""
+    """Return the values of the run's registers after these events."""
     argument = expr.argument
     if argument is None:
         return len(events)
@@ -162,7 +162,7 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
-    """The quotient of the counts if both sides count the same unit, else that of the floats; null by zero."""
+    """Divide the counts if both sides count the same unit, else that of the floats; null by zero."""
     units = same_units(expr.left, expr.right)
     sides = units or (expr.left, expr.right)
     left, right = (value_of(side, event, bound) for side in sides)
@@ -176,7 +176,7 @@ def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
 
 
 def _product(x: float, z: float) -> Slot:
-    """The least integer counts as too small, but for what is multiplied by one (kernels/checked.py)."""
+    """Multiply. The least integer counts as too small, but for a product with one (kernels/expressions/checked.py)."""
     product = x * z
     if isinstance(product, int) and product == _INT64_MIN and 1 not in (x, z):
         return None
@@ -201,7 +201,7 @@ def _in(value: Slot, items: Sequence[Slot]) -> Slot:
 
 
 def _column_function(expr: Call, event: Fields) -> Slot:
-    """A function of the event's text or time, by the engine's function for columns."""
+    """Call a function of the event's text or time, by the engine's function for columns."""
     field: Expr = expr
     while isinstance(field, Call):
         field = field.arguments[0]
@@ -213,14 +213,14 @@ def _column_function(expr: Call, event: Fields) -> Slot:
         zone = expr.arguments[1]
         assert isinstance(zone, Const), "checked before"
         return int(of_times(expr.fn, str(zone.value), np.array([value], np.int64))[0])
-    found: Slot = of_texts(expr, pa.array([value], TEXT))[0].as_py()
-    return found
+    value_of_text: Slot = of_texts(expr, pa.array([value], TEXT))[0].as_py()
+    return value_of_text
 
 
 def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     if None in arguments:
         return None
-    if expr.fn in ("round", "floor", "ceil"):
+    if expr.fn in ROUNDING:
         return _rounded(expr, _number(arguments[0]))
     numbers = [_number(a) for a in arguments]
     if expr.fn in ("least", "greatest"):
@@ -230,11 +230,15 @@ def _call(expr: Call, arguments: Sequence[Slot]) -> Slot:
     floats = [_as_float(n, a.type) for n, a in zip(numbers, expr.arguments, strict=True)]
     if expr.fn == "distance_km":
         return _distance(*floats)
-    if expr.fn == "sqrt":
-        return None if floats[0] < 0 else math.sqrt(floats[0])
-    if expr.fn == "asin":
-        return math.asin(floats[0]) if -1.0 <= floats[0] <= 1.0 else None
-    return _sine(floats[0]) if expr.fn == "sin" else _cosine(floats[0])
+    return _FLOAT_FUNCTIONS[expr.fn](floats[0])
+
+
+def _root(x: float) -> Slot:
+    return None if x < 0 else math.sqrt(x)
+
+
+def _arc_sine(x: float) -> Slot:
+    return math.asin(x) if -1.0 <= x <= 1.0 else None
 
 
 def _sine(x: float) -> float:
@@ -243,6 +247,14 @@ def _sine(x: float) -> float:
 
 def _cosine(x: float) -> float:
     return math.cos(x) if math.isfinite(x) else math.nan
+
+
+_FLOAT_FUNCTIONS: dict[str, Callable[[float], Slot]] = {
+    "sqrt": _root,
+    "sin": _sine,
+    "cos": _cosine,
+    "asin": _arc_sine,
+}
 
 
 def _rounded(expr: Call, value: float) -> Slot:
@@ -287,10 +299,10 @@ def _number(value: Slot) -> int | float:
 
 
 def _as_float(value: float, source: Type) -> float:
-    """The nearest float of a count, divided by its unit."""
+    """Return the nearest float of a count, divided by its unit."""
     return value if source.is_float else float(value) / float(10**source.scale)
 
 
 def _fitting(value: float) -> Slot:
-    """An integer that leaves 64 bits is null."""
+    """Return the integer, or null if it leaves 64 bits."""
     return None if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX else value

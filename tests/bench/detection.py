@@ -32,8 +32,8 @@ import pyarrow.parquet as pq
 from cep.model.rule import ParamValue, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
-from cep.runners.job import Job
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.bench.peer_data import ULB, show, upsert
 
 ROOT = Path(__file__).parents[2]

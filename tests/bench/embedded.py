@@ -31,9 +31,9 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.targets import own_target
-from cep.runners.job import Job
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.state.checkpoints import restore
+from cep.step.job import Job
 from tests.bench.embedded_cases import GIVEN, INITIAL, START_MS, WORKERS, payments
 from tests.bench.embedded_latency import Paced, bench_latency
 from tests.bench.embedded_rates import Peer, bench_replay, bench_throughput

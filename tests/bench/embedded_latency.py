@@ -25,12 +25,12 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
-from cep.runners.job import Job
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.live.base import Chunk, Positions, decode_chunks
 from cep.state.rocks import RocksStore
 from cep.state.store import WriteBatch
+from cep.step.job import Job
 from tests.bench.embedded_cases import GIVEN, INITIAL, SELDOM, START_MS, WORKERS, payments
 from tests.bench.peer_data import show
 

@@ -20,9 +20,9 @@ from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Pace, Runner
-from cep.runners.job import Job
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.bench.embedded_cases import GIVEN, INITIAL
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import NAMES, SOURCE, checksum, median_seconds, peer_columns, show

@@ -28,17 +28,17 @@ from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import TEXT, EventBatch
 from cep.columnar.route import key_groups
 from cep.engine.advance import advance
-from cep.engine.history_limit import tended
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Histories, Kept
 from cep.engine.keyed_state import empty_state
-from cep.lang.bind import bind
+from cep.histories.rows import Block
+from cep.histories.store import Histories, StoredSegment
+from cep.histories.values import compact_page
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.runners.spark.session import create_session
-from cep.state.past import HeldBlocks, Load, decode_head, decode_segment, digests_of, encode_head, stored
+from cep.state.past import Load, SegmentCache, decode_head, decode_segment, digests_of, encode_head, store_segments
 from tests.bench.peer_data import ULB, median_seconds, show
 
 EVENTS = """
@@ -130,13 +130,13 @@ class BytesKept:
     def __init__(self) -> None:
         self.heads: dict[int, bytes] = {}
         self.segments: dict[tuple[int, int], bytes] = {}
-        self.held = HeldBlocks(_BYTES_HELD)
+        self.held = SegmentCache(_BYTES_HELD)
         self.written = self.read = 0
 
     def load(self, page: int) -> Load:
         """What reads a segment of a page."""
 
-        def load(kept: Kept) -> Block:
+        def load(kept: StoredSegment) -> Block:
             found = self.held.get(kept.digest)
             if found is None:
                 data = self.segments[page, kept.number]
@@ -161,7 +161,7 @@ class BytesKept:
             self.segments[page, number] = data
             self.written += len(data)
 
-        now = stored(histories, put, self.load(page), self.held)
+        now = store_segments(histories, put, self.load(page), self.held)
         there = digests_of(now)
         for gone in [at for at in self.segments if at[0] == page and at[1] not in there]:
             del self.segments[gone]
@@ -184,7 +184,7 @@ def live(program: Program, batch: EventBatch) -> tuple[float, BytesKept]:
             if len(part):
                 before = replace(state, histories=kept.of(page))
                 after = advance(program, before, part, watermark_ms).keyed_state.histories
-                kept.put(page, tended(plan, after, watermark_ms))
+                kept.put(page, compact_page(plan, after, watermark_ms))
     return time.process_time() - started, kept
 
 

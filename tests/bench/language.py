@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from cep.lang.format import format_text
-from cep.lang.lint import lint
+from cep.lang.format.file import format_text
+from cep.lang.lint.run import lint
 from cep.lang.load import Checked, load_text
 from cep.nfa.diagnose import compilable
 

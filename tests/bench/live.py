@@ -33,7 +33,6 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from cep.rulebook.deploy import deploy
-from cep.runners.job import Job
 from cep.runners.spark.group_parts import PAGES
 from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS, LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
@@ -41,8 +40,9 @@ from cep.runners.spark.session import create_session
 from cep.runners.spark.sources import FolderSource, Source, TopicSource
 from cep.runners.spark.state import stored_part
 from cep.runners.warm import warm_up
-from cep.sinks.letters import LetterFiles
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.state.pages import decode_page
+from cep.step.job import Job
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import (
     KEYS,
@@ -160,7 +160,7 @@ def catch_up(spark: SparkSession, job: Job, initial: tuple[bytes, ...], source: 
         answers.add(found.alerts)
         reports.append(replace(found, alerts=found.alerts.schema.empty_table()))
 
-    output = LiveOutput(folder, LetterFiles(folder / "letters"), (), report)
+    output = LiveOutput(folder, DeadLetterFiles(folder / "letters"), (), report)
     started = time.perf_counter()
     query = start_live(
         spark, LiveSettings(job, initial, source, None, folder / "query", available_now=True, tasks=CORES), output

@@ -20,7 +20,7 @@ import pyarrow as pa
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import Advanced, advance
 from cep.engine.keyed_state import KeyedState
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules

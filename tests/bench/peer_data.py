@@ -21,7 +21,7 @@ from rich.table import Table
 
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.advance import Matches, advance
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord
 from cep.nfa.compile import compile_rules

@@ -20,10 +20,10 @@ from pyspark.sql import SparkSession
 
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.spark.replay import read_events, replay
 from cep.runners.spark.session import create_session
+from cep.step.job import Job
 from tests.bench.peer import run_peer, write_events
 from tests.bench.peer_data import GENERATED, NAMES, ULB, median_seconds, peer_columns, records, show, upsert
 from tests.runners.spark.transactions import BY_CUSTOMER

@@ -27,7 +27,8 @@ from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import save
-from cep.runners.job import Programs, StepOutput, match_step
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import Programs
 
 ROOT = Path(__file__).parents[2]
 DOMAIN = ("card_id",)
@@ -68,7 +69,7 @@ def _one(schema: Schema) -> dict[str, pa.Array]:
 
 def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> tuple[float, int]:
     """(events a second, alerts) with the burst spread evenly over the batches."""
-    programs, keyed_state, output = Programs(), None, StepOutput()
+    programs, keyed_state, output = Programs(), None, MatchOutput()
     all_batches = list(batches(schema, events))
     share = -(-len(burst) // len(all_batches))
     started = time.perf_counter()
@@ -76,7 +77,7 @@ def matched(schema: Schema, book: Rulebook, events: int, burst: list[bytes]) -> 
         for data in burst[number * share : (number + 1) * share]:
             apply(book, data, int(batch.time_ms[0]) - 1)
         program = programs.of(book, schema)[DOMAIN]
-        keyed_state = match_step(program, keyed_state, batch, int(batch.time_ms[-1]), output)
+        keyed_state = match_events(program, keyed_state, batch, int(batch.time_ms[-1]), output)
         book.forget(int(batch.time_ms[-1]))
     return events / (time.perf_counter() - started), output.alert_table().num_rows
 
@@ -120,7 +121,7 @@ def main() -> None:
 
 def _print_one_change(book: Rulebook, base: UpsertRecord, schema: Schema) -> None:
     """What one more version of one rule costs, least of several: each the next version, nothing of it known."""
-    rules_count = len(book.known)
+    rules_count = len(book.rules)
     changed = book.copy()
     programs = Programs()
     programs.of(changed, schema)

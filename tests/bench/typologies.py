@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.replay import replay
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.bench.peer_data import SHARED, show, stop, upsert
 
 DATA = SHARED / "data" / "amlsim_typologies_12k_accounts.parquet"

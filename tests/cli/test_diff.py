@@ -10,13 +10,13 @@ import orjson
 import pytest
 
 from cep.cli.main import main
-from cep.rulebook.held import Policies, hold_back
+from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import RuleOutput
-from cep.runners.rule_status import rule_status
 from cep.sinks.files import FileSink
+from cep.step.rule_status import rule_status
 from tests.rulebook.records import new_book, upsert
-from tests.rulebook.test_held import alert, table
+from tests.rulebook.test_suppression import alert, table
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,7 @@ def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pyte
         alert(5, 5_000, version=2, status="shadow"),
     )  # fmt: skip
     sent, _ = output.take(alerts, orjson.dumps(rule_status(book)), 0)
-    assert sent.equals(hold_back(alerts, Policies(), {}).alerts)
+    assert sent.equals(suppress_alerts(alerts, Policies(), {}).alerts)
     FileSink(tmp_path / "alerts").write(sent, 0)
     costs = {"rule_events[a@1]": 1_000, "rule_steps[a@1]": 250, "rule_events[a@2]": 800, "rule_steps[a@2]": 1_600}
     write_progress(tmp_path, 0, costs)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cep.cli.main import main
-from cep.lang.catalogue import CATALOGUE
-from cep.lang.examples import examples
+from cep.lang.explain.catalogue import CATALOGUE
+from cep.lang.explain.examples import examples
 
 GOLDEN = Path(__file__).parents[1] / "lang" / "golden"
 

@@ -24,7 +24,7 @@ from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
-from cep.runners.rule_status import rule_status
+from cep.step.rule_status import rule_status
 from tests.real_kafka import KafkaCluster
 
 ROOT = Path(__file__).parents[2]

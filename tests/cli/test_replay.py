@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cep.cli import main as cli
+from cep.demo.stream import StreamSize, build, json_lines
 from cep.rulebook.files import read_rules
-from demo.stream import StreamSize, build, json_lines
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "rules"

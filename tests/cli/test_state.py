@@ -12,8 +12,8 @@ from cep.base.schema import Schema
 from cep.cli.main import USAGE, main
 from cep.lang.load import load_text
 from cep.model.rule import utc_text
-from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint
+from cep.step.job import Job
 from tests.engine.rules import EVENTS
 
 TOML = """\

@@ -16,9 +16,10 @@ from cep.columnar.route import route
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
-from cep.runners.job import Programs, StepOutput, match_step
 from cep.runners.output import write_outputs
 from cep.sinks.json_form import json_lines
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import Programs
 from cep.testing import inquiry
 
 PATTERNS = """
@@ -99,10 +100,10 @@ def alerts_of(place: Path) -> pa.Table:
     deployment = deploy(read_rules(place / "rules")[0])
     lines = pa.array((place / "events.jsonl").read_bytes().splitlines(), pa.large_binary())
     decoded = decode_json(deployment.schema, lines)
-    output = StepOutput()
+    output = MatchOutput()
     for domain, program in Programs().of(deployment.rulebook, deployment.schema).items():
         batch, _ = route(decoded, domain, deployment.schema.columns())
-        match_step(program, None, batch, TIME_MS_MAX - 1, output)
+        match_events(program, None, batch, TIME_MS_MAX - 1, output)
     return output.alert_table()
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from demo.stream import StreamSize, build
+from cep.demo.stream import StreamSize, build
 
 ROOT = Path(__file__).parents[2]
-EXPECTED = ROOT / "demo" / "expected_alerts.json"
+EXPECTED = ROOT / "cep" / "demo" / "expected_alerts.json"
 
 
 def run_demo(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

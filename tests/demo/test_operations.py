@@ -21,7 +21,7 @@ WAIT_S = 300
 
 @pytest.fixture
 def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for name in ("KAFKA_USER", "KAFKA_PASSWORD"):
+    for name in ("KAFKA_USER", "KAFKA_PASSWORD", "CEP_TOKEN"):
         monkeypatch.setenv(name, "x")
     return read_settings(ROOT / "demo" / "cep.toml", {})
 

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from cep.base.schema import EventType, Kind
-from cep.lang.bind import bind
+from cep.demo.stream import StreamSize, build
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.rulebook.files import read_rules
-from demo.stream import StreamSize, build
 from tests.oracle.matcher import Event, find_matches
 
 ROOT = Path(__file__).parents[2]

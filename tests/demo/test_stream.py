@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 import pytest
 
 from cep.columnar.decode import decode_json
+from cep.demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines, planted
 from cep.lang.load import load_files
-from demo.stream import CHANNELS, SCHEMA, STATUSES, Stream, StreamSize, build, json_lines, planted
 
 ROOT = Path(__file__).parents[2]
 SMALL = StreamSize(cards_count=200, payments_per_card=12)

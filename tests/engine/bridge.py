@@ -18,16 +18,16 @@ from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Schema, Type
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
 from cep.engine.advance import Matches, advance
-from cep.engine.history_limit import tended
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Kept
 from cep.engine.keyed_state import KeyedState
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
+from cep.histories.values import compact_page
 from cep.lang.ir import PatternIR
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
 from cep.state.pages import decode_page, encode_page
-from cep.state.past import HeldBlocks, decode_head, decode_segment, encode_head, encode_segment, stored
+from cep.state.past import SegmentCache, decode_head, decode_segment, encode_head, encode_segment, store_segments
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event, Match, find_matches
 
@@ -140,14 +140,14 @@ def through_bytes(program: Program, after: KeyedState, watermark_ms: int) -> Key
         return kept
     written: dict[int, bytes] = {}
 
-    def load(kept: Kept) -> Block:
+    def load(kept: StoredSegment) -> Block:
         return decode_segment(written[kept.number])
 
-    known = tended(program.histories, after.histories, watermark_ms)
+    known = compact_page(program.histories, after.histories, watermark_ms)
     for segment in known.segments:
-        if segment.kept is not None:
-            written[segment.kept.number] = encode_segment(segment.load())
-    head = encode_head(stored(known, written.__setitem__, load, HeldBlocks(0)))
+        if segment.stored is not None:
+            written[segment.stored.number] = encode_segment(segment.load())
+    head = encode_head(store_segments(known, written.__setitem__, load, SegmentCache(0)))
     return replace(kept, histories=decode_head(head, load))
 
 
@@ -188,13 +188,14 @@ def oracle_answers(pattern: PatternIR, events: EventsByKey) -> Answers:
     for key, own in events.items():
         answer = find_matches(pattern, own)
         orders = {event.id: event.order for event in own}
-        matches |= {_of_oracle(key, match, orders) for match in answer.matches}
+        matches |= {oracle_match(key, match, orders) for match in answer.matches}
         if pattern.timeout_measures is not None:
-            timeouts |= {_of_oracle(key, match, orders) for match in answer.timeouts}
+            timeouts |= {oracle_match(key, match, orders) for match in answer.timeouts}
     return Answers(frozenset(matches), frozenset(timeouts))
 
 
-def _of_oracle(key: str, match: Match, orders: Mapping[int | str, int]) -> Found:
+def oracle_match(key: str, match: Match, orders: Mapping[int | str, int]) -> Found:
+    """A match of the oracle in the form of the engine's answers. `orders`: event id → number of its row."""
     bound = {name: [event_id(orders[i]) for i in ids] for name, ids in match.by_variable().items()}
     return key, _sorted(bound), match.detected_ms, tuple(match.measures.items())
 

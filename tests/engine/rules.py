@@ -13,7 +13,7 @@ from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule

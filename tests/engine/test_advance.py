@@ -40,43 +40,6 @@ def test_arguments_are_left_unchanged() -> None:
     assert len(first.matches) == len(again.matches) == 1
 
 
-def test_events_of_equal_time_are_in_the_order_of_their_ids() -> None:
-    assert bound([rule(PAIR)], "x a@1", "x b@1") == [["e0", "e1"]]
-    assert bound([rule(PAIR)], "x b@1", "x a@1") == []
-
-
-@pytest.mark.parametrize(("gap_ms", "matches"), [(9, 1), (10, 0)])
-def test_a_window_is_half_open(gap_ms: int, matches: int) -> None:
-    assert len(bound([rule(PAIR)], "x a@1", f"x b@{1 + gap_ms}")) == matches
-
-
-@pytest.mark.parametrize(("watermark_ms", "matches"), [(10, 0), (11, 1)])
-def test_an_absence_is_certain_when_the_watermark_says_so(watermark_ms: int, matches: int) -> None:
-    text = "seq a -> !b within 10 ms\nwhere a: e kind == a\n b: e kind == b\n"
-    assert len(bound([rule(text)], "x a@1", watermark_ms=watermark_ms)) == matches
-
-
-# What stops the first loop does not end the greed of the second: an a that comes then is not left out.
-GREEDY = """seq c+ greedy until (note == "stops_c") -> a* greedy until (note == "stops_a") -> b
-where c: e kind == c
- a: e kind == a
- b: e kind == b
-skip none
-"""
-
-
-@pytest.mark.parametrize(
-    ("rows", "matches"),
-    [
-        (["c@1", "c@2 - stops_c", "a@3", "b@4"], [["e0", "e2", "e3"]]),
-        (["c@1", "c@2 - stops_c", "b@3"], [["e0", "e2"]]),
-        (["c@1", "c@2 - stops_c", "a@3 - stops_a", "a@4", "b@5"], [["e0", "e4"]]),
-    ],
-)
-def test_a_stop_event_ends_the_greed_of_its_own_loop(rows: list[str], matches: list[list[str]]) -> None:
-    assert bound([rule(GREEDY)], *(f"x {row}" for row in rows)) == matches
-
-
 # A match that is complete is held back in the state, until no better one may come.
 HELD = """seq a+ within 21 ms
 where a: e kind == a
@@ -121,16 +84,6 @@ def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) 
     # A round of two and then one, or the other way round: only one of the ways may go on.
     assert ("match", ("e0", "e1", "e2"), 25) in found
     assert ("time-out", ("e1", "e2"), 13 if gap else 28) in found
-
-
-def test_what_an_event_completes_comes_before_what_a_later_deadline_completes() -> None:
-    """Both are held back by the first event, which waits for a b until its window ends; e2 alone was complete first."""
-    text = """seq a -> b?, !c within 10 ms
-    where a: e kind == a
-          b: e kind == b and amount > a.amount
-          c: e kind == c
-    skip to next in order"""
-    assert bound([rule(text)], "x a@1 9.00", "x c@2", "x a@3 1.00", "x b@4 5.00") == [["e2"]]
 
 
 @pytest.mark.parametrize("skip", ["to last x", "to last x in order", "to first x in order"])

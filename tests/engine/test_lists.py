@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cep.base.limits import TIME_MS_MAX
 from cep.engine.advance import advance
 from cep.engine.keyed_state import KeyedState
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.lists.content import Content
 from cep.lists.entries import keys_of

@@ -19,7 +19,7 @@ from cep.lang.walk import histories
 from cep.nfa.compile import problems
 from tests.engine.bridge import Answers, EventsByKey, batch_of, engine_answers, oracle_answers, program_of, split, whole
 from tests.engine.test_against_oracle import difference
-from tests.engine.test_histories_oracle import with_past
+from tests.histories.test_oracle import with_past
 from tests.oracle.expressions import Value
 from tests.oracle.matcher import Event
 from tests.oracle.random_cases import EVENT_TYPE, SCHEMA, Case, random_case

@@ -13,6 +13,7 @@ from itertools import product
 import pytest
 
 from cep.base.schema import Kind, Type
+from cep.columnar.batch import EventBatch
 from cep.lang.ir import (
     Binary,
     Const,
@@ -29,8 +30,8 @@ from cep.lang.ir import (
     Variable,
     VarNode,
 )
-from tests.engine.bridge import batch_of, engine_answers, oracle_answers, program_of, whole
-from tests.oracle.matcher import Event
+from tests.engine.bridge import batch_of, engine_answers, oracle_answers, oracle_match, program_of, whole
+from tests.oracle.matcher import Event, find_matches_of_words
 from tests.oracle.random_cases import SCHEMA
 
 LETTERS = "ab"
@@ -46,6 +47,7 @@ QUANTIFIERS = {
     "+ strict": Quantifier(1, None, Inner.STRICT),
     "+ greedy": Quantifier(1, None, greedy=True),
 }
+ORDERS: dict[int | str, int] = {str(at): at for at in range(STREAM_MAX)}
 SKIPS = (SkipKind.NONE, SkipKind.PAST_LAST, SkipKind.TO_NEXT)
 
 
@@ -142,11 +144,31 @@ def _grouped(link: Link, quantifier: Quantifier, first: Step, *others: Step) -> 
 KINDS = {"pairs": _pairs, "triples": _triples, "absences": _absences, "groups": _groups, "nested": _nested}
 
 
-def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
-    found = engine_answers(program_of(SCHEMA, pattern), whole(batch_of(SCHEMA, streams)))
-    expected = oracle_answers(pattern, streams)
-    differing = sorted({one[0] for one in found.matches ^ expected.matches})
+def _compare(pattern: PatternIR, streams: dict[str, list[Event]], batch: EventBatch) -> None:
+    actual = engine_answers(program_of(SCHEMA, pattern), whole(batch))
+    # The streams differ in their letters alone, so every one of them is a word of these choices.
+    choices = [[streams[letter * STREAM_MAX][at] for letter in LETTERS] for at in range(STREAM_MAX)]
+    expected = set()
+    for word, answer in find_matches_of_words(pattern, choices):
+        key = "".join(LETTERS[number] for number in word)
+        expected |= {oracle_match(key, match, ORDERS) for match in answer.matches}
+    differing = sorted({one[0] for one in actual.matches ^ expected})
     assert not differing, f"{pattern.structure} {pattern.skip.kind} on {differing[:5]}"
+
+
+def test_walking_words_is_matching_each_stream() -> None:
+    """The quick way that the tests below take gives what the plain one gives."""
+    streams = _streams()
+    patterns = [pattern for kind in KINDS.values() for pattern in list(kind())[::97]]
+    for pattern in patterns:
+        expected = oracle_answers(pattern, streams).matches
+        choices = [[streams[letter * STREAM_MAX][at] for letter in LETTERS] for at in range(STREAM_MAX)]
+        words = list(find_matches_of_words(pattern, choices))
+        assert sorted("".join(LETTERS[n] for n in word) for word, _ in words) == sorted(streams)
+        walked = {
+            oracle_match("".join(LETTERS[n] for n in word), match, ORDERS) for word, a in words for match in a.matches
+        }
+        assert walked == expected
 
 
 @pytest.mark.slow
@@ -154,5 +176,6 @@ def _compare(pattern: PatternIR, streams: dict[str, list[Event]]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_small_pattern_on_every_short_stream(kind: str) -> None:
     streams = _streams()
+    batch = batch_of(SCHEMA, streams)
     for pattern in KINDS[kind]():
-        _compare(pattern, streams)
+        _compare(pattern, streams, batch)

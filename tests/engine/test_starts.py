@@ -16,8 +16,8 @@ import pytest
 from cep.base.limits import TIME_MS_MAX
 from cep.columnar.batch import EventBatch
 from cep.engine.advance import Matches, advance
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
+from cep.engine.migrate import migrate_state
 from cep.kernels import layout as y
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.program import Program
@@ -322,11 +322,11 @@ def test_a_start_is_kept_once_until_a_rule_goes_on_from_it() -> None:
 def test_of_a_rule_that_is_gone_only_its_own_runs_are_counted() -> None:
     rules = pairs(6)
     first = advance(program(*rules), None, batch("x a@1", "x a@2", "x b@3 9.00"), 3)
-    _, orphans = fit(first.keyed_state, program(*rules[1:]))
+    _, orphans = migrate_state(first.keyed_state, program(*rules[1:]))
     assert orphans == 0
-    left, orphans = fit(first.keyed_state, program(*rules[4:]))  # two share nothing
+    left, orphans = migrate_state(first.keyed_state, program(*rules[4:]))  # two share nothing
     assert (orphans, len(left)) == (0, 4)
-    _, orphans = fit(first.keyed_state, program())
+    _, orphans = migrate_state(first.keyed_state, program())
     assert orphans == 2
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from cep.testing.conformance.compare import Verdict
-from cep.testing.conformance.judge import difference_lines, event_line, headline
+from tests.conformance.compare import Verdict
+from tests.conformance.judge import difference_lines, event_line, headline
 from tests.fuzz.examine import Finding, examine
 from tests.fuzz.features import features, richest
 from tests.fuzz.peer import PEER, answered, draft, would_hang
@@ -162,10 +162,13 @@ def run(kind: str, seeds: Iterable[tuple[int, int]], jobs: int, done: Callable[[
 
 
 def build(kind: str) -> str:
-    """A hash over everything that an answer depends on: the project, this package and the oracle, the peer, and the
-    kind of scenarios."""
+    """Hash everything that an answer depends on.
+
+    That is the project, this package, the scenarios' package, the oracle, the peer, and the kind of scenarios.
+    """
     digest = hashlib.sha256(kind.encode())
-    folders = [ROOT / "cep", ROOT / "tests" / "fuzz", ROOT / "tests" / "oracle", PEER]
+    ours = ("cep", "tests/conformance", "tests/fuzz", "tests/oracle")
+    folders = [*(ROOT / folder for folder in ours), PEER]
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".java")):
         digest.update(str(path.relative_to(ROOT if path.is_relative_to(ROOT) else PEER)).encode())
         digest.update(path.read_bytes())

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cep.testing.conformance.compare import Outcome, Verdict
-from cep.testing.conformance.judge import judge
-from cep.testing.conformance.names import EVENT_TYPE, STAMP
-from cep.testing.conformance.run import Subject, answer, check_pattern, deliveries
-from cep.testing.conformance.scenario import Answer, Bindings, Scenario, bindings_of, scenario_of
+from tests.conformance.compare import Outcome, Verdict
+from tests.conformance.judge import judge
+from tests.conformance.names import EVENT_TYPE, STAMP
+from tests.conformance.run import Subject, answer, check_pattern, deliveries
+from tests.conformance.scenario import Answer, Bindings, Scenario, bindings_of, scenario_of
 from tests.fuzz.peer import MATCHES_MAX
 from tests.oracle.matcher import Event, Match, find_matches
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from cep.testing.conformance.run import deliveries
-from cep.testing.conformance.scenario import Bindings, Scenario, ScenarioEvent, bindings_of
+from tests.conformance.run import deliveries
+from tests.conformance.scenario import Bindings, Scenario, ScenarioEvent, bindings_of
 
 Json = Any
 # A partial match, and the time that the library gives for its end.

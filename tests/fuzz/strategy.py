@@ -23,9 +23,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cep.testing.conformance.compare import Verdict
-from cep.testing.conformance.run import answer, check_pattern, deliveries
-from cep.testing.conformance.scenario import SKIP_NONE, Answer, Bindings, Scenario, ScenarioEvent, scenario_of
+from tests.conformance.compare import Verdict
+from tests.conformance.run import answer, check_pattern, deliveries
+from tests.conformance.scenario import SKIP_NONE, Answer, Bindings, Scenario, ScenarioEvent, scenario_of
 from tests.fuzz.examine import Finding, examine
 from tests.fuzz.library import ASKED_MS, Cut, Ended, KeyStream, Strategy, Windows
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cep.testing.conformance.compare import Verdict
+from tests.conformance.compare import Verdict
 from tests.fuzz.examine import Finding, examine
 from tests.fuzz.strategy import beginnings, prove
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT, text_buffers
-from cep.kernels.alert_texts import bound_rows, chosen_texts, digest_texts
+from cep.kernels.text.alert_texts import bound_rows, chosen_texts, digest_texts
 
 WORDS = st.text(max_size=12)
 

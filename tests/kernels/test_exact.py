@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cep.kernels.exact import CHUNKS, accumulate, rounded
+from cep.kernels.histories.exact_sums import CHUNKS, accumulate, rounded
 
 EXTREMES = (0.0, -0.0, 5e-324, -5e-324, 2.2250738585072014e-308, 1e308, -1e308, 1.7976931348623157e308, 2.0**-1022)
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from cep.columnar.batch import TEXT
-from cep.engine.history_table import empty_places, grouped
-from cep.engine.text_numbers import TextNumbers
+from cep.functions.text_numbers import TextNumbers
+from cep.histories.table import empty_places, grouped
 from cep.kernels.groups import find_pairs, group_pairs
 
 

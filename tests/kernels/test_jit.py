@@ -26,6 +26,14 @@ for level in (1, 2, 3):
         if not problems(case.pattern, SCHEMA):
             found = engine_answers(program_of(SCHEMA, case.pattern), whole(batch_of(SCHEMA, case.events)))
             assert found == oracle_answers(case.pattern, case.events), (level, seed)
+
+# Sums of floats, which histories carry.
+import numpy as np
+from cep.kernels.histories.exact_sums import CHUNKS, accumulate, rounded
+sums = np.zeros(CHUNKS, np.int64)
+for value in (0.1, 0.2, -1e16, 5e-324):
+    accumulate(sums, int(np.float64(value).view(np.int64)), 1)
+assert rounded(sums) == -1e16 + 0.3, rounded(sums)
 """
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import text_buffers
-from cep.kernels.lines import join_lines
+from cep.kernels.text.lines import join_lines
 
 RECORDS = st.lists(st.binary(max_size=6) | st.binary(max_size=6).map(lambda inner: b"{" + inner + b"}"), max_size=8)
 

@@ -10,7 +10,7 @@ import pytest
 from cep.columnar.decode import decode_json
 from cep.columnar.route import route
 from cep.engine.advance import advance
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import compile_rules
 from cep.nfa.deployed import DeployedRule

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.columnar.batch import read_only
-from cep.kernels.packed import get_line, put_line
+from cep.kernels.pages.packed import get_line, put_line
 
 EXTREMES = (0, 1, -1, 255, 256, -128, 65_535, 65_536, 2**31, 2**61, 2**63 - 1, -(2**63), 1_700_000_000_000)
 NUMBERS = st.one_of(st.sampled_from(EXTREMES), st.integers(-300, 300), st.integers(-(2**63), 2**63 - 1))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from cep.columnar.batch import read_only
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
-from cep.kernels.parts import COUNTS, KEYS, order_rows, point_among_all, point_anew
+from cep.kernels.pages.parts import COUNTS, KEYS, order_rows, point_among_all, point_anew
+from cep.kernels.records import PartOrder
 
 PARTS = 4
 REGISTERS = np.array([[0, 1], [1, 0], [0, 0]], np.uint8)  # of three rules: which of their registers hold rows
@@ -21,7 +22,7 @@ def ordered(part: Int64) -> tuple[Int64, Int64, Int64]:
     bounds, order, place = np.zeros((COUNTS, PARTS + 1), np.int64), np.empty_like(part), np.empty_like(part)
     none, nobody = np.empty(0, np.int64), read_only(np.empty(0, np.int32))
     nodes, cursor = read_only(np.empty((0, y.NODE_WIDTH), np.int64)), np.empty((COUNTS, PARTS), np.int64)
-    order_rows(part, nobody, nobody, nodes, bounds, cursor, order, none, none, none, place, none, none)
+    order_rows(part, nobody, nobody, nodes, PartOrder(bounds, order, none, none, none, place, none, none), cursor)
     return bounds[KEYS], order, place
 
 

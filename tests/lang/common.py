@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cep.lang.explain.render import render_text
 from cep.lang.ir import PatternIR
 from cep.lang.load import Checked, load_text
-from cep.lang.render import render_text
 
 EVENTS = """
 event transaction {

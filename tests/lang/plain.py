@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from cep.lang.diagnostics import Collector, Span
-from cep.lang.parser import parse
+from cep.lang.parse.file import parse
 
 
 @cache
@@ -39,5 +39,5 @@ def tree(text: str) -> list[object]:
     """The tree of a text that must have no mistakes of syntax."""
     collector = Collector()
     found = parse(text, "x.cep", collector)
-    assert collector.error_count == 0, collector.found
+    assert collector.error_count == 0, collector.diagnostics
     return plain(found)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from cep.lang.assist import FUNCTION_TEXTS, meaning, words_at
-from cep.lang.check_calls import AGGREGATES, FUNCTIONS, WHICH
+from cep.lang.edit.assist import meaning, words_at
+from cep.lang.edit.symbols import Named, place_at, places
+from cep.lang.functions import FUNCTIONS
 from cep.lang.load import load_text
-from cep.lang.symbols import Named, place_at, places
 from tests.lang.common import EVENTS
 from tests.lang.generate import random_file
 
@@ -36,7 +36,8 @@ def words(part: str) -> list[str]:
 
 
 def test_every_function_is_described() -> None:
-    assert {*AGGREGATES, *WHICH, *FUNCTIONS} == FUNCTION_TEXTS.keys()
+    for name, function in FUNCTIONS.items():
+        assert function.shown.startswith(f"{name}("), name
 
 
 def test_each_name_is_found_where_it_stands() -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.dump import dump_expr, dump_pattern
 from cep.lang.ir import Param, PatternIR, SequenceNode, VarNode
 from cep.lang.load import load_text

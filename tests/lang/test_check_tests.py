@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cep.lang.ir_tests import PatternTest
 from cep.lang.load import Checked, bundle_source, load_text
-from cep.lang.test_ir import PatternTest
 from tests.lang.common import EVENTS, shown
 
 PATTERN = """

@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 from cep.base.limits import DIAGNOSTICS_MAX
-from cep.lang.catalogue import CATALOGUE, explain
 from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest
+from cep.lang.explain.catalogue import CATALOGUE, explain
+from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_text
-from cep.lang.render import render_text, summary, to_json
 from tests.lang.common import EVENTS, codes, shown
 
 FIVE = (
@@ -101,7 +101,7 @@ def test_the_same_thing_is_said_once_but_counted() -> None:
     collector = Collector()
     for _ in range(3):
         collector.add("CEP201", "x", Span("f", 0, 1))
-    assert len(collector.found) == 1
+    assert len(collector.diagnostics) == 1
     assert collector.error_count == 3
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cep.lang.cursor import DECLARATIONS, RESERVED
-from cep.lang.lexer import UNITS_MS
+from cep.lang.parse.cursor import DECLARATIONS, RESERVED
+from cep.lang.parse.lexer import UNITS_MS
 
 EDITOR = Path(__file__).parents[2] / "patterns" / "editor"
 GRAMMAR: dict[str, Any] = json.loads((EDITOR / "syntaxes" / "cep.tmLanguage.json").read_text(encoding="utf-8"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cep.lang.diagnostics import Diagnostic, Fix, Span
-from cep.lang.fix import fixed
+from cep.lang.edit.fix import fixed
 from cep.lang.load import load_text
 from tests.lang.test_golden import DIAGNOSTICS, load
 

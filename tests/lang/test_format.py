@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cep.lang.format import format_text
+from cep.lang.format.file import format_text
 from cep.lang.load import load_text
 from tests.lang.common import shown
 from tests.lang.generate import random_file

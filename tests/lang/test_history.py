@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cep.base.schema import Schema
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.dump import dump_expr
-from cep.lang.format import format_text
+from cep.lang.format.file import format_text
 from cep.lang.ir import History
-from cep.lang.lint import lint
+from cep.lang.lint.run import lint
 from cep.lang.load import load_text
 from cep.lang.show import show_expr
 from cep.lang.walk import histories

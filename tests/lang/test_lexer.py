@@ -5,13 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 
 from cep.lang.diagnostics import Collector
-from cep.lang.lexer import TokenKind, lex
+from cep.lang.parse.lexer import TokenKind, lex
 
 
 def tokens(text: str) -> list[tuple[str, object]]:
     collector = Collector()
     lexed = lex(text, "x", collector)
-    assert not collector.found
+    assert not collector.diagnostics
     return [(t.kind.value, t.value) for t in lexed.tokens[:-1]]
 
 
@@ -51,4 +51,4 @@ def test_what_cannot_be_read_is_reported_once_and_left_out() -> None:
     collector = Collector()
     lexed = lex("a §§§ b", "x", collector)
     assert [t.text for t in lexed.tokens if t.kind is TokenKind.NAME] == ["a", "b"]
-    assert [d.code for d in collector.found] == ["CEP101"]
+    assert [d.code for d in collector.diagnostics] == ["CEP101"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cep.lang.lint import lint
+from cep.lang.explain.render import render_text
+from cep.lang.lint.run import lint
 from cep.lang.load import load_files, load_text
-from cep.lang.render import render_text
 from cep.report import budget
 from tests.lang.common import EVENTS, shown
 from tests.lang.generate import random_file

@@ -13,15 +13,15 @@ from random import Random
 import pytest
 
 from cep.base.limits import SOURCE_BYTES_MAX
-from cep.lang.assist import words_at
 from cep.lang.diagnostics import Collector
-from cep.lang.fix import fixed
-from cep.lang.format import format_text
-from cep.lang.lexer import lex
-from cep.lang.lint import lint
+from cep.lang.edit.assist import words_at
+from cep.lang.edit.fix import fixed
+from cep.lang.edit.symbols import places
+from cep.lang.explain.render import render_text
+from cep.lang.format.file import format_text
+from cep.lang.lint.run import lint
 from cep.lang.load import load_text
-from cep.lang.render import render_text
-from cep.lang.symbols import places
+from cep.lang.parse.lexer import lex
 from cep.nfa.diagnose import compilable
 from tests.lang.generate import random_file
 from tests.lang.plain import tree

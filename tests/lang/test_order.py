@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from cep.lang.check.order import Order, order_of
 from cep.lang.diagnostics import Collector
-from cep.lang.order import Order, order_of
-from cep.lang.parser import parse
+from cep.lang.parse.file import parse
 from cep.lang.syntax import PatternSyntax
 
 

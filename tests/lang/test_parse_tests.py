@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cep.lang.diagnostics import Collector
+from cep.lang.explain.render import render_text
 from cep.lang.load import load_text
-from cep.lang.parser import parse
-from cep.lang.render import render_text
+from cep.lang.parse.file import parse
 from cep.lang.syntax import Literal, NameRef, PatternTestSyntax
 
 
@@ -17,7 +17,7 @@ def parsed(body: str, header: str = 'test "x" of p') -> tuple[PatternTestSyntax,
     collector = Collector()
     (test,) = parse(f"{header} {{ {body} }}", "t.cep", collector).declarations
     assert isinstance(test, PatternTestSyntax)
-    return test, [f"{d.code} {d.message}" for d in collector.found]
+    return test, [f"{d.code} {d.message}" for d in collector.diagnostics]
 
 
 def test_times_are_sums_of_durations() -> None:
@@ -88,13 +88,13 @@ def test_after_a_broken_test_comes_the_next_declaration() -> None:
     text = 'test "x" of p { c1: 0s\ntest "y" of p { expect none }\nlist l = [1]\ntest x of p { }\nlist m = [2]'
     file = parse(text, "t.cep", collector)
     assert [d.name for d in file.declarations] == ["x", "y", "l", "m"]  # type: ignore[union-attr]
-    assert len(collector.found) == 2
+    assert len(collector.diagnostics) == 2
 
 
 def test_a_field_and_a_variable_may_be_called_test() -> None:
     collector = Collector()
     parse("event e { i id\n test string\n of string }\npattern test by i { seq test }", "t.cep", collector)
-    assert not collector.found
+    assert not collector.diagnostics
 
 
 WORDS = (  # noqa: SIM905

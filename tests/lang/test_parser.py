@@ -6,7 +6,7 @@ import pytest
 
 from cep.lang.diagnostics import Collector
 from cep.lang.ir import Inner, Link, SkipKind
-from cep.lang.parser import parse
+from cep.lang.parse.file import parse
 from cep.lang.syntax import (
     BinarySyntax,
     ChainSyntax,
@@ -29,7 +29,7 @@ from tests.lang.common import checked_pattern
 def parsed(text: str) -> tuple[list[object], list[str]]:
     collector = Collector()
     file = parse(text, "x", collector)
-    return list(file.declarations), [d.code for d in collector.found]
+    return list(file.declarations), [d.code for d in collector.diagnostics]
 
 
 def pattern(body: str, head: str = "pattern p by k") -> PatternSyntax:

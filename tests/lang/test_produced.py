@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cep.base.limits import PRODUCE_DEPTH_MAX
-from cep.lang.format import format_text
-from cep.lang.levels import levels_of
+from cep.lang.check.levels import levels_of
+from cep.lang.format.file import format_text
 from cep.lang.load import load_text
 from tests.runners.laundering import NAMES, SOURCE
 

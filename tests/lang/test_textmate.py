@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cep.lang.cursor import RESERVED
 from cep.lang.diagnostics import Collector
-from cep.lang.lexer import TokenKind, lex
+from cep.lang.parse.cursor import RESERVED
+from cep.lang.parse.lexer import TokenKind, lex
 from tests.lang.generate import random_file
 from tests.node_packages import EDITOR, NoNodeError, node_modules, run
 

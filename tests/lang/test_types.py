@@ -7,8 +7,8 @@ from decimal import Decimal
 import pytest
 
 from cep.base.schema import Kind, Type
+from cep.lang.check.types import BOOL, FLOAT, INT, STRING, balanced, cast, common_number, convert_const, decimal_const
 from cep.lang.ir import Cast, Const, CurrentField, Expr
-from cep.lang.types import BOOL, FLOAT, INT, STRING, balanced, cast, common_number, convert_const, decimal_const
 
 
 def decimal(scale: int) -> Type:

@@ -41,6 +41,7 @@ def test_the_printed_file_has_every_setting_and_its_examples_are_valid(
     monkeypatch.setenv("KAFKA_PASSWORD", "geheim")
     monkeypatch.setenv("REGISTRY_USER", "geheim:auch")
     monkeypatch.setenv("WEBHOOK_SECRET", "geheim")
+    monkeypatch.setenv("CEP_TOKEN", "geheim")
     tables = tomllib.loads(uncommented())
     assert [(s, n) for s, table in tables.items() for n in table] == [(s, n) for s, n, _ in fields()]
     found = read_settings(written(tmp_path, uncommented()), {})
@@ -111,7 +112,8 @@ def test_flags_win_over_the_file_and_paths_are_the_files(tmp_path: Path) -> None
     [("9464", ("127.0.0.1", 9464)), ("0.0.0.0:80", ("0.0.0.0", 80)), ("[::1]:80", ("::1", 80)), ("", None)],
 )
 def test_an_address_is_on_this_machine_unless_it_says_more(text: str, address: tuple[str, int] | None) -> None:
-    assert read_settings(None, {"observe": {"listen": text}}).observe.listen == address
+    given = {"observe": {"listen": text, "token": "secret"}}
+    assert read_settings(None, given).observe.listen == address
 
 
 @pytest.mark.parametrize("text", ["65536", "host:", ":80:", "a b:80"])
@@ -137,3 +139,32 @@ def test_what_is_no_settings_file_is_refused(tmp_path: Path, data: bytes) -> Non
 )
 def test_durations(count: int, unit: tuple[str, int], space: str) -> None:
     assert duration_ms(f"{count}{space}{unit[0]}") == count * unit[1]
+
+
+@pytest.mark.parametrize(
+    ("listen", "refused"),
+    [
+        ("0.0.0.0:1", True),
+        ("10.0.0.1:1", True),
+        ("a.example:1", True),
+        ("[::]:1", True),
+        ("9464", False),
+        ("localhost:1", False),
+        ("[::1]:1", False),
+    ],
+)
+def test_who_listens_to_other_machines_needs_a_token(
+    listen: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refused:
+        with pytest.raises(UsageError, match="requests need a token"):
+            read_settings(None, {"observe": {"listen": listen}})
+    else:
+        assert read_settings(None, {"observe": {"listen": listen}}).observe.bearer_token() is None
+    monkeypatch.setenv("CEP_TOKEN", "from outside")
+    given = read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})
+    assert given.observe.bearer_token() == "from outside"
+    assert "from outside" not in repr(given)
+    monkeypatch.delenv("CEP_TOKEN")
+    with pytest.raises(UsageError, match="CEP_TOKEN"):
+        read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})

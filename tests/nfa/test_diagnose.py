@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_text
 from cep.nfa.compile import problems
 from cep.nfa.diagnose import compilable

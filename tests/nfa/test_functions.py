@@ -13,8 +13,8 @@ import pytest
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.engine.calendar import pane_starts, unit_starts
-from cep.lang.bind import bind
+from cep.functions.calendar import pane_starts, unit_starts
+from cep.lang.check.bind import bind
 from cep.lang.ir import Binary, CalendarUnit, Cast, Expr, PatternIR
 from cep.lang.load import load_text
 from tests.engine.bridge import batch_of, engine_answers, event_id, program_of, split, whole

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.load import load_files, load_text
 from cep.nfa.compile import problems
 from cep.nfa.given_lists import asked_lists, given_lists

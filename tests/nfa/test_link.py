@@ -11,9 +11,8 @@ import pytest
 
 from cep.kernels import layout as y
 from cep.nfa import compile as compiling
-from cep.nfa.compile import Compiler
+from cep.nfa.compile import Compiler, compile_piece
 from cep.nfa.deployed import DeployedRule
-from cep.nfa.piece import compile_piece
 from cep.nfa.program import Program
 from tests.engine.rules import SCHEMA, rule
 

@@ -12,7 +12,7 @@ from cep.model.rule import UpsertRecord
 from cep.nfa.program import Program
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.job import programs_by_level
+from cep.step.programs import programs_by_level
 from tests.runners.parity_cases import drawn_rule
 from tests.runners.spark.live_cases import rules
 

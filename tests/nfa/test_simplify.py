@@ -8,13 +8,13 @@ import pytest
 
 from cep.base.schema import Kind, Type
 from cep.lang.ir import Aggregate, Binary, Const, CurrentField, Expr, Unary, VarField
-from cep.nfa.simplify import FALSE, TRUE, Known, conjuncts, needs_run, simplify
+from cep.nfa.simplify import FALSE, TRUE, Facts, conjuncts, needs_run, simplify
 from tests.nfa.expressions import BOOL, INT, Maker, of_event, of_run, random_events
 from tests.oracle.expressions import evaluate
 
-NOTHING = Known(frozenset(), frozenset(), frozenset({"j"}))
-BOUND = Known(frozenset({"a"}), frozenset({"a"}), frozenset({"j"}))
-MAYBE = Known(frozenset(), frozenset({"a"}), frozenset({"j"}))
+NOTHING = Facts(frozenset(), frozenset(), frozenset({"j"}))
+BOUND = Facts(frozenset({"a"}), frozenset({"a"}), frozenset({"j"}))
+MAYBE = Facts(frozenset(), frozenset({"a"}), frozenset({"j"}))
 A_J, A_I = VarField("a", "last", "j", INT), VarField("a", "last", "i", INT)
 J, ONE = CurrentField("j", INT), Const(1, Type(Kind.INT))
 

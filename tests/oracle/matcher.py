@@ -24,11 +24,13 @@ Tested by: tests/oracle/test_oracle.py
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from cep.base.limits import TIME_MS_MAX
-from cep.lang.ir import Expr, Link, PatternIR, Skip, SkipKind
+from cep.lang.ir import Expr, History, Link, PatternIR, Skip, SkipKind
 from cep.lang.walk import histories
 from tests.oracle.expressions import Value, evaluate
 from tests.oracle.histories import values_at
@@ -40,6 +42,7 @@ from tests.oracle.remaining import (
     Wait,
     begun_untils_around,
     enter,
+    hashed_once,
     integer,
     least_ms,
     proceed,
@@ -105,18 +108,33 @@ def find_matches(
     """
     looked_at = [event for event in _with_histories(pattern, events) if event.type in pattern.event_types]
     oracle = _Oracle(pattern)
-    for position, event in enumerate(sorted(looked_at, key=lambda e: (e.time_ms, e.order))):
-        oracle.fire_deadlines(event.time_ms)
-        oracle.fire_counts(position, event.time_ms)
-        oracle.take_event(Bound("", event, position))
-    oracle.fire_deadlines(watermark_ms)
-    return Answer(tuple(oracle.matches), tuple(oracle.timeouts))
+    for event in sorted(looked_at, key=lambda e: (e.time_ms, e.order)):
+        oracle.next_event(event)
+    return oracle.end(watermark_ms)
+
+
+def find_matches_of_words(pattern: PatternIR, choices: Sequence[Sequence[Event]]) -> Iterator[tuple[list[int], Answer]]:
+    """What `find_matches` says of every stream that takes one of the choices at each place, up to any place.
+
+    Yields the numbers of the choices with the answer. The beginning that streams share is walked once. The pattern has
+    no histories and looks at all of the events, which come in order.
+    """
+    assert not _wanted(pattern)
+    return _words(_Oracle(pattern), choices, [])
+
+
+def _words(oracle: _Oracle, choices: Sequence[Sequence[Event]], word: list[int]) -> Iterator[tuple[list[int], Answer]]:
+    for number, event in enumerate(choices[0] if choices else ()):
+        after = oracle.copied()
+        after.next_event(event)
+        yield [*word, number], after.copied().end(TIME_MS_MAX)
+        yield from _words(after, choices[1:], [*word, number])
 
 
 def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
     """The events in their order, with the value of every history of the pattern beside the fields."""
     ordered = sorted(events, key=lambda e: (e.time_ms, e.order))
-    wanted = set(histories(pattern))
+    wanted = _wanted(pattern)
     if not wanted:
         return ordered
     return [
@@ -125,6 +143,13 @@ def _with_histories(pattern: PatternIR, events: Iterable[Event]) -> list[Event]:
     ]
 
 
+@lru_cache
+def _wanted(pattern: PatternIR) -> frozenset[History]:
+    """The histories of the pattern: asked for once, however many keys there are."""
+    return frozenset(histories(pattern))
+
+
+@hashed_once
 @dataclass(frozen=True)
 class Bound:
     """An event at its position among the key's events, bound to a variable."""
@@ -137,6 +162,7 @@ class Bound:
 # --------------------------------------------------------------------------------------------------------- runs
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Run:
     """One partial match: what it has bound, in order, and what it waits for."""
@@ -163,11 +189,31 @@ class _Oracle:
         self.runs: list[Run] = []
         self.withheld: list[tuple[int, Run]] = []
         self.instants = 0
+        self.events_count = 0
         self.matches: list[Match] = []
         self.timeouts: list[Match] = []
         self.emitted: set[tuple[bool, Bindings]] = set()
 
+    def copied(self) -> _Oracle:
+        """Another one that goes on from here by itself."""
+        other = copy(self)
+        other.runs, other.withheld = list(self.runs), list(self.withheld)
+        other.matches, other.timeouts, other.emitted = list(self.matches), list(self.timeouts), set(self.emitted)
+        return other
+
     # ---- one event
+
+    def next_event(self, event: Event) -> None:
+        """Fire what is due before the event, then take it."""
+        self.fire_deadlines(event.time_ms)
+        self.fire_counts(self.events_count, event.time_ms)
+        self.take_event(Bound("", event, self.events_count))
+        self.events_count += 1
+
+    def end(self, watermark_ms: int) -> Answer:
+        """Fire what is due by the watermark; everything that was found."""
+        self.fire_deadlines(watermark_ms)
+        return Answer(tuple(self.matches), tuple(self.timeouts))
 
     def take_event(self, event: Bound) -> None:
         """Rules 1 to 5 above for every run, and a new run for every way to begin with the event."""
@@ -181,16 +227,20 @@ class _Oracle:
         after = self._take(run, event) if self._may_take(run, event) else []
         if any(self._breaks(absence, run, event) for absence in arrival.not_next):
             return after  # what goes on with the match is not between; nothing else goes on
-        run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
+        if run.wait.rounds:
+            run = replace(run, wait=replace(run.wait, rounds=self._open_rounds(run, event)))
         if self._may_skip(run, event):
             wait = self._skipped(run, event)
-            after += [Run(run.bound, w) for w in (proceed(wait.rest, FRESH) if wait.is_certain else [wait])]
+            waits = proceed(wait.rest, FRESH) if wait.is_certain else [wait]
+            after += [run if w is run.wait else Run(run.bound, w) for w in waits]
         return after
 
     def _skipped(self, run: Run, event: Bound) -> Wait:
         """The wait after an event that it skips."""
         arrival = run.wait.arrival
         greedy = tuple(s for s in arrival.greedy if not self._any(s.untils, run, event))
+        if not arrival.not_next and greedy == arrival.greedy:
+            return run.wait
         return replace(run.wait, arrival=replace(arrival, not_next=(), greedy=greedy))
 
     def _open_rounds(self, run: Run, event: Bound) -> tuple[Wait, ...]:

@@ -8,6 +8,8 @@ Tested by: tests/oracle/test_oracle.py
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
 
 from cep.lang.ir import (
     AlternativeNode,
@@ -23,7 +25,25 @@ from cep.lang.ir import (
     VarNode,
 )
 
+C = TypeVar("C", bound=type)
 
+
+def hashed_once(cls: C) -> C:
+    """Keep the hash of each instance: that of a tree is asked for again and again, and never changes."""
+    compute: Any = cls.__hash__  # of the class, so it takes the instance
+
+    def cached(self: Any) -> int:
+        value: int | None = self.__dict__.get("_hash")
+        if value is None:
+            value = int(compute(self))
+            object.__setattr__(self, "_hash", value)
+        return value
+
+    cls.__hash__ = cached  # type: ignore[assignment]
+    return cls
+
+
+@hashed_once
 @dataclass(frozen=True)
 class Steps:
     """What remains of one round of a group: the steps from `index` on. `began_ms`: when the round took its first event,
@@ -37,6 +57,7 @@ class Steps:
     least_ms: int = 0
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Repeat:
     """A variable that has been taken `done` times and may be taken again."""
@@ -46,6 +67,7 @@ class Repeat:
     rest: Rest
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Items:
     """The items of an any-order that have not been met yet."""
@@ -74,6 +96,7 @@ class Stop:
     untils: tuple[Expr, ...]
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Arrival:
     """How the next event has to come. `link` None: it is the first of the match. `times_ms` are the step times of its
@@ -92,6 +115,7 @@ class Arrival:
         return bool(self.absences or self.not_next)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Wait:
     """Waiting for an event that fits `variable`, then `rest`. Without a variable: for the absences to be certain.
@@ -117,6 +141,12 @@ _INNER_LINK = {Inner.RELAXED: Link.FOLLOWED_BY, Inner.STRICT: Link.NEXT, Inner.A
 
 def proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
     """Everything that can be waited for when `rest` is what remains."""
+    return list(_proceed(rest, arrival))
+
+
+@lru_cache(4096)
+def _proceed(rest: Rest, arrival: Arrival) -> list[Wait]:
+    """The same, worked out once for many keys: nothing but the arguments decides it."""
     match rest:
         case None:
             return [Wait(None, arrival, None)]

@@ -9,10 +9,10 @@ import pytest
 
 from cep.columnar.route import key_groups
 from cep.engine.advance import advance
-from cep.engine.fit import fit
 from cep.engine.keyed_state import select_keys
+from cep.engine.migrate import migrate_state
 from cep.nfa.compile import problems
-from cep.report.keyed_state import SHARED, BoundEvent, held, runs_of_key
+from cep.report.keyed_state import SHARED, BoundEvent, count_runs, runs_of_key
 from cep.state.pages import StoredPage, encode_page
 from tests.engine.bridge import batch_of, program_of
 from tests.engine.rules import batch, program, rule
@@ -42,7 +42,7 @@ def test_runs_in_words() -> None:
     levels = [{DOMAIN: program(rule(LOOP, "loop"), rule(SILENCE, "silence"))}, {DOMAIN: program(rule(CHAIN, "chain"))}]
     assert {run.rule_id: run for run in runs_of_key([page], "k", levels)} == found
     assert list(runs_of_key([page], "nobody", [{DOMAIN: rules}])) == []
-    shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
+    shares = {(r.rule_id, r.runs, r.keys) for r in count_runs([page]).rules}
     assert shares == {("chain", 2, 2), ("loop", 1, 1), ("silence", 1, 1)}
     assert list(runs_of_key([page], "k", [{DOMAIN: program(rule(LOOP, "loop"))}])) == [], "its rules are gone"
 
@@ -59,7 +59,7 @@ def test_sums_agree_and_bound_events_are_the_keys_own(seed: int) -> None:
     group_of_key = key_groups(keyed_state.keys, 2)
     parts = [select_keys(keyed_state, group_of_key == group, rules.row_registers) for group in range(2)]
     pages = [StoredPage(group, DOMAIN, encode_page(part)) for group, part in enumerate(parts)]
-    found = held(pages)
+    found = count_runs(pages)
     assert (found.runs, found.keys, found.pages) == (len(keyed_state), len(keyed_state.keys), 2)
     assert sum(r.runs for r in found.rules) == found.runs
     assert found.size == sum(len(page.content) for page in pages)
@@ -89,9 +89,9 @@ def test_starts_that_rules_share_are_told_once() -> None:
         ("r0 and 5 more", "x", "e0"), ("r0 and 5 more", "x", "e1"),
     ]  # fmt: skip
     assert runs[-1].waits_for == ("y0", "y1", "y2", "y3", "y4", "y5")
-    shares = {(r.rule_id, r.runs, r.keys) for r in held([page]).rules}
+    shares = {(r.rule_id, r.runs, r.keys) for r in count_runs([page]).rules}
     assert (SHARED, 2, 1) in shares
-    assert held([page]).runs == len(runs)
+    assert count_runs([page]).runs == len(runs)
 
 
 def test_what_follows_a_start_is_told_as_what_it_may_be_to_the_rules() -> None:
@@ -108,5 +108,7 @@ def test_what_follows_a_start_is_told_as_what_it_may_be_to_the_rules() -> None:
         ("r0 and 3 more", "x", "e0", ("y",)),
         ("r0 and 3 more", "y", "e1", ("z0", "z1", "z2", "z3")),
     ]
-    assert {(r.rule_id, r.runs, r.keys) for r in held([page]).rules} == {(SHARED, 1, 1)}, "a run is what begins one"
-    assert fit(keyed_state, program())[1] == 1
+    assert {(r.rule_id, r.runs, r.keys) for r in count_runs([page]).rules} == {(SHARED, 1, 1)}, (
+        "a run is what begins one"
+    )
+    assert migrate_state(keyed_state, program())[1] == 1

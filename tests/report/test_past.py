@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cep.engine.advance import advance
-from cep.engine.history_limit import tended
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Kept
 from cep.engine.keyed_state import KeyedState
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
+from cep.histories.values import compact_page
 from cep.report.past import past_held, past_of_key
-from cep.state.past import HeldBlocks, StoredPast, decode_segment, encode_head, stored
+from cep.state.past import SegmentCache, StoredPast, decode_segment, encode_head, store_segments
 from tests.engine.bridge import batch_of
-from tests.engine.test_history_reach import payment, program_over
+from tests.histories.test_reach import payment, program_over
 
 DOMAIN = ("key",)
 TIME_MS = 1_700_000_000_000
@@ -26,7 +26,7 @@ def test_the_past_of_a_key_in_words() -> None:
     assert plan is not None
     written: dict[int, bytes] = {}
 
-    def load(kept: Kept) -> Block:
+    def load(kept: StoredSegment) -> Block:
         return decode_segment(written[kept.number])
 
     keyed_state: KeyedState | None = None
@@ -35,14 +35,16 @@ def test_the_past_of_a_key_in_words() -> None:
         batch = batch_of(program.schema, {key: [payment(number, time_ms, key)]})
         keyed_state = advance(program, keyed_state, batch, time_ms).keyed_state
     assert keyed_state is not None
-    histories = stored(tended(plan, keyed_state.histories, time_ms), written.__setitem__, load, HeldBlocks(None))
+    histories = store_segments(
+        compact_page(plan, keyed_state.histories, time_ms), written.__setitem__, load, SegmentCache(None)
+    )
     page = StoredPast(0, DOMAIN, encode_head(histories), written)
     head = encode_head(histories)
     (share,) = past_held([StoredPast(0, DOMAIN, head), StoredPast(1, DOMAIN, head)], [{DOMAIN: program}])
     told = {(part.kind, part.of): (part.rows, part.size, part.rules) for part in share.parts}
     windowed, single = ("beside_1 v1", "beside_3 v1", "beside_4 v1", "subject v1"), ("beside_2 v1",)
     events, panes = ([s for s in histories.segments if bool(s.panes) == wanted] for wanted in (False, True))
-    size = 2 * sum(s.kept.size for s in events if s.kept)
+    size = 2 * sum(s.stored.size for s in events if s.stored)
     assert told["kept events", "pay for 3 s"] == (2 * sum(map(len, events)), size, windowed)
     (of_panes,) = (of for kind, of in told if kind == "panes")
     assert told["panes", of_panes][::2] == (2 * sum(map(len, panes)), ("beside_5 v1",))

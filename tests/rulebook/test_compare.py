@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cep.rulebook.compare import compare, quality
-from tests.rulebook.test_held import alert, table
+from tests.rulebook.test_suppression import alert, table
 
 
 def test_versions_do_not_make_a_difference_and_events_do() -> None:

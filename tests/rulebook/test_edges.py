@@ -9,7 +9,7 @@ import orjson
 from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.files import read_rules
 from cep.rulebook.meaning import content_hash
-from cep.runners.group_rules import apply_records
+from cep.step.rules import apply_records
 from tests.rulebook.records import SOURCE, new_book, upsert
 
 DAY_MS = 86_400_000

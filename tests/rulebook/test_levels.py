@@ -54,7 +54,7 @@ def levels_of(book: Rulebook) -> dict[str, int | None]:
 
 
 def next_version(book: Rulebook, name: str, on_update: str = "drain") -> UpsertRecord:
-    version = 1 + (book.known[name].version if name in book.known else 0)
+    version = 1 + (book.rules[name].version if name in book.rules else 0)
     return written(name, SOURCE, name).model_copy(update={"version": version, "on_update": on_update})
 
 
@@ -66,7 +66,7 @@ def test_whatever_comes_and_goes_finds_its_place_and_moves_nothing(seed: int) ->
         before = {rule.identity: rule.level for rule in book.deployed()}
         name = random.choice(sorted(BODIES))
         record = next_version(book, name, random.choice(("drain", "restart", "carry")))
-        if name in book.known and random.random() < 0.3:
+        if name in book.rules and random.random() < 0.3:
             outcome = book.apply(RetireRecord(id=name, version=record.version), at_ms)
         else:
             outcome = book.apply(record, at_ms)

@@ -22,7 +22,8 @@ from cep.rulebook import lists as module
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.job import Programs, StepOutput
+from cep.step.match import MatchOutput
+from cep.step.programs import Programs
 from tests.rulebook.timeline import step
 
 DOMAIN = ("card_id",)
@@ -123,7 +124,7 @@ def engine(
 ) -> tuple[set[int], Rulebook]:
     """What the rulebook and the matcher find; after `restarts` the rulebook comes back from its bytes, and forgets."""
     store = ListStore()
-    book, programs, output = Rulebook(SCHEMA, (DOMAIN,), store), Programs(), StepOutput()
+    book, programs, output = Rulebook(SCHEMA, (DOMAIN,), store), Programs(), MatchOutput()
     keyed_state: KeyedState | None = None
     bounds = sorted({0, len(events), *cuts, *(a.after for a in arrivals)})
     for first, end in zip([0, *bounds], bounds, strict=False):
@@ -318,6 +319,6 @@ def test_a_rulebook_in_a_folder_comes_back(tmp_path: Path) -> None:
         assert book.apply(record, None).kind == "applied"
     again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, (DOMAIN,), ListStore(tmp_path))
     assert last_lists(again) == last_lists(book)
-    output = StepOutput()
+    output = MatchOutput()
     step(Programs(), again, None, as_batch([Payment(1, "41"), Payment(2, "52")]), TIME_MS_MAX, output)
     assert output.alert_table()["key"].to_pylist() == ["41"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cep.lang.format import format_text
+from cep.lang.format.file import format_text
 from cep.lang.load import bundle_source, load_text
 from cep.rulebook.meaning import content_hash, pattern_hash
 from tests.rulebook.records import SOURCE, upsert

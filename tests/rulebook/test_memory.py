@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cep.rulebook import memory as memory_module
-from cep.rulebook.held import Fired
 from cep.rulebook.memory import Memory
+from cep.rulebook.suppression import Fired
 
 RULES = "ab"
 AT = st.tuples(st.sampled_from(RULES), st.sampled_from("cdefg"))

@@ -16,7 +16,7 @@ from cep.rulebook.publish import (
     running_of_records,
     running_of_status,
 )
-from cep.runners.rule_status import rule_status
+from cep.step.rule_status import rule_status
 from tests.rulebook.records import new_book, retire, upsert
 
 SOON = "2026-06-01T00:00:00.000Z"

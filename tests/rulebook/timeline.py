@@ -15,12 +15,13 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
 from cep.engine.alerts import sort_alerts
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
+from cep.engine.migrate import migrate_state
 from cep.model.rule import ControlRecord, PauseRecord, ResumeRecord, RetireRecord, RollbackRecord, UpsertRecord
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.job import Programs, StepOutput, match_step
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import Programs
 from tests.rulebook.records import SCHEMA
 
 DOMAIN = ("card_id",)
@@ -219,7 +220,7 @@ def engine(
     rulebook comes back from its bytes and forgets what is over."""
     book, programs = Rulebook(SCHEMA, (DOMAIN,)), Programs()
     keyed_state: KeyedState | None = None
-    output = StepOutput()
+    output = MatchOutput()
     seen_ms: int | None = None
     bounds = sorted({0, len(events), *cuts, *(a.after for a in arrivals)})
     for first, end in zip([0, *bounds], bounds, strict=False):
@@ -244,21 +245,21 @@ def engine(
 
 def alerts_of(book: Rulebook, events: Sequence[Payment]) -> pa.Table:
     """All that the alerts of a rulebook carry, on events alone."""
-    output = StepOutput()
+    output = MatchOutput()
     step(Programs(), book, None, as_batch(events), TIME_MS_MAX, output)
     return sort_alerts(output.alert_table())
 
 
 def step(
     programs: Programs, book: Rulebook, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int,
-    output: StepOutput,
+    output: MatchOutput,
 ) -> KeyedState | None:  # fmt: skip
     """One micro-batch of a job; returns what is kept of it."""
     program = programs.of(book, book.schema).get(DOMAIN)
     if program is None:
         return None
-    fitted = None if keyed_state is None else fit(keyed_state, program)[0]
-    return match_step(program, fitted, batch, watermark_ms, output)
+    fitted = None if keyed_state is None else migrate_state(keyed_state, program)[0]
+    return match_events(program, fitted, batch, watermark_ms, output)
 
 
 def as_batch(events: Sequence[Payment]) -> EventBatch:

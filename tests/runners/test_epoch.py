@@ -18,11 +18,11 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
-from cep.runners.rule_status import rule_status
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
 from cep.state.memory import MemoryStore
+from cep.step.job import Job
+from cep.step.rule_status import rule_status
 from tests.runners.spark.live_cases import END, LiveRun, make_job, time_ms, write_file
 from tests.runners.test_later_rules import EVENTS, payment_lines, record
 
@@ -91,7 +91,7 @@ def test_no_cut_of_the_control_records_changes_an_epoch(seed: int) -> None:
 def letters_of(job: Job, initial: tuple[bytes, ...], steps: list[list[bytes]]) -> tuple[list[bytes], bytes]:
     """The letters of micro-batches of control records alone, and the rulebook after them."""
     engine = Engine(job, initial, MemoryStore(), Workers(1))
-    letters = [letter for step in steps for letter in engine.step([], tuple(step), {}).letters]
+    letters = [letter for step in steps for letter in engine.step([], tuple(step), {}).dead_letters]
     return letters, rulebook_bytes(engine.rulebook.rulebook)
 
 

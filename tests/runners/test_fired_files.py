@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MAX
-from cep.rulebook.held import Fired
+from cep.rulebook.suppression import Fired
 from cep.runners import fired_files
 from cep.runners.fired_files import FiredFiles, begin_fired
 from cep.runners.rule_output import last_alerted

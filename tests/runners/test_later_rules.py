@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState
+from cep.engine.migrate import migrate_state
 from cep.engine.reach import known_from
 from cep.lang.load import load_text
 from cep.lang.walk import histories
@@ -28,9 +28,11 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job, Programs, StepOutput, match_step
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
+from cep.step.job import Job
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import Programs
 from tests.engine.bridge import through_bytes
 from tests.runners.spark.live_cases import END, LiveRun, make_job, time_ms, write_file
 
@@ -93,16 +95,16 @@ def payments(random: Random, count: int) -> EventBatch:
 
 def lived(book: Rulebook, batch: EventBatch, cuts: list[int], later: dict[int, list[UpsertRecord]]) -> pa.Table:
     """What micro-batches give that end at the cuts, with records that come after them; between two all is bytes."""
-    programs, keyed_state, output = Programs(), None, StepOutput()
+    programs, keyed_state, output = Programs(), None, MatchOutput()
     for first, end in zip([0, *cuts], [*cuts, len(batch)], strict=True):
         book = rulebook_from_bytes(rulebook_bytes(book), book.schema, (DOMAIN,))
         for change in later.get(first, []):
             assert book.apply(change, int(batch.time_ms[first - 1])).kind == "applied"
         program = programs.of(book, book.schema)[DOMAIN]
-        fitted: KeyedState | None = None if keyed_state is None else fit(keyed_state, program)[0]
+        fitted: KeyedState | None = None if keyed_state is None else migrate_state(keyed_state, program)[0]
         part = batch.take(np.arange(first, end))
         watermark_ms = int(batch.time_ms[end - 1])
-        keyed_state = through_bytes(program, match_step(program, fitted, part, watermark_ms, output), watermark_ms)
+        keyed_state = through_bytes(program, match_events(program, fitted, part, watermark_ms, output), watermark_ms)
     return output.alert_table()
 
 
@@ -128,8 +130,8 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
             outcome = every.apply(change, None)
             assert outcome.kind == "applied", outcome.full_reason
     found = lived(book, batch, cuts, later).to_pylist()
-    output = StepOutput()
-    match_step(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
+    output = MatchOutput()
+    match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
     replayed = output.alert_table().to_pylist()
     assert all(alert["history_from"] is None for alert in replayed), "a replay has seen all"
     # The rules as the live job has them, whose epochs are in the order of their coming.
@@ -139,7 +141,7 @@ def test_live_and_replay_differ_only_where_an_alert_says_so(seed: int) -> None:
         for change in later[cut]:
             told.apply(change, int(batch.time_ms[cut - 1]))
     kept = {
-        rule.rule_id: [(h.window, ms) for h, ms in zip(histories(rule.pattern), rule.known_ms[1:], strict=False)]
+        rule.rule_id: [(h.window, ms) for h, ms in zip(histories(rule.pattern), rule.complete_ms[1:], strict=False)]
         for rule in told.deployed()
     }
 
@@ -179,8 +181,8 @@ def test_a_rule_that_comes_to_busy_keys_says_both(seed: int, monkeypatch: pytest
     assert [target.apply(initial, None).kind for target in (book, every)] == ["applied"] * 2
     assert {every.apply(change, None).kind for change in coming} == {"applied"}
     found = {alert["alert_id"]: alert for alert in lived(book, batch, cuts, {cuts[1]: coming}).to_pylist()}
-    output = StepOutput()
-    match_step(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
+    output = MatchOutput()
+    match_events(Programs().of(every, schema)[DOMAIN], None, batch, TIME_MS_MAX, output)
     replayed = {alert["alert_id"]: alert for alert in output.alert_table().to_pylist()}
     whole = {name for name, alert in found.items() if alert["history_from"] is None}
     assert {repr(found[name]) for name in whole} <= {repr(alert) for alert in replayed.values()}

@@ -26,16 +26,16 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.job import Job
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
+from cep.step.job import Job
 from tests.runners.embedded.cases import decoded, save
 from tests.runners.spark.live_cases import END, LiveRun, time_ms
 from tests.runners.test_later_rules import written
-from tests.runners.test_made_past import EVENTS, START_MS, lines_of
+from tests.runners.test_producer_gaps import EVENTS, START_MS, lines_of
 
 LEVELS = 4
 MAKERS = {
@@ -129,7 +129,7 @@ def lived(
         stepped = engine.step(decoded(job, lines[start:end]), records, {"p": (time_ms(lines[end - 1]), False)})
         assert stepped.counters["late_events"] == 0
         tables.append(stepped.alerts)
-        letters += stepped.letters
+        letters += stepped.dead_letters
         if folder is not None and random.random() < 0.4:
             save(engine, number)
             store.checkpoint(folder / str(number))
@@ -209,7 +209,7 @@ def cut_at_each(
     for number, line in enumerate(lines):
         records = tuple(record.to_json() for at, record in later if at == number)
         stepped = engine.step(decoded(job, [line]), records, {"p": (time_ms(line), False)})
-        assert stepped.letters == ()
+        assert stepped.dead_letters == ()
         tables.append(stepped.alerts)
     tables.append(engine.step([], (END,), {}).alerts)
     engine.close()

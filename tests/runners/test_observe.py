@@ -14,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cep.base.errors import UsageError
-from cep.runners.observe import Log, Observed, served
+from cep.runners.http import served
+from cep.runners.observe import Log, Observed
 
 TOTALS = Counter(
     {

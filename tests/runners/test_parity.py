@@ -17,19 +17,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.rulebook.deploy import deploy
-from cep.rulebook.held import Policies, hold_back
 from cep.rulebook.levels import by_level
+from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.runners.spark import replay as on_spark
 from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.runners.parity_cases import Stream, drawn, public, simulated_day
 from tests.runners.spark.live_cases import END, LiveRun, disordered, write_file
 
@@ -52,7 +52,7 @@ def ways(spark: SparkSession, folder: Path, stream: Stream, seed: int) -> dict[s
     policies = Policies.of(given.rulebook)
 
     def sent(alerts: pa.Table) -> list[bytes]:
-        return sorted(json_lines(hold_back(alerts, policies, {}).alerts))
+        return sorted(json_lines(suppress_alerts(alerts, policies, {}).alerts))
 
     batch = replace(job, lateness_ms=0)
     replayed = embedded.replay(batch, given.rulebook, read_pieces(history, job.schema), 2).alerts

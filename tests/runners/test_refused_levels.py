@@ -25,15 +25,15 @@ from cep.model.rule import (
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.levels import levels_needed
 from cep.runners.embedded import replay as embedded
-from cep.runners.group_rules import letters_of_refused
-from cep.runners.job import Job
 from cep.runners.spark.replay import read_events, replay
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
+from cep.step.rules import refusal_letters
 from tests.runners.spark.live_cases import END, LiveRun, time_ms
 from tests.runners.test_later_rules import written
 from tests.runners.test_level_changes import lived
-from tests.runners.test_made_past import EVENTS, START_MS, lines_of
+from tests.runners.test_producer_gaps import EVENTS, START_MS, lines_of
 
 TYPES = EVENTS + "event ring { ring_id id  event_time time  card string }\n"
 # Each is a chain of the ones before it: payment, flag, echo, ring, and some are shortcuts.
@@ -142,7 +142,7 @@ def test_a_replay_refuses_and_finds_what_the_job_did(seed: int, tmp_path: Path) 
     job, initial, later, lines, random = cases(seed)
     found, letters = lived(job, initial, later, lines, random, tmp_path)
     given = as_the_job(job, initial, later)
-    assert letters == letters_of_refused(given.refused)
+    assert letters == refusal_letters(given.refused)
     assert found == replayed(job, given, lines, tmp_path)
     assert len(found) > 10
 
@@ -162,7 +162,7 @@ def test_on_spark_the_same(spark: SparkSession, tmp_path: Path) -> None:
     live.phase([], [END])
     given = as_the_job(job, initial, later)
     assert given.refused
-    assert live.letters == [orjson.loads(letter) for letter in letters_of_refused(given.refused)]
+    assert live.letters == [orjson.loads(letter) for letter in refusal_letters(given.refused)]
     assert sorted(live.alerts()) == replayed(job, given, lines, tmp_path)
     path = tmp_path / "history.jsonl"
     events, column = read_events(spark, path)

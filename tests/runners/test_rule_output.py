@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.rule_output import RuleOutput
-from cep.runners.rule_status import rule_status
+from cep.step.rule_status import rule_status
 from tests.rulebook.records import new_book, upsert
-from tests.rulebook.test_held import alert, table
+from tests.rulebook.test_suppression import alert, table
 
 
 def status_of(**changes: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cep.demo.stream import StreamSize, build, json_lines
 from cep.runners.warm import Warming
-from demo.stream import StreamSize, build, json_lines
 
 ROOT = Path(__file__).parents[2]
 # In a process of its own: here other tests have called kernels before.
@@ -22,7 +22,8 @@ from cep.runners.warm import warm_up
 def kernels():
     found = []
     for name, module in list(sys.modules.items()):
-        if name.startswith(("cep.engine.", "cep.columnar.", "cep.state.", "cep.sinks.", "cep.runners.")):
+        rooms = ("engine", "functions", "histories", "columnar", "state", "sinks", "step", "runners")
+        if name.startswith(tuple(f"cep.{room}." for room in rooms)):
             found += vars(module).values()
             own = getattr(module, "kernels", None)
             found += [v for v in vars(own).values() if getattr(v, '__module__', '') == own.__name__] if own else []

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from cep.base.errors import SinkError
-from cep.sinks.kafka import KafkaLetters, KafkaSink, KafkaTransactionSink
+from cep.sinks.kafka import KafkaDeadLetters, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget, Transactions
 from tests.real_kafka import TIMEOUT_S, KafkaCluster, RealKafka
 from tests.sinks.alerts import alert_table
@@ -152,7 +152,7 @@ def test_the_broker_goes_away_before_the_offset_and_comes_back(monkeypatch: pyte
 def test_letters(kafka_broker: KafkaCluster) -> None:
     to = target(kafka_broker)
     letters = [b'{"code": "late", "event_id": "e1"}', b'{"code": "unreadable", "record": "{"}']
-    sink = KafkaLetters(to)
+    sink = KafkaDeadLetters(to)
     sink.write(letters, 0)
     sink.write([], 1)
     sink.close()

@@ -1,6 +1,6 @@
-"""What every keyed store must do, as plain functions: pytest runs them on two stores, a Spark query on the third.
+"""The contract of every keyed store, as plain functions.
 
-All keys are of one key group, `GROUP` (a store inside Spark sees no other). Each check begins with an empty store.
+All keys are of one key group, `GROUP`. Each check begins with an empty store.
 """
 
 from __future__ import annotations
@@ -8,12 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from cep.state.cells import Place
-from cep.state.descriptors import Cleanup, StateKind, Ttl, TtlTime
 from cep.state.keys import KeyRange, group_range, prefix_range, store_key
-from cep.state.states import States
 from cep.state.store import KeyedStore, WriteBatch
-from tests.state.declared import ManualClock, declare, row
 
 GROUP = 7
 Check = Callable[[KeyedStore], None]
@@ -134,23 +130,6 @@ def random_changes_agree_with_a_dictionary(store: KeyedStore) -> None:
     assert store.multi_get(keys) == [model.get(key) for key in keys]
 
 
-def declared_state_lives_on_it(store: KeyedStore) -> None:
-    clock = ManualClock(1_000)
-    ttls = [Ttl(100, TtlTime.EVENT, cleanup=cleanup) for cleanup in Cleanup]
-    declared = [declare(StateKind.MAP, ttl, ttl.cleanup.value) for ttl in ttls]
-    place = Place(GROUP, b"card")
-    for number in (1, 2):  # the second time it finds the schemas of the first
-        states = States(store, clock.clock, declared, groups=range(GROUP, GROUP + 1))
-        for descriptor in declared:
-            states.map(descriptor.name).put(place, f"e{number}", row(number))
-        clock.move(60)
-    maps = [states.map(descriptor.name) for descriptor in declared]
-    assert [seen.items(place) for seen in maps] == [{"e2": row(2)}] * len(maps)
-    clock.move(200)
-    states.clean()
-    assert everything(store) == []
-
-
 CHECKS: tuple[Check, ...] = (
     nothing_is_there_at_first,
     the_last_write_is_read,
@@ -161,5 +140,4 @@ CHECKS: tuple[Check, ...] = (
     a_range_is_deleted_without_its_neighbours,
     a_write_batch_is_applied_in_order,
     random_changes_agree_with_a_dictionary,
-    declared_state_lives_on_it,
 )

@@ -14,8 +14,8 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import decode_table, encode_table
 from cep.engine.advance import advance
-from cep.engine.fit import fit
 from cep.engine.keyed_state import KeyedState, concat_states, empty_state, select_keys
+from cep.engine.migrate import migrate_state
 from cep.nfa.compile import problems
 from cep.nfa.program import Program
 from cep.state.pages import PAGE_FORMAT, decode_page, encode_page
@@ -123,7 +123,7 @@ def test_pages_that_builds_have_written(path: Path) -> None:
             decode_page(path.read_bytes())
         return
     rules = program(rule(CHAIN, "chain"))
-    kept, orphans = fit(decode_page(path.read_bytes()), rules)
+    kept, orphans = migrate_state(decode_page(path.read_bytes()), rules)
     assert (len(kept), orphans, kept.keys.to_pylist()) == (2, 0, ["k", "other"])
     matches = advance(rules, kept, batch("k c@4000 1.51", "other b@5000", "other c@6000 2.00"), 0).matches
     assert matches.event_id.to_pylist()[:2] == ["e0", "e1"], "bound before, completed now"

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import chain, pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from cep.base.errors import StateCorruptError, StateSchemaError, StoreError
-from cep.base.schema import Field, Kind, Type
-from cep.state.cells import Place
+from cep.base.errors import StateCorruptError, StoreError
 from cep.state.checkpoints import Checkpoints, Part, restore
-from cep.state.descriptors import Cleanup, Descriptor, StateKind, Ttl, TtlTime
-from cep.state.keys import ALL_KEYS, STORE_GROUP, key_group_of, store_key
+from cep.state.keys import STORE_GROUP, group_range, key_group_of, store_key
 from cep.state.manifest import FOLDER
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
-from cep.state.savepoints import load_savepoint, move_groups, open_savepoint, shares, write_savepoint
-from cep.state.states import States
-from cep.state.store import DurableStore, StoreSnapshot
+from cep.state.savepoints import load_savepoint, open_savepoint, write_savepoint
+from cep.state.store import DurableStore, KeyedStore, StoreSnapshot
 from cep.state.target import Target
-from tests.state.declared import ManualClock, declare, row
 
 GROUPS = range(12)
 Open = Callable[[Path], DurableStore]
@@ -31,11 +27,23 @@ Entries = dict[bytes, bytes]
 
 
 def entries(store: DurableStore) -> Entries:
-    return dict(store.scan(ALL_KEYS))
+    """The entries of all key groups."""
+    return dict(store.scan(group_range(0, STORE_GROUP)))
+
+
+def shares(groups: range, count: int) -> list[range]:
+    """The key groups divided between `count` stores, evenly; every store gets at least one."""
+    bounds = [groups.start + len(groups) * number // count for number in range(count + 1)]
+    return [range(first, end) for first, end in pairwise(bounds)]
+
+
+def move_groups(sources: Sequence[KeyedStore], store: DurableStore, groups: range) -> None:
+    """Copy key groups of other stores into an empty one."""
+    store.ingest(chain.from_iterable(source.scan(group_range(group)) for group in groups for source in sources))
 
 
 def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
-    """Stores that together hold all groups, some without entries, and their own knowledge."""
+    """Stores that together hold all groups, some without entries, and what a store keeps of itself."""
     chance = Random(count)
     parts = []
     for number, groups in enumerate(shares(GROUPS, count)):
@@ -43,7 +51,7 @@ def filled(folder: Path, open_store: Open, count: int) -> list[Part]:
         for group in groups:
             for key in range(chance.choice([0, 1, 30])):
                 store.put(store_key(group, b"%d" % key, b"", b"n"), chance.randbytes(50))
-        store.put(store_key(STORE_GROUP, b"", b"other", b"x"), b"the same in all")
+        store.put(store_key(STORE_GROUP, b"", b"other", b"x"), b"of this store alone")
         parts.append(Part(f"worker-{number}", store, groups.start, groups.stop))
     return parts
 
@@ -63,8 +71,9 @@ def test_any_number_of_stores_becomes_any_other(tmp_path: Path, kinds: tuple[str
     for number, groups in enumerate(shares(savepoint.groups, then)):
         with KINDS[kinds[1]](tmp_path / f"to{number}") as store:
             loaded = load_savepoint(savepoint, store, groups, tmp_path / "work")
-            own = {k: v for k, v in expected.items() if key_group_of(k) in (*groups, STORE_GROUP)}
+            own = {k: v for k, v in expected.items() if key_group_of(k) in groups}
             assert entries(store) == own
+            assert list(store.scan(group_range(STORE_GROUP))) == []
             assert loaded == len(own)
     assert not (tmp_path / "work").exists()
 
@@ -87,7 +96,7 @@ def test_a_checkpoint_goes_on_with_other_workers(tmp_path: Path, first: int, the
         for number, groups in enumerate(shares(GROUPS, then)):
             with RocksStore(tmp_path / f"to{number}") as store:
                 move_groups(sources, store, groups)
-                assert {key_group_of(key) for key in entries(store)} <= {*groups, STORE_GROUP}
+                assert {key_group_of(key) for key in entries(store)} <= set(groups)
                 moved |= entries(store)
     assert moved == expected
 
@@ -99,11 +108,11 @@ def test_a_process_takes_over_a_share_of_a_checkpoint_and_keeps_its_own_checkpoi
         copying = checkpoints.begin(parts, b"offsets", 0)
         assert copying is not None
         copying.result(timeout=60)
-    found = restore(old, tmp_path / "back", range(5, 8))
+    found = restore(old, tmp_path / "back")
     assert found is not None
-    assert [part.name for part in found.parts] == ["worker-1"]
-    assert sorted(path.name for path in found.folder.iterdir()) == ["payload", "worker-1"]
-    share = {k: v for k, v in entries(parts[1].store).items() if key_group_of(k) in (5, 6, 7, STORE_GROUP)}
+    assert [part.name for part in found.manifest.parts] == ["worker-0", "worker-1", "worker-2"]
+    assert sorted(path.name for path in found.folder.iterdir()) == ["payload", "worker-0", "worker-1", "worker-2"]
+    share = {k: v for k, v in entries(parts[1].store).items() if key_group_of(k) in (5, 6, 7)}
     new = Target(str(tmp_path / "new"))
     with (
         RocksStore(found.path("worker-1")) as source,
@@ -140,37 +149,6 @@ def test_a_savepoint_that_failed_half_way_is_none_and_can_be_written_again(tmp_p
     assert open_savepoint(target, tmp_path / "work").groups == GROUPS
 
 
-def test_declared_state_goes_on_after_workers_became_one(tmp_path: Path) -> None:
-    """Their time buckets differ; the one store looks into those of all of them."""
-    clock = ManualClock(100_000)
-    ttl = Ttl(10_000, TtlTime.EVENT, cleanup=Cleanup.COMPACTION)
-    declared = [declare(StateKind.VALUE, ttl, "by time"), declare(StateKind.VALUE, None, "for ever")]
-    stores = [MemoryStore(), MemoryStore()]
-    for number, store in enumerate(stores):
-        states = States(store, clock.clock, declared, groups=range(number, number + 1))
-        for descriptor in declared:
-            states.value(descriptor.name).put(Place(number, b"k"), row(number))
-        clock.move(3_000)
-    one = MemoryStore()
-    move_groups(stores, one, range(2))
-    states = States(one, clock.clock, declared, groups=range(2))
-    by_time, ever = (states.value(descriptor.name) for descriptor in declared)
-    assert [by_time.get(Place(n, b"k")) for n in range(2)] == [row(0), row(1)]
-    clock.move(5_000)
-    assert [by_time.get(Place(n, b"k")) for n in range(2)] == [None, row(1)], "the first is 11 seconds old"
-    assert [ever.get(Place(n, b"k")) for n in range(2)] == [row(0), row(1)]
-
-
-def test_stores_that_declare_different_state_do_not_become_one() -> None:
-    clock = ManualClock()
-    stores = [MemoryStore(), MemoryStore()]
-    for number, store in enumerate(stores):
-        fields = (Field("n", Type((Kind.INT, Kind.STRING)[number])),)
-        States(store, clock.clock, [Descriptor("s", StateKind.VALUE, fields)], groups=range(number, number + 1))
-    with pytest.raises(StateSchemaError, match=r"n int(.|\n)*n string"):
-        move_groups(stores, MemoryStore(), range(2))
-
-
 @pytest.mark.parametrize("what", ["manifest", "file"])
 @pytest.mark.parametrize("how", ["corrupt", "missing"])
 def test_a_damaged_savepoint_is_refused(tmp_path: Path, what: str, how: str) -> None:
@@ -194,11 +172,3 @@ def test_a_savepoint_is_written_once(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a savepoint already"):
         write_savepoint(target, tmp_path / "work", parts, b"second", 0)
     assert open_savepoint(target, tmp_path / "work").payload == b"first"
-
-
-@pytest.mark.parametrize("count", range(1, 13))
-def test_shares_are_all_groups_once(count: int) -> None:
-    found = shares(GROUPS, count)
-    assert [group for groups in found for group in groups] == list(GROUPS)
-    assert min(len(groups) for groups in found) >= 1
-    assert max(len(groups) for groups in found) - min(len(groups) for groups in found) <= 1

@@ -1,4 +1,4 @@
-"""The contract of a store, on the one in memory and on RocksDB; Spark's runs it in tests/runners/spark."""
+"""The contract of a store, on the one in memory and on RocksDB."""
 
 from __future__ import annotations
 

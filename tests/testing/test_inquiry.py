@@ -12,11 +12,11 @@ import pytest
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import decode_table
 from cep.columnar.route import KeyDomain, route
+from cep.demo.stream import Planted, StreamSize, build
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
 from cep.testing.inquiry import World, why, why_not
-from demo.stream import Planted, StreamSize, build
 
 SIZE = StreamSize(cards_count=400, payments_per_card=5)
 STREAM = build(7, SIZE)

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 
+from cep.lang.ir_tests import PatternTest
 from cep.lang.load import Checked, load_files, load_text
-from cep.lang.test_ir import PatternTest
 from cep.testing.coverage import coverage_of
 from cep.testing.harness import Outcome, run_test
 
-PATTERNS = Path(__file__).parents[2] / "patterns"
+ROOT = Path(__file__).parents[2]
+PATTERNS = ROOT / "patterns"
+PAGES = (ROOT / "cep" / "docs" / "reference" / "language.md", PATTERNS / "README.md")
 CHECKED = load_files(sorted(PATTERNS.rglob("*.cep")))
 
 
-def readme() -> list[Checked]:
-    blocks = re.findall(r"```\n(event.*?)```", (PATTERNS / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    return [load_text(block) for block in blocks]
+def examples() -> list[Checked]:
+    blocks = (re.findall(r"```\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
+    return [load_text(block) for page in blocks for block in page]
 
 
 def test_the_patterns_are_clean() -> None:
@@ -51,8 +53,8 @@ def test_every_state_transition_and_outcome_is_covered(name: str) -> None:
 
 
 def test_the_tests_of_the_reference_pass() -> None:
-    checked = readme()
-    assert len(checked) >= 2
+    checked = examples()
+    assert len(checked) >= 3
     outcomes = [run_test(c.schema, test).outcome for c in checked for test in c.tests]
-    assert len(outcomes) >= 4
+    assert len(outcomes) >= 6
     assert set(outcomes) == {Outcome.PASSED}

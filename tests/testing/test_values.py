@@ -39,7 +39,7 @@ def both(pattern: str) -> tuple[Verdict, PatternIR]:
 def test_the_engine_and_the_trace_emit_the_same(expression: str) -> None:
     where = "where a: pay amount < 10  b: pay amount > 100  c: pay amount > 1000"
     found, pattern = both(f"seq a{{2}} -> c? -> b within 5 min {where} emit x = {expression}")
-    ((_, value, _),) = found.found[0].values
+    ((_, value, _),) = found.matches[0].values
     trace = found.traces["c1"]
     conditions = Conditions(pattern, tuple(p.variable for p in trace.automaton.positions), trace.events)
     (match,) = trace.emitted()

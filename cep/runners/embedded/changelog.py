@@ -48,7 +48,7 @@ _MARKED = struct.Struct(f">{len(_MARK)}sHI")
 
 
 class Carrier(Protocol):
-    """What brings entries into a topic, in the transactions of a sink."""
+    """The link that brings entries into a topic, in the transactions of a sink."""
 
     def open(self) -> None:
         """End what an earlier process has left open. Raises: SinkError."""
@@ -177,7 +177,10 @@ class Changelog:
         return UsageError(f"topic {self.topic} has something in it and is no changelog of this job; give an empty one")
 
     def _range(self) -> OffsetRange:
-        first, last = (found(self._settings, [self.topic])[self.topic] for found in (earliest_offsets, latest_offsets))
+        first, last = (
+            read_offsets(self._settings, [self.topic])[self.topic]
+            for read_offsets in (earliest_offsets, latest_offsets)
+        )
         if set(last) != {0}:
             raise UsageError(f"topic {self.topic} has {len(last)} partitions; a changelog has one, and so one order")
         return OffsetRange(self.topic, 0, first[0], last[0])
@@ -204,7 +207,7 @@ class Changelog:
         self._add(changes)
 
     def hand_over(self) -> tuple[list[Entry], tuple[int, ...]]:
-        """What is to be brought, and the commits that it is of; from now on it is the delivery's."""
+        """Hand over the changes to deliver, and the numbers of their commits."""
         entries, commits = list(self._pending.items()), tuple(self._commits)
         self._pending, self._commits, self.pending_bytes = {}, [], 0
         return entries, commits
@@ -214,12 +217,14 @@ class Changelog:
         self._carrier.carry(self.topic, entries)
 
     def settle(self, commits: Sequence[int]) -> None:
-        """The topic has what these commits have changed."""
+        """Note that the topic has the changes of these commits."""
         self._forgettable += commits
 
     def _in_parts(self, changes: dict[bytes, bytes | None], counts: WriteBatch) -> dict[bytes, bytes | None]:
-        """The changes, large entries as parts of them, and without the parts that entries had before; how many there
-        are now is added to `counts`. The dictionary given is changed."""
+        """Replace large entries by their parts, and remove the parts that entries had before.
+
+        The dictionary given is changed, and the new counts of parts are added to `counts`.
+        """
         large = {key: value for key, value in changes.items() if value and len(value) > CHANGELOG_PART_BYTES}
         for key in [*large, *(self._parts.keys() & changes.keys() - large.keys())]:
             data, before = large.get(key, b""), self._parts.pop(key, 0)
@@ -250,21 +255,21 @@ class Changelog:
 
 
 def _changes(batch: WriteBatch, store: DurableStore) -> dict[bytes, bytes | None]:
-    """The entries that a write batch leaves behind; a topic knows no ranges, so that what is in them is named."""
-    found: dict[bytes, bytes | None] = {}
+    """Return the entries that a write batch leaves behind; a topic knows no ranges, so each removed entry is named."""
+    entries: dict[bytes, bytes | None] = {}
     for change, key, other in batch.changes:
         if change is Change.PUT:
-            found[key] = other
+            entries[key] = other
         elif change is Change.DELETE:
-            found[key] = None
+            entries[key] = None
         else:
-            found.update((inside, None) for inside in found if key <= inside < other)
-            found.update((inside, None) for inside, _ in store.scan(KeyRange(key, other)))
-    return found
+            entries.update((inside, None) for inside in entries if key <= inside < other)
+            entries.update((inside, None) for inside, _ in store.scan(KeyRange(key, other)))
+    return entries
 
 
 def _is_own(key: bytes) -> bool:
-    return key == _TOPIC or any(own.begin <= key < own.end for own in (_CHANGED, _PARTS_COUNTS))
+    return key == _TOPIC or any(reserved.begin <= key < reserved.end for reserved in (_CHANGED, _PARTS_COUNTS))
 
 
 def _changed_key(commit: int) -> bytes:

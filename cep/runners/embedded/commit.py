@@ -53,7 +53,7 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
-from cep.runners.live_checkpoint import held
+from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.output import write_letters
 from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
@@ -66,19 +66,19 @@ DELIVERED = "delivered"  # a file that says up to which checkpoint, once the pro
 
 
 @dataclass(slots=True)
-class Held:
-    """What has not been delivered: alerts and letters since the last commit began."""
+class PendingOutput:
+    """The undelivered alerts and dead letters since the last commit began."""
 
     alerts: list[pa.Table] = field(default_factory=list)
-    letters: list[bytes] = field(default_factory=list)
+    dead_letters: list[bytes] = field(default_factory=list)
 
     def take(self, stepped: Stepped) -> None:
         if stepped.alerts.num_rows:
             self.alerts.append(stepped.alerts)
-        self.letters += stepped.letters
+        self.dead_letters += stepped.dead_letters
 
     def __bool__(self) -> bool:
-        return bool(self.alerts or self.letters)
+        return bool(self.alerts or self.dead_letters)
 
     def table(self) -> pa.Table:
         return sorted_together(self.alerts)
@@ -86,17 +86,17 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Where alerts and letters go; letters nowhere if there is no folder."""
+    """Where alerts and dead letters go; dead letters go nowhere if there is no folder."""
 
     sinks: Sequence[AlertSink]
     letters_folder: Path | None
 
-    def deliver(self, alerts: pa.Table, letters: Sequence[bytes], number: int) -> None:
-        """Raises: SinkError; the same number may then come again."""
+    def deliver(self, alerts: pa.Table, dead_letters: Sequence[bytes], number: int) -> None:
+        """Send alerts and dead letters. Raises: SinkError; the same number may then come again."""
         for sink in self.sinks:
             sink.write(alerts, number)
-        if letters and self.letters_folder is not None:
-            write_letters(self.letters_folder, number, letters)
+        if dead_letters and self.letters_folder is not None:
+            write_letters(self.letters_folder, number, dead_letters)
 
     def close(self) -> None:
         for sink in self.sinks:
@@ -105,7 +105,7 @@ class Outlets:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is read: events, with what decodes their values, and control records if rules may change."""
+    """The sources of a job: events and their decoder, and control records if rules may change."""
 
     events: LiveSource
     control: LiveSource | None
@@ -176,7 +176,7 @@ class Commits:
         self.head: Head | None = None  # None: the job begins
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
-        self.held = Held()
+        self.pending_output = PendingOutput()
         self.totals: Counter[str] = Counter()
         self._thread = ThreadPoolExecutor(1, "delivery")
         self._log_thread = ThreadPoolExecutor(1, "log")
@@ -185,7 +185,7 @@ class Commits:
         if settings.folder is None:
             self.store: DurableStore = MemoryStore()
             return
-        self._lock.enter_context(held(settings.folder))
+        self._lock.enter_context(lock_checkpoint(settings.folder))
         try:
             self._open(settings.folder, on_checkpoint)
         except BaseException:
@@ -221,10 +221,10 @@ class Commits:
         if head is None:
             return
         if head.groups != engine.groups:
-            kept, asked = _shown(head.groups), _shown(engine.groups)
+            stored, given = _shown(head.groups), _shown(engine.groups)
             raise UsageError(
-                f"the checkpoint is of the key groups {kept}, not {asked}; start it with --groups {kept}, or make a "
-                "savepoint and restore it with the key groups of each process"
+                f"the checkpoint is of the key groups {stored}, not {given}; start it with --groups {stored}, or make "
+                "a savepoint and restore it with the key groups of each process"
             )
         engine.restore()
         self.totals, self._base, self._number = Counter(head.totals), head.base, head.number
@@ -243,7 +243,7 @@ class Commits:
         sources.seek(head.positions)
 
     def _recall(self, outlets: Outlets, created_ms: int) -> None:
-        """What sinks got after the checkpoint was sent by commits that nobody knows any more, under their numbers."""
+        """Ask the sinks for alerts that forgotten commits sent after the checkpoint, under their numbers."""
         self._on_step("R3")
         # What was on its way at that time went out under the number of a commit that the checkpoint has.
         after = min(self._outgoing, default=self._number + 1) - 1
@@ -254,7 +254,7 @@ class Commits:
                 self._number = max(self._number, recalled.number - self._base)
         self._sent_is_new = True
         for number, outgoing in self._outgoing.items():
-            self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.letters)
+            self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.dead_letters)
         self._recalled = list(self._outgoing)
 
     # ------------------------------------------------------------------------------------------------------ commits
@@ -262,28 +262,32 @@ class Commits:
     def take(self, stepped: Stepped) -> None:
         """1: keep what a micro-batch gave until the commit that delivers it."""
         self._on_step("1")
-        self.held.take(stepped)
+        self.pending_output.take(stepped)
 
     @property
     def from_checkpoint(self) -> bool:
-        """Whether sinks may have got alerts of which the store did not know when it was opened."""
+        """True if sinks may have alerts of which the store did not know when it was opened."""
         return self._from_checkpoint_ms is not None
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something is to be delivered that only another commit lets go."""
+        """True if another commit is needed before something can be delivered."""
         return self._delivery is None and (bool(self._outgoing) or self.unsent_bytes > 0)
 
     @property
     def unsent_bytes(self) -> int:
-        """Of changes that no delivery to the changelog has taken over."""
+        """The bytes of changes that no delivery to the changelog has taken over."""
         return 0 if self._changelog is None else self._changelog.pending_bytes
 
     @property
     def undelivered_count(self) -> int:
-        """Alerts and letters that no sink is known to have."""
-        outgoing = sum(item.alerts.num_rows + len(item.letters) for item in self._outgoing.values())
-        return int(outgoing + sum(table.num_rows for table in self.held.alerts) + len(self.held.letters))
+        """Alerts and dead letters that no sink is known to have."""
+        outgoing = sum(item.alerts.num_rows + len(item.dead_letters) for item in self._outgoing.values())
+        return int(
+            outgoing
+            + sum(table.num_rows for table in self.pending_output.alerts)
+            + len(self.pending_output.dead_letters)
+        )
 
     def begin(self, engine: Engine, sources: Sources, outlets: Outlets) -> bool:
         """2, and 3 and 4 in the background; says whether there was a commit.
@@ -335,7 +339,7 @@ class Commits:
             self._syncing = None
 
     def _begun_delivery(self, outlets: Outlets, number: int, syncing: Future[None]) -> _Delivery:
-        """Of all that waits, in the background, once the commit is on the disk."""
+        """Begin to deliver all that waits, in the background, once the commit is on the disk."""
         commits = tuple(self._outgoing)
         items = [self._outgoing[commit] for commit in commits]
         waits_for = self._copying if self._settings.backend == "memory" else None
@@ -360,17 +364,17 @@ class Commits:
             Outgoing.forget(batch, recalled)
             self._outgoing[recalled].save(batch, recalled)
         self._recalled = []
-        if self.held:
-            outgoing = Outgoing(self._unsent(self.held.table()), tuple(self.held.letters))
+        if self.pending_output:
+            outgoing = Outgoing(self._unsent(self.pending_output.table()), tuple(self.pending_output.dead_letters))
             outgoing.save(batch, number)
             self._outgoing[number] = outgoing
-            self.held = Held()
+            self.pending_output = PendingOutput()
         if self._sent_is_new:
             Outgoing.save_sent(batch, self._sent)
             self._sent_is_new = False
 
     def _unsent(self, alerts: pa.Table) -> pa.Table:
-        """The alerts that no sink had before the job went back to a checkpoint."""
+        """Return the alerts that no sink had before the job went back to a checkpoint."""
         if not self._sent or not alerts.num_rows:
             return alerts
         ids = alerts["alert_id"].to_pylist()
@@ -432,7 +436,7 @@ class Commits:
         while True:
             self.begin(engine, sources, outlets)
             self.finish(wait=True)
-            if not (self.held or self._outgoing or self._forgettable):
+            if not (self.pending_output or self._outgoing or self._forgettable):
                 break
         if self._settings.backend != "memory":
             self.checkpoint(engine)
@@ -440,7 +444,7 @@ class Commits:
         self._settled = None if self.last is None else self.last.number
 
     def distrust(self) -> None:
-        """The store gave bytes that cannot be right: the next start takes the newest checkpoint in its place."""
+        """Mark the store as damaged: the next start takes the newest checkpoint in its place."""
         if self._settings.folder is not None:
             mark_damaged(self._settings.folder)
 
@@ -460,7 +464,7 @@ class Commits:
     def _deliver(self, outlets: Outlets, items: Sequence[Outgoing], number: int) -> None:
         self._on_step("4")
         alerts = sorted_together([item.alerts for item in items if item.alerts.num_rows])
-        outlets.deliver(alerts, [letter for item in items for letter in item.letters], self._base + number)
+        outlets.deliver(alerts, [letter for item in items for letter in item.dead_letters], self._base + number)
 
     def _forget(self, commits: Sequence[int]) -> None:
         for number in commits:

@@ -1,4 +1,4 @@
-"""What a commit keeps in the store beside keyed state: where the job stands, and what is not delivered.
+"""The entries of a commit beside keyed state: where the job stands, and what is not delivered.
 
     | FFFF | "" | "commit" | "head" |            →  JSON, see Head
     | FFFF | "" | "commit" | "sent" |            →  JSON: ids of alerts that sinks have though no commit knows of it
@@ -65,21 +65,21 @@ class Head:
 
 
 def read_head(store: KeyedStore) -> Head | None:
-    """The last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
+    """Read the last commit of the store; None if there was none. Raises: StateCorruptError, StateFormatError."""
     data = store.get(HEAD)
     if data is None:
         return None
-    found = _json(data)
+    head = _json(data)
     try:
         return Head(
-            found["number"],
-            found["base"],
-            found["lineage"],
-            range(*found["groups"]),
-            found["delivery"],
-            found["totals"],
-            found["positions"],
-            found.get("places", ()),  # an earlier build knew times alone
+            head["number"],
+            head["base"],
+            head["lineage"],
+            range(*head["groups"]),
+            head["delivery"],
+            head["totals"],
+            head["positions"],
+            head.get("places", ()),  # an earlier build knew times alone
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error
@@ -87,17 +87,17 @@ def read_head(store: KeyedStore) -> Head | None:
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """What the micro-batches of a commit gave: alerts in their order, and letters."""
+    """The alerts, in their order, and the dead letters of a commit."""
 
     alerts: pa.Table
-    letters: tuple[bytes, ...]
+    dead_letters: tuple[bytes, ...]
 
     def save(self, batch: WriteBatch, commit: int) -> None:
         if self.alerts.num_rows:
             # Two thirds of what a commit writes are alerts that the next one takes back.
             batch.put(_key(_ALERTS, commit), pa.compress(encode_alerts(self.alerts), _CODEC, asbytes=True))
-        if self.letters:
-            batch.put(_key(_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.letters]))
+        if self.dead_letters:
+            batch.put(_key(_LETTERS, commit), orjson.dumps([letter.decode() for letter in self.dead_letters]))
 
     @staticmethod
     def forget(batch: WriteBatch, commit: int) -> None:
@@ -108,13 +108,13 @@ class Outgoing:
     @staticmethod
     def stored(store: KeyedStore) -> dict[int, Outgoing]:
         """All that the store holds, by commit."""
-        alerts, letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
+        alerts, dead_letters = _entries(store, _ALERTS), _entries(store, _LETTERS)
         return {
             commit: Outgoing(
                 _alerts(alerts[commit]) if commit in alerts else NO_ALERTS,
-                tuple(letter.encode() for letter in orjson.loads(letters.get(commit, b"[]"))),
+                tuple(letter.encode() for letter in orjson.loads(dead_letters.get(commit, b"[]"))),
             )
-            for commit in sorted({*alerts, *letters})
+            for commit in sorted({*alerts, *dead_letters})
         }
 
     @staticmethod
@@ -124,7 +124,7 @@ class Outgoing:
 
     @staticmethod
     def sent(store: KeyedStore) -> set[str]:
-        """What `save_sent` has kept."""
+        """Read what `save_sent` wrote."""
         return set(orjson.loads(store.get(_SENT) or b"[]"))
 
 
@@ -134,19 +134,19 @@ def _alerts(data: bytes) -> pa.Table:
 
 
 def payload_of(lineage: str) -> bytes:
-    """What a checkpoint says beside its store, which holds the rest."""
+    """Describe a commit for a checkpoint, whose store has the rest."""
     return orjson.dumps({"format": FORMAT, "lineage": lineage})
 
 
 def store_of_payload(data: bytes) -> str:
-    """The lineage of the store that a checkpoint is of. Raises: StateCorruptError, StateFormatError."""
+    """Read the lineage of the store that a checkpoint is of. Raises: StateCorruptError, StateFormatError."""
     return str(_json(data).get("lineage"))
 
 
 def _json(data: bytes) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = orjson.loads(data)
-        format_ = found["format"]
+        document: dict[str, Any] = orjson.loads(data)
+        format_ = document["format"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise StateCorruptError(
             f"{len(data)} bytes of a commit are not ours ({error!r}); restore a savepoint"
@@ -156,7 +156,7 @@ def _json(data: bytes) -> dict[str, Any]:
             f"the job's folder was written in format {format_}, this build reads {FORMAT}; make a savepoint with the "
             "build that wrote it and restore that with this one, or start in a new folder"
         )
-    return found
+    return document
 
 
 def _key(namespace: bytes, commit: int) -> bytes:
@@ -164,5 +164,5 @@ def _key(namespace: bytes, commit: int) -> bytes:
 
 
 def _entries(store: KeyedStore, namespace: bytes) -> dict[int, bytes]:
-    found = store.scan(prefix_range(STORE_GROUP, b"", namespace))
-    return {int(_NUMBER.unpack(split_key(key).item)[0]): value for key, value in found}
+    stored_entries = store.scan(prefix_range(STORE_GROUP, b"", namespace))
+    return {int(_NUMBER.unpack(split_key(key).item)[0]): value for key, value in stored_entries}

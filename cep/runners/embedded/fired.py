@@ -14,8 +14,8 @@ from hashlib import blake2b
 import orjson
 
 from cep.base.errors import StateCorruptError
-from cep.rulebook.held import Fired, fired_from_json
 from cep.rulebook.memory import Memory
+from cep.rulebook.suppression import Fired, fired_from_json
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
 
@@ -48,12 +48,12 @@ class StoredMemory(Memory):
 
     def restore(self, store: KeyedStore) -> None:
         """Take over what the store has; nothing has changed yet. Raises: StateCorruptError."""
-        found: Fired = {}
+        fired: Fired = {}
         try:
             for raw, data in store.scan(prefix_range(STORE_GROUP, b"", FIRED)):
                 at = split_key(raw).name.decode(), data[_TIMES.size :].decode()
-                found[at] = _TIMES.unpack_from(data)
-            self.put(found)
+                fired[at] = _TIMES.unpack_from(data)
+            self.put(fired)
             self.changed()
             earlier = orjson.loads(store.get(_EARLIER) or b"[]")
             for raw, data in store.scan(_EARLIER_ENTRIES):

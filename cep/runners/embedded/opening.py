@@ -49,7 +49,7 @@ class StoreSettings:
     checkpoint_ms: int = 10_000
 
     def open(self, path: Path) -> DurableStore:
-        """The store at a path, which may be new or a checkpoint's."""
+        """Open the store at a path, which may be new or a checkpoint's."""
         if self.backend == "memory":
             return MemoryStore.open(path) if path.exists() else MemoryStore()
         # Pages in use have memory of their own: much of this is better spent on writing them to the disk less often.
@@ -78,21 +78,21 @@ def store_folder(folder: Path) -> Path:
 
 
 def mark_damaged(folder: Path) -> None:
-    """The next start takes the newest checkpoint in place of the store."""
+    """Note that the next start takes the newest checkpoint in place of the store."""
     with suppress(OSError):
         (folder / _STORE / _DAMAGED).touch()
 
 
 def open_store(settings: StoreSettings, folder: Path, changelog: Changelog | None = None) -> Opened:
-    """The store of the last commit, or of the changelog, or of the newest whole checkpoint, or an empty one.
+    """Open the store of the last commit, or of the changelog, or of the newest whole checkpoint, or an empty one.
 
     Raises: StateCorruptError if what there is is damaged and there is no checkpoint; StateFormatError, StoreError.
     """
     target = remembered_target(folder, settings.target)
     working = folder / _STORE
-    found, refused = _local(settings, target, working)
-    if found is not None:
-        return Opened(target, *found, None, refused)
+    opened, refused = _local(settings, target, working)
+    if opened is not None:
+        return Opened(target, *opened, None, refused)
     replayed_ms = _replayed(settings, changelog, working)
     if replayed_ms is not None:
         store = settings.open(working / PART)
@@ -137,7 +137,10 @@ def _replayed(settings: StoreSettings, changelog: Changelog | None, working: Pat
 def _local(
     settings: StoreSettings, target: Target, working: Path
 ) -> tuple[tuple[DurableStore, Head] | None, tuple[str, ...]]:
-    """The local store if the job goes on with it; why not if it is damaged. Raises: StoreError, StateFormatError."""
+    """Open the local store if the job goes on with it.
+
+    Say why not if it is damaged. Raises: StoreError, StateFormatError.
+    """
     if settings.backend == "memory" or not (working / PART).exists():
         return None, ()
     if (working / _DAMAGED).exists():

@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 
 from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain, key_slots
-from cep.engine.fit import fit
-from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.migrate import migrate_state
+from cep.histories.store import Histories
 from cep.kernels import layout as y
 from cep.kernels.arrange import page_keys
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.group_entries import NEVER, PAGE, PAGES, domain_name
-from cep.runners.paged import DomainPasts
+from cep.runners.handover.group_entries import NEVER, PAGE, PAGES, domain_name
 from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.packed import Shape, by_shape, pack, runs_count, unpack
 from cep.state.store import KeyedStore, WriteBatch
+from cep.step.ports import DomainPasts
 
 SHAPES = b"shapes"
 PAGES_MAX = 1 << 16
@@ -52,26 +52,26 @@ class Shapes:
         self._new: list[Shape] = []
 
     def of(self, number: int) -> Shape:
-        """Raises: StateCorruptError if the store does not have it."""
-        found = self._known.get(number)
-        if found is None:
+        """Return the shape of a number. Raises: StateCorruptError if the store does not have it."""
+        shape = self._known.get(number)
+        if shape is None:
             data = self._store.get(_shape_key(number))
             if data is None:
                 raise StateCorruptError(f"pages have the shape {number:x}, which the store lacks; restore a checkpoint")
-            found = self._known[number] = Shape.from_bytes(data)
-        return found
+            shape = self._known[number] = Shape.from_bytes(data)
+        return shape
 
     def learn(self, shape: Shape) -> Shape:
-        """The same shape, which the next `save` makes known to the store if it is new."""
+        """Return the same shape, which the next `save` makes known to the store if it is new."""
         learnt = self._learnt
         if learnt is not None and (learnt is shape or learnt == shape):
             return learnt
-        found = self._known.get(shape.number)
-        if found is None:
-            found = self._known[shape.number] = shape
+        known_shape = self._known.get(shape.number)
+        if known_shape is None:
+            known_shape = self._known[shape.number] = shape
             self._new.append(shape)
-        self._learnt = found
-        return found
+        self._learnt = known_shape
+        return known_shape
 
     def save(self, batch: WriteBatch) -> None:
         """Add what is new, once a commit."""
@@ -118,16 +118,16 @@ class Pages:
         self.loads = 0
 
     def slots(self, keys: pa.Array) -> Int64:
-        """The slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
+        """Return the slot of each key's page: int64[N]; beyond the last one for a key of a later key group."""
         return key_slots(keys, self._groups_count, self._count, self._groups.start)
 
     def slots_of(self, group: int) -> Int64:
-        """The slots of a key group's pages."""
+        """Return the slots of a key group's pages."""
         first = (group - self._groups.start) * self._count
         return np.arange(first, first + self._count)
 
     def due(self, watermark_ms: int) -> Int64:
-        """The slots whose deadline the watermark has reached, ascending.
+        """Return the slots whose deadline the watermark has reached, ascending.
 
         Cost: those of the stretches that had one that was due when they were last looked at.
         """
@@ -138,13 +138,13 @@ class Pages:
         deadlines = self._stretches[stretches]
         self._earliest_ms[stretches] = deadlines.min(axis=1)
         at, slot = np.nonzero(deadlines <= watermark_ms)
-        found: Int64 = stretches[at] * _STRETCH + slot
-        return found
+        due_slots: Int64 = stretches[at] * _STRETCH + slot
+        return due_slots
 
     def read(self, slots: Int64) -> list[bytes]:
-        """The pages of these slots, of those that have one. Raises: StateError."""
+        """Return the pages of those of these slots that have one. Raises: StateError."""
         slots = slots[self.deadlines[slots] != NEVER]
-        found: list[bytes] = self._kept[slots].tolist()
+        pages: list[bytes] = self._kept[slots].tolist()
         at = np.flatnonzero(self._sizes[slots] == 0)
         if len(at):
             self.loads += len(at)
@@ -154,8 +154,8 @@ class Pages:
                     raise StateCorruptError(
                         f"page {slots[number]} has a deadline, but the store lacks it; restore a checkpoint"
                     )
-                found[number] = page
-        return found
+                pages[number] = page
+        return pages
 
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
@@ -174,7 +174,7 @@ class Pages:
         np.minimum.at(self._earliest_ms, slots // _STRETCH, deadlines)
 
     def drop(self) -> int:
-        """Forget all pages; returns how many runs were in them. Raises: StateError."""
+        """Remove all pages and return how many runs were in them. Raises: StateError."""
         stored = np.flatnonzero(self.deadlines != NEVER)
         dropped = runs_count(self.read(stored))
         self._forget(stored)
@@ -198,7 +198,7 @@ class Pages:
         return changed
 
     def restored(self) -> None:
-        """The deadlines are those of the store now."""
+        """Take over the deadlines that were read from the store."""
         self._earliest_ms = self._stretches.min(axis=1)
 
     def _forget(self, slots: Int64) -> None:
@@ -224,12 +224,12 @@ class Pages:
         """Their keys in the store."""
         rows = np.empty((len(slots), self._prefixes.shape[1]), np.uint8)
         page_keys(slots, self._count, self._prefixes, rows)
-        found: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
-        return found
+        keys: list[bytes] = rows.view(f"V{rows.shape[1]}")[:, 0].tolist()
+        return keys
 
 
 class MatchedPages:
-    """As paged.DomainPages: the pages of consecutive key groups, of one worker or of several that work as one.
+    """As DomainPages: the pages of consecutive key groups, of one worker or of several that work as one.
 
     Slots are those of the parts one after the other. A job that catches up comes back to the same pages with every
     micro-batch. So what a large one has left stays as it is, *open*, until other pages are asked for or `close`d for a
@@ -249,16 +249,16 @@ class MatchedPages:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        own = np.unique(self.slots(keys))
+        touched_slots = np.unique(self.slots(keys))
         if self._open is not None:
-            of_both = np.union1d(own, self._open[0])
+            of_both = np.union1d(touched_slots, self._open[0])
             # Those that are open and not asked for are carried along, if they are fewer than the others.
-            if len(of_both) - len(own) > len(self._open[0]) // 2:
+            if len(of_both) - len(touched_slots) > len(self._open[0]) // 2:
                 self.close()
             else:
-                own = of_both
+                touched_slots = of_both
         due = [first + part.due(watermark_ms) for first, part in zip(self._bounds.tolist(), self._parts, strict=False)]
-        return np.union1d(own, np.concatenate(due)) if any(map(len, due)) else own
+        return np.union1d(touched_slots, np.concatenate(due)) if any(map(len, due)) else touched_slots
 
     def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
         if self._open is None:
@@ -267,7 +267,7 @@ class MatchedPages:
         if not _is_within(opened, slots):
             self.close()
             return self._taken(slots, program)
-        fitted, orphans_count = fit(whole, program)
+        fitted, orphans_count = migrate_state(whole, program)
         rest, more = self._taken(np.setdiff1d(slots, opened, assume_unique=True), program)
         states = [fitted] if rest is None else [fitted, rest]
         return concat_states(states, program.row_registers), orphans_count + more
@@ -295,16 +295,16 @@ class MatchedPages:
 
     def _taken(self, slots: Int64, program: Program) -> tuple[KeyedState | None, int]:
         pages: list[bytes] = []
-        for part, own, first in self._divided(slots):
-            pages += part.read(slots[own] - first)
+        for part, of_part, first in self._divided(slots):
+            pages += part.read(slots[of_part] - first)
         return joined_pages(pages, self._parts[0].shapes, program)
 
     def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = np.searchsorted(slots, self.slots(after.keys))
         shape = self._parts[0].shapes.learn(Shape.of(after))
         pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
-        for part, own, first in self._divided(slots):
-            part.hold(slots[own] - first, pages[own], deadlines[own])
+        for part, of_part, first in self._divided(slots):
+            part.hold(slots[of_part] - first, pages[of_part], deadlines[of_part])
 
     def _divided(self, slots: Int64) -> Iterator[tuple[Pages, slice, int]]:
         """Each part with which of these slots, ascending, are its own, and where its own begin."""
@@ -315,7 +315,7 @@ class MatchedPages:
 
 
 def _is_within(some: Int64, slots: Int64) -> bool:
-    """Whether all of some slots are among others; both ascending, each once."""
+    """Return True if all of some slots are among others; both ascending, each once."""
     return len(some) <= len(slots) and bool(np.isin(some, slots, assume_unique=True).all())
 
 
@@ -328,10 +328,9 @@ def _bytes_of(keyed_state: KeyedState) -> int:
 def stored_states(
     store: KeyedStore, group: int, domains: Sequence[KeyDomain], programs: Mapping[KeyDomain, Program], level: int
 ) -> Iterator[tuple[KeyDomain, KeyedState]]:
-    """What a store holds of a key group at a level, domain by domain, as the program in force there has it; of domains
-    without one not.
+    """Yield the keyed state of a key group at a level, domain by domain, migrated to the program in force.
 
-    Raises: StateError.
+    Domains without a program are left out. Raises: StateError.
     """
     shapes = Shapes(store)
     for domain in domains:
@@ -343,19 +342,19 @@ def stored_states(
 
 
 def joined_pages(pages: Sequence[bytes], shapes: Shapes, program: Program) -> tuple[KeyedState | None, int]:
-    """The pages as one state that the program reads, None if there are none; and how many runs it has no rule for."""
+    """Join the pages and migrate them to the program. Returns: (state or None, how many runs belong to no rule)."""
     states: list[KeyedState] = []
     orphans_count = 0
-    for number, own in by_shape(pages).items():
+    for number, same_shape in by_shape(pages).items():
         shape = shapes.of(number)
-        fitted, orphans = fit(unpack(own, shape, row_registers_of(shape, program)), program)
+        fitted, orphans = migrate_state(unpack(same_shape, shape, row_registers_of(shape, program)), program)
         orphans_count += orphans
         states.append(fitted)
     return concat_states(states, program.row_registers) if states else None, orphans_count
 
 
 def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
-    """Which registers hold rows, for the rules as the pages number them: uint8[rules, registers].
+    """Mark the registers that hold rows, for the rules as the pages number them: uint8[rules, registers].
 
     A rule that the program does not have any more has none: its runs are dropped before anything reads them.
     """
@@ -363,11 +362,11 @@ def row_registers_of(shape: Shape, program: Program) -> np.ndarray:
         return program.row_registers
     slots = {rule.identity: slot for slot, rule in enumerate(program.rules)}
     registers_count = min(program.row_registers.shape[1], shape.width - y.RUN_HEADER)
-    found = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
+    row_registers = np.zeros((len(shape.layout.rules), registers_count), program.row_registers.dtype)
     for old, (identity, _, _) in enumerate(shape.layout.rules):
         if identity in slots:
-            found[old] = program.row_registers[slots[identity], :registers_count]
-    return found
+            row_registers[old] = program.row_registers[slots[identity], :registers_count]
+    return row_registers
 
 
 def _shape_key(number: int) -> bytes:

@@ -13,11 +13,19 @@ from typing import NamedTuple
 
 from cep.base.errors import StateCorruptError
 from cep.columnar.route import KeyDomain
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Histories, Kept
-from cep.runners.group_entries import PAGE, PAST, SEGMENT, SEGMENTS, domain_name
+from cep.histories.rows import Block
+from cep.histories.store import Histories, StoredSegment
+from cep.runners.handover.group_entries import PAGE, PAST, SEGMENT, SEGMENTS, domain_name
 from cep.state.keys import prefix_range, split_key, store_key
-from cep.state.past import HeldBlocks, StoredPast, decode_head, decode_segment, digests_of, encode_head, stored
+from cep.state.past import (
+    SegmentCache,
+    StoredPast,
+    decode_head,
+    decode_segment,
+    digests_of,
+    encode_head,
+    store_segments,
+)
 from cep.state.store import KeyedStore, WriteBatch
 
 
@@ -46,19 +54,19 @@ class Pasts:
         self._removed: set[Place] = set()
         self._bytes = 0
         self._there: dict[Place, dict[int, str]] = {}  # the segments that the store has: number → digest
-        self._blocks = HeldBlocks(self._bytes_max)
+        self._blocks = SegmentCache(self._bytes_max)
         self.loads = 0
 
     def read(self, place: Place) -> Histories:
-        """A page that is known to be there. Raises: StateError for bytes that are no page."""
-        held = self._held.get(place)
-        if held is not None:
+        """Read a page that is there. Raises: StateError for bytes that are no page."""
+        cached = self._held.get(place)
+        if cached is not None:
             self._held.move_to_end(place)
-            return held
+            return cached
         self.loads += 1
-        found = self._fetch(place)
-        self._hold(place, found)
-        return found
+        histories = self._fetch(place)
+        self._hold(place, histories)
+        return histories
 
     def write(self, place: Place, page: Histories) -> None:
         """Put a page in the place of the one before."""
@@ -96,9 +104,9 @@ class Pasts:
                     break
 
     def _let_go(self, place: Place) -> None:
-        held = self._held.pop(place, None)
-        if held is not None and self._bytes_max is not None:
-            self._bytes -= self._size(held)
+        removed = self._held.pop(place, None)
+        if removed is not None and self._bytes_max is not None:
+            self._bytes -= self._size(removed)
 
     def _key(self, kind: bytes, place: Place, item: bytes) -> bytes:
         return store_key(place.key_group, b"", kind, self._names[place.domain], item)
@@ -110,15 +118,15 @@ class Pasts:
         return data
 
     def _fetch(self, place: Place) -> Histories:
-        found = decode_head(self._get(self._key(PAST, place, PAGE.pack(place.page))), self._loader(place))
-        self._there[place] = digests_of(found)
-        return found
+        histories = decode_head(self._get(self._key(PAST, place, PAGE.pack(place.page))), self._loader(place))
+        self._there[place] = digests_of(histories)
+        return histories
 
     def _put(self, place: Place, page: Histories, batch: WriteBatch) -> Histories:
         def put(number: int, data: bytes) -> None:
             batch.put(self._segment(place, number), data)
 
-        now = stored(page, put, self._loader(place), self._blocks)
+        now = store_segments(page, put, self._loader(place), self._blocks)
         there = digests_of(now)
         self._forget(place, {n: d for n, d in self._there.get(place, {}).items() if d != there.get(n)}, there, batch)
         self._there[place] = there
@@ -145,23 +153,23 @@ class Pasts:
     def _segment(self, place: Place, number: int) -> bytes:
         return self._key(SEGMENTS, place, SEGMENT.pack(place.page, number))
 
-    def _loader(self, place: Place) -> Callable[[Kept], Block]:
-        return lambda kept: self._block(place, kept)
+    def _loader(self, place: Place) -> Callable[[StoredSegment], Block]:
+        return lambda stored: self._block(place, stored)
 
-    def _block(self, place: Place, kept: Kept) -> Block:
-        found = self._blocks.get(kept.digest)
-        if found is None:
+    def _block(self, place: Place, stored: StoredSegment) -> Block:
+        block = self._blocks.get(stored.digest)
+        if block is None:
             self.loads += 1
-            found = decode_segment(self._get(self._segment(place, kept.number)))
-            self._blocks.put(kept.digest, found)
-        return found
+            block = decode_segment(self._get(self._segment(place, stored.number)))
+            self._blocks.put(stored.digest, block)
+        return block
 
 
 def pasts_of_group(
     store: KeyedStore, key_group: int, domains: tuple[KeyDomain, ...], levels_count: int, *, whole: bool
 ) -> Iterator[StoredPast]:
-    """The pages of histories of a key group at all levels, with their segments if they are asked for whole."""
-    known = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
+    """Read the pages of histories of a key group at all levels, with their segments if they are asked for whole."""
+    domain_of = {domain_name(domain, level): domain for level in range(levels_count) for domain in domains}
     segments: dict[tuple[bytes, int], dict[int, bytes]] = {}
     for raw, data in store.scan(prefix_range(key_group, b"", SEGMENTS)) if whole else ():
         at = split_key(raw)
@@ -169,6 +177,6 @@ def pasts_of_group(
         segments.setdefault((at.name, page), {})[number] = data
     for raw, data in store.scan(prefix_range(key_group, b"", PAST)):
         at = split_key(raw)
-        if at.name in known:
+        if at.name in domain_of:
             (page,) = PAGE.unpack(at.item)
-            yield StoredPast(key_group, known[at.name], data, segments.get((at.name, page), {}))
+            yield StoredPast(key_group, domain_of[at.name], data, segments.get((at.name, page), {}))

@@ -35,14 +35,16 @@ from cep.engine.alerts import sorted_together
 from cep.engine.keyed_state import KeyedState, concat_states
 from cep.nfa.program import Program
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.duplicates import first_ones
-from cep.runners.intake import span_ms, take_in
-from cep.runners.job import Job, StepOutput, match_step, programs_by_level
-from cep.runners.letters import first_seen
+from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed
-from cep.runners.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.sources.pieces import Piece, Pieces, read_pieces
 from cep.state.manifest import StoredFile
+from cep.step.dead_letters import count_once
+from cep.step.duplicates import first_ones
+from cep.step.job import Job
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
+from cep.step.validate import span_ms, validate_events
 
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
@@ -56,7 +58,7 @@ Shares = dict[tuple[int, int], list[EventBatch]]
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    """What a piece gave: its events by (key domain, share of keys), dead letters, counters, intake.span_ms."""
+    """The events of a piece by (key domain, share of keys), its dead letters, counters, and span of time."""
 
     shares: dict[tuple[int, int], EventBatch]
     dead_letters: tuple[bytes, ...]
@@ -105,7 +107,7 @@ def replay(
     shares: Shares = {}
     with ThreadPoolExecutor(workers) as pool:
         done, first_ms, last_ms = 0, TIME_MS_MAX, TIME_MS_MIN
-        letters: list[bytes] = []
+        dead_letters: list[bytes] = []
         counters: Counter[str] = Counter()
 
         def split_work(piece: Piece) -> Callable[[], _Split]:
@@ -115,7 +117,7 @@ def replay(
         for size, split in _in_order(pool, works, _AHEAD * workers):
             for at, batch in split.shares.items():
                 shares.setdefault(at, []).append(batch)
-            letters += split.dead_letters
+            dead_letters += split.dead_letters
             counters.update(split.counters)
             first_ms, last_ms = min(first_ms, split.span_ms[0]), max(last_ms, split.span_ms[1])
             done += size
@@ -144,13 +146,13 @@ def replay(
             if produced and not is_last:
                 _add_produced(job, read, concat_decoded(job.schema, produced), shares_count, shares)
     alerts = sorted_together(tables)
-    return Replayed(alerts, tuple(letters), counters, time.monotonic() - started, first_ms, until_ms, tuple(files))
+    return Replayed(alerts, tuple(dead_letters), counters, time.monotonic() - started, first_ms, until_ms, tuple(files))
 
 
 def _put_states(
     ending: Ending, job: Job, programs: Mapping[KeyDomain, Program], level: int, ended: Mapping[int, list[KeyedState]]
 ) -> Iterator[StoredFile]:
-    """The keyed state of a level, one file a key domain and key group."""
+    """Write the keyed state of a level, one file a key domain and key group."""
     for number, states in sorted(ended.items()):
         program = programs[job.domains[number]]
         whole = concat_states(states, program.row_registers)
@@ -180,7 +182,7 @@ def _in_order(
 def _matched(
     pool: ThreadPoolExecutor, job: Job, programs: Mapping[KeyDomain, Program], shares: Shares,
     show: Callable[[str, int, int | None], None], span_ms: tuple[int, int], *, is_last: bool,
-) -> Iterator[tuple[int, StepOutput, KeyedState]]:  # fmt: skip
+) -> Iterator[tuple[int, MatchOutput, KeyedState]]:  # fmt: skip
     """Match every share with the rules of one level; after the last one the events are let go of. `span_ms`: the time
     of the first event, and the watermark at the end.
 
@@ -188,7 +190,7 @@ def _matched(
     """
     wanted = [at for at in sorted(shares) if job.domains[at[0]] in programs]
 
-    def work(at: tuple[int, int]) -> Callable[[], tuple[StepOutput, KeyedState]]:
+    def work(at: tuple[int, int]) -> Callable[[], tuple[MatchOutput, KeyedState]]:
         return lambda: _match(programs[job.domains[at[0]]], shares.pop(at) if is_last else shares[at], span_ms)
 
     matched = _in_order(pool, ((at, work(at)) for at in wanted), len(wanted))
@@ -198,19 +200,19 @@ def _matched(
 
 
 def _columns_read(levels: list[dict[KeyDomain, Program]], job: Job) -> dict[KeyDomain, tuple[str, ...]]:
-    """The columns that the rules of each key domain read, whatever their level, and what counting duplicates does."""
-    found: dict[KeyDomain, dict[str, None]] = {}
+    """Return the columns that each key domain needs: those its rules read, and those to count duplicates by."""
+    columns: dict[KeyDomain, dict[str, None]] = {}
     for programs in levels:
         for domain, program in programs.items():
-            found.setdefault(domain, {}).update(dict.fromkeys(program.columns_read))
+            columns.setdefault(domain, {}).update(dict.fromkeys(program.columns_read))
             if job.dedup_ms > 0:
-                found[domain].update(dict.fromkeys(name for other in job.domains for name in other))
-    return {domain: tuple(names) for domain, names in found.items()}
+                columns[domain].update(dict.fromkeys(name for other in job.domains for name in other))
+    return {domain: tuple(names) for domain, names in columns.items()}
 
 
 def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_count: int) -> _Split:
-    """The events of a piece, by key domain and share of keys, with the columns that the domain's rules read."""
-    taken = take_in(job, decoded)
+    """Divide the events of a piece by key domain and share of keys, with the columns that the domain's rules read."""
+    taken = validate_events(job, decoded)
     shares: dict[tuple[int, int], EventBatch] = {}
     for number, (domain, batch) in enumerate(zip(job.domains, taken.batches, strict=True)):
         if domain not in read:
@@ -223,7 +225,7 @@ def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded
 def _shared_out(
     number: int, names: tuple[str, ...], batch: EventBatch, shares_count: int
 ) -> Iterator[tuple[tuple[int, int], EventBatch]]:
-    """The events of key domain `number` by share of keys."""
+    """Divide the events of key domain `number` by share of keys."""
     if not len(batch):
         return
     lean = replace(batch, columns={name: batch.columns[name] for name in names})
@@ -239,9 +241,9 @@ def _shared_out(
 
 
 def _without_repeats(job: Job, number: int, parts: list[EventBatch]) -> int:
-    """Leave the first of each event in a share of key domain `number`; how many others no earlier domain has."""
+    """Leave the first of each event in a share of key domain `number`; count the others that no earlier domain has."""
     parts[:], repeated = first_ones(parts, job.dedup_ms)
-    return first_seen(job, number, repeated)
+    return count_once(job, number, repeated)
 
 
 def _add_produced(
@@ -256,7 +258,7 @@ def _add_produced(
                 shares.setdefault(at, []).append(part)
 
 
-def _match(program: Program, parts: list[EventBatch], span_ms: tuple[int, int]) -> tuple[StepOutput, KeyedState]:
-    output = StepOutput(since_ms=span_ms[0])
-    left = match_step(program, None, concat_batches(parts), span_ms[1], output)
+def _match(program: Program, parts: list[EventBatch], span_ms: tuple[int, int]) -> tuple[MatchOutput, KeyedState]:
+    output = MatchOutput(since_ms=span_ms[0])
+    left = match_events(program, None, concat_batches(parts), span_ms[1], output)
     return output, left

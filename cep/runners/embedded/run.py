@@ -2,11 +2,10 @@
 
     poll ─▶ decode ─▶ engine.step ─▶ alerts ─▶ at once to the sinks, or behind the next commit (commit.py)
 
-A micro-batch is what has come when the last one is done, so that a quiet job answers in milliseconds and a busy one
-works on many records at a time. As long as it keeps up there is a commit for each of them; one that lags behind commits
-less often, so that commits take a third of its time at most, and a tenth if it has so much to catch up with that its
-micro-batches are large. Control records that are there when the job starts are
-applied before its first event.
+A micro-batch is what has come when the last one is done. So a quiet job answers in milliseconds, and a busy one works
+on many records at a time. As long as the job keeps up there is a commit for each micro-batch. A job that lags behind
+commits less often: commits take at most a third of its time, and a tenth where its micro-batches are large. Control
+records that are there when the job starts are applied before its first event.
 Tested by: tests/runners/embedded/test_run.py
 """
 
@@ -28,9 +27,10 @@ import pyarrow as pa
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.embedded.commit import Commits, Outlets, Sources
-from cep.runners.embedded.engine import EVENTS_ALONE, Engine, Stepped
-from cep.runners.event_time import PartitionTimes
+from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.shares import EVENTS_ALONE
 from cep.sources.live.base import Chunk, decode_chunks
+from cep.step.event_time import PartitionTimes
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
@@ -61,7 +61,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one micro-batch gave; `totals` are those of the job so far. `seconds`: from the first record to here."""
+    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record."""
 
     batch_id: int
     alerts: pa.Table
@@ -117,7 +117,7 @@ class Runner:
         self.finish()
 
     def ask(self, question: Callable[[Engine], T]) -> T:
-        """The answer to a question about the engine as it is between two micro-batches; from any other thread.
+        """Ask the engine something between two micro-batches; to be called from another thread.
 
         Raises: what the question raises; TimeoutError if the job is too busy, or has ended.
         """
@@ -185,14 +185,14 @@ class Runner:
         self._is_dirty = False
 
     def _controls(self, wait_s: float) -> tuple[bytes, ...]:
-        """The control records that are there, about as many as a micro-batch may have; waits for the first one."""
-        control, found = self._sources.control, list[bytes]()
-        while control is not None and len(found) < self._pace.records_max:
-            chunks = control.poll(self._pace.records_max, 0.0 if found else wait_s)
+        """Poll about as many control records as a micro-batch may have; wait for the first one."""
+        control, values = self._sources.control, list[bytes]()
+        while control is not None and len(values) < self._pace.records_max:
+            chunks = control.poll(self._pace.records_max, 0.0 if values else wait_s)
             if not chunks:
                 break
-            found += [value for chunk in chunks for value in chunk.records.to_pylist() if value]
-        return tuple(found)
+            values += [value for chunk in chunks for value in chunk.records.to_pylist() if value]
+        return tuple(values)
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
@@ -218,8 +218,8 @@ class Runner:
     def _give(self, stepped: Stepped) -> None:
         if not self._pace.at_once:
             self._commits.take(stepped)
-        elif stepped.alerts.num_rows or stepped.letters:
-            self._outlets.deliver(stepped.alerts, stepped.letters, self._attempt + self._batch_id)
+        elif stepped.alerts.num_rows or stepped.dead_letters:
+            self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._batch_id)
 
 
 def shorten_pauses() -> None:

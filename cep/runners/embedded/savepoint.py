@@ -1,8 +1,7 @@
 """Checkpoints of stopped processes → one savepoint, and a savepoint → a checkpoint folder for some of its key groups.
 
-So a job moves to another machine, takes another kind of store, or is divided between processes: each gets a folder of
-its own with a range of key groups. The entries are those of state/savepoints.py; the payload is that of the newest
-checkpoint, with the job's description and first rules.
+So a job moves to another machine, takes another kind of store, or is divided between processes. Each process gets a
+folder of its own with a range of key groups. state/savepoints.py has the entries, handover/payload.py the rest.
 Tested by: tests/runners/embedded/test_savepoint.py
 """
 
@@ -17,15 +16,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from cep.base.errors import UsageError
+from cep.base.errors import StateCorruptError, UsageError
 from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
-from cep.engine.alerts import NO_ALERTS
 from cep.nfa.program import Program
 from cep.rulebook.saved import rulebook_from_bytes
 from cep.runners.embedded.commit import DELIVERED
@@ -34,10 +31,9 @@ from cep.runners.embedded.engine import Engine, Workers, stored_rulebook
 from cep.runners.embedded.opening import PART, StoreSettings
 from cep.runners.embedded.pages import stored_states
 from cep.runners.embedded.pasts import pasts_of_group
-from cep.runners.embedded.savepoint_payload import PAYLOAD_FORMAT, packed_alerts
 from cep.runners.embedded.targets import is_embedded, own_target, target_of
-from cep.runners.job import Programs
-from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, held, read_job
+from cep.runners.handover.payload import Payload, Saved
+from cep.runners.live_checkpoint import JOB_FILE, RULES_FILE, lock_checkpoint, read_job
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Restored, restore
 from cep.state.keys import group_range
 from cep.state.pages import StoredPage, encode_page
@@ -45,19 +41,11 @@ from cep.state.past import StoredPast
 from cep.state.savepoints import NAME, load_beside, load_savepoint, open_savepoint, write_savepoint
 from cep.state.store import DurableStore, WriteBatch
 from cep.state.target import Target
-
-
-@dataclass(frozen=True, slots=True)
-class Saved:
-    """What a savepoint or a restored folder holds. `entries` are those of the store, counted when they are loaded."""
-
-    groups: range
-    files_count: int
-    entries: int = 0
+from cep.step.programs import Programs
 
 
 def has_savepoint(target: Target) -> bool:
-    """Whether there is a savepoint of `cep run`."""
+    """Return True if the target has a savepoint in the portable form."""
     return NAME in target.sizes()
 
 
@@ -69,53 +57,47 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
     with ExitStack() as opened:
         work = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoints[0])))
         parts: list[Part] = []
-        payloads: list[dict[str, Any]] = []
+        payloads: list[Payload] = []
         lists: list[Path] = []
         for number, folder in enumerate(checkpoints):
-            opened.enter_context(held(folder))
-            found = _newest(folder, work / str(number))
-            if not _is_delivered(folder, found.manifest.number):
+            opened.enter_context(lock_checkpoint(folder))
+            newest = _newest(folder, work / str(number))
+            if not _is_delivered(folder, newest.manifest.number):
                 raise UsageError(
                     f"the process of {folder} did not end in order, so that its last alerts may not be out; start it "
                     "once more and stop it with SIGTERM"
                 )
-            settings = StoreSettings(folder, _backend_of(found, backend))
-            store = opened.enter_context(settings.open(found.path(PART)))
-            # What a process writes for itself is brought into the form that every runner reads.
+            settings = StoreSettings(folder, _backend_of(newest, backend))
+            store = opened.enter_context(settings.open(newest.path(PART)))
+            # A process has its own form of a store. The portable form goes into a second store.
             common = opened.enter_context(StoreSettings(folder).open(work / f"{number}-common"))
             payloads.append(_gathered(folder, store, common))
-            (own,) = found.manifest.parts
-            parts.append(Part(f"{PART}-{number}", common, own.first, own.end))
+            (part,) = newest.manifest.parts
+            parts.append(Part(f"{PART}-{number}", common, part.first, part.end))
             if number == 0:  # all processes have the same lists
-                lists = sorted(found.path(BESIDE).glob("*")) if found.path(BESIDE).is_dir() else []
+                lists = sorted(newest.path(BESIDE).glob("*")) if newest.path(BESIDE).is_dir() else []
         _check_together(parts, payloads)
-        about = {
-            "job": orjson.loads((checkpoints[0] / JOB_FILE).read_bytes()),
-            "rules": orjson.loads((checkpoints[0] / RULES_FILE).read_bytes()),
-            "checkpoint": payloads[0],
-        }
         created_ms = int(time.time() * 1_000)
-        manifest = write_savepoint(target, work / "entries", parts, orjson.dumps(about), created_ms, lists)
+        manifest = write_savepoint(target, work / "entries", parts, payloads[0].to_bytes(), created_ms, lists)
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
 
-def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> dict[str, Any]:
-    """Bring the entries of all key groups from one store to the other; returns the payload that goes with them."""
+def _gathered(folder: Path, store: DurableStore, common: DurableStore) -> Payload:
+    """Bring the entries of all key groups from one store to the other; return the payload that goes with them."""
     head = read_head(store)
     assert head is not None, "a checkpoint follows a commit"
     engine = _engine(folder, store, head.groups)
     try:
         engine.restore()
         common.ingest(chain.from_iterable(engine.entries_of(group) for group in head.groups))
-        return {
-            "format": PAYLOAD_FORMAT,
-            "base": head.base + head.number,
-            "engine": engine.told(),
-            "positions": head.positions,
-            "totals": head.totals,
-            "alerts": packed_alerts(NO_ALERTS),
-            "letters": [],
-        }
+        return Payload(
+            job=orjson.loads((folder / JOB_FILE).read_bytes()),
+            rules=orjson.loads((folder / RULES_FILE).read_bytes()),
+            base=head.base + head.number,
+            engine=engine.shared_progress(),
+            positions=head.positions,
+            totals=head.totals,
+        )
     finally:
         engine.close()
 
@@ -148,22 +130,21 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
         raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
-    about = orjson.loads(savepoint.payload)
-    payload = about["checkpoint"]
-    if chosen.start != savepoint.groups.start:
-        payload["totals"] = {}  # they go on once: with the process of the first key groups
-    (checkpoint / RULES_FILE).write_bytes(orjson.dumps(about["rules"]))
-    (checkpoint / JOB_FILE).write_bytes(orjson.dumps(about["job"]))
+    payload = Payload.from_bytes(savepoint.payload, target.url)
+    # Totals go on once: with the process of the first key groups.
+    totals = payload.totals if chosen.start == savepoint.groups.start else {}
+    (checkpoint / RULES_FILE).write_bytes(orjson.dumps(payload.rules))
+    (checkpoint / JOB_FILE).write_bytes(orjson.dumps(payload.job))
     with ExitStack() as opened:
         common = opened.enter_context(StoreSettings(checkpoint).open(scratch / "common"))
         load_savepoint(savepoint, common, chosen, scratch / "entries")
         store = opened.enter_context(StoreSettings(checkpoint, backend).open(scratch / "store"))
         engine = _engine(checkpoint, store, chosen)
         opened.callback(engine.close)
-        entries = engine.take_over(payload["engine"], lambda group: common.scan(group_range(group)))
+        entries = engine.take_over(payload.engine, lambda group: common.scan(group_range(group)))
         lineage, batch = uuid.uuid4().hex, WriteBatch()
         engine.save_whole(batch)
-        Head(0, payload["base"], lineage, chosen, None, payload["totals"], payload["positions"]).save(batch)
+        Head(0, payload.base, lineage, chosen, None, totals, payload.positions).save(batch)
         store.write(batch)
         writer = opened.enter_context(Checkpoints(own_target(checkpoint), scratch / "links"))
         part = Part(PART, store, chosen.start, chosen.stop)
@@ -175,17 +156,21 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
     return Saved(chosen, published.files_count, entries)
 
 
-def _backend_of(found: Restored, backend: str) -> str:
-    return "memory" if (found.path(PART) / "entries.cep").exists() else backend
+def _backend_of(restored: Restored, backend: str) -> str:
+    return "memory" if (restored.path(PART) / "entries.cep").exists() else backend
 
 
 def _newest(folder: Path, into: Path) -> Restored:
     if read_job(folder) is None or not is_embedded(folder):
         raise UsageError(f"{folder} is no checkpoint folder of `cep run`; name the one given with --checkpoint")
-    found = restore(target_of(folder), into) or restore(own_target(folder), into)
-    if found is None:
+    newest = restore(target_of(folder), into) or restore(own_target(folder), into)
+    if newest is None:
         raise UsageError(f"{folder} has no checkpoint yet; let the job run until its first commit")
-    return found
+    if len(newest.manifest.parts) != 1:
+        raise StateCorruptError(
+            f"the checkpoint of {folder} has {len(newest.manifest.parts)} stores, a process has one"
+        )
+    return newest
 
 
 def _is_delivered(folder: Path, number: int) -> bool:
@@ -193,13 +178,13 @@ def _is_delivered(folder: Path, number: int) -> bool:
     return path.exists() and path.read_text() == str(number)
 
 
-def _check_together(parts: Sequence[Part], payloads: Sequence[dict[str, Any]]) -> None:
+def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
     ranges = sorted((part.first, part.end) for part in parts)
     for (_, end), (first, _) in pairwise(ranges):
         if end != first:
             raise UsageError(f"behind key group {end - 1} comes {first}; name the folder of every process, once")
     for payload in payloads[1:]:
-        if payload["positions"] != payloads[0]["positions"]:
+        if payload.positions != payloads[0].positions:
             raise UsageError(
                 "the processes have read up to different positions, and a savepoint has one; let each come to the "
                 "end with --available-now, then try again"
@@ -208,7 +193,7 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[dict[str, Any]]) -
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """What a process's newest checkpoint has: pages of runs and of histories, and the programs in force by level."""
+    """The content of a process's newest checkpoint: pages of runs and histories, and the programs in force by level."""
 
     pages: list[StoredPage]
     pasts: list[StoredPast]
@@ -216,20 +201,20 @@ class Newest:
 
 
 def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
-    """The pages of a process's newest checkpoint; with a key only those of its key group, with past events.
+    """Read the pages of a process's newest checkpoint; with a key only those of its key group, with past events.
 
     Raises: UsageError for a folder that is none of `cep run`, StateError.
     """
     with tempfile.TemporaryDirectory(prefix="cep-state-") as scratch:
-        found = _newest(checkpoint, Path(scratch) / "checkpoint")
+        newest = _newest(checkpoint, Path(scratch) / "checkpoint")
         job = read_job(checkpoint)
         assert job is not None, "_newest has refused one without"
-        (kept,) = found.manifest.parts
-        groups = range(kept.first, kept.end)
+        (part,) = newest.manifest.parts
+        groups = range(part.first, part.end)
         if key is not None:
-            own = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
-            groups = range(own, own + 1) if own in groups else range(0)
-        with StoreSettings(checkpoint, _backend_of(found, "rocksdb")).open(found.path(PART)) as store:
+            key_group = int(key_groups(pa.array([key], TEXT), job.groups_count)[0])
+            groups = range(key_group, key_group + 1) if key_group in groups else range(0)
+        with StoreSettings(checkpoint, _backend_of(newest, "rocksdb")).open(newest.path(PART)) as store:
             rulebook = rulebook_from_bytes(stored_rulebook(store), job.schema, job.domains)
             rulebook.keep_levels(job.levels_count)
             compiled = Programs()
@@ -237,8 +222,8 @@ def newest_pages(checkpoint: Path, key: str | None = None) -> Newest:
             pages = [
                 StoredPage(group, domain, encode_page(whole))
                 for group in groups
-                for level, own in enumerate(programs)
-                for domain, whole in stored_states(store, group, job.domains, own, level)
+                for level, by_domain in enumerate(programs)
+                for domain, whole in stored_states(store, group, job.domains, by_domain, level)
             ]
             pasts = [
                 past

@@ -18,10 +18,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.route import key_groups
-from cep.runners import duplicates
-from cep.runners.group_entries import BUCKET, SEEN
+from cep.runners.handover.group_entries import BUCKET, SEEN
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
+from cep.step import duplicates
 
 ADDED_SEEN = b"added-seen"
 _Run = tuple[NDArray[np.uint64], NDArray[np.int32]]  # hashes, sorted, and the key group of each
@@ -38,12 +38,12 @@ class SeenOfShare:
         self._added: dict[tuple[int, int], list[_Run]] = {}  # since the last commit, as they came
         self._gone: list[bytes] = []
 
-    def known(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        """As SeenIds.known."""
-        found = np.zeros(len(hashes), bool)
-        for kept, _ in self._held.get((number, bucket), ()):
-            found |= duplicates.are_known(hashes, kept)
-        return found
+    def contains(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """As SeenIds.contains."""
+        seen = np.zeros(len(hashes), bool)
+        for hashes_seen, _ in self._held.get((number, bucket), ()):
+            seen |= duplicates.are_among(hashes, hashes_seen)
+        return seen
 
     def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
         """As SeenIds.add."""
@@ -82,15 +82,15 @@ class SeenOfShare:
         self._gone.clear()
 
     def of_group(self, group: int) -> Iterator[tuple[int, int, bytes]]:
-        """(number of the domain, bucket, hashes as stored) of a key group."""
+        """Yield (number of the domain, bucket, hashes as stored) of a key group."""
         for number, bucket in sorted(self._held):
             hashes, groups = self._whole(number, bucket)
-            own = hashes[groups == group]
-            if len(own):
-                yield number, bucket, duplicates.to_bytes(own)
+            group_hashes = hashes[groups == group]
+            if len(group_hashes):
+                yield number, bucket, duplicates.to_bytes(group_hashes)
 
     def hold(self, group: int, number: int, bucket: int, data: bytes) -> None:
-        """Know what another runner has seen of a key group."""
+        """Add the ids that another runner has seen of a key group."""
         hashes = duplicates.from_bytes(data)
         self._hold(number, bucket, hashes, np.full(len(hashes), group, np.int32))
         self._changed.add((number, bucket))
@@ -109,9 +109,9 @@ class SeenOfShare:
                 bucket = BUCKET.unpack(split_key(raw).item[-BUCKET.size :])[0]
                 count = len(data) // (8 + 4)
                 hashes, owners = np.frombuffer(data, np.uint64, count), np.frombuffer(data, np.int32, count, 8 * count)
-                own = (owners >= groups.start) & (owners < groups.stop)
-                if own.any():
-                    self._hold(number, bucket, hashes[own], owners[own])
+                of_share = (owners >= groups.start) & (owners < groups.stop)
+                if of_share.any():
+                    self._hold(number, bucket, hashes[of_share], owners[of_share])
                     self._changed.add((number, bucket))
 
     def _hold(self, number: int, bucket: int, hashes: NDArray[np.uint64], groups: NDArray[np.int32]) -> None:
@@ -141,8 +141,8 @@ def _merged(some: _Run, others: _Run) -> _Run:
 
 
 def _by_group(run: _Run) -> Iterator[tuple[int, NDArray[np.uint64]]]:
-    """The hashes of each key group that has any, sorted. Cost: a pass, by the counting sort of small integers."""
+    """Yield the hashes of each key group that has any, sorted. Cost: a pass, by the counting sort of small integers."""
     hashes, groups = run
     order = np.argsort(groups.astype(np.int16), kind="stable")
-    own, firsts = np.unique(groups[order], return_index=True)
-    yield from zip(own.tolist(), np.split(hashes[order], firsts[1:]), strict=True)
+    distinct_groups, firsts = np.unique(groups[order], return_index=True)
+    yield from zip(distinct_groups.tolist(), np.split(hashes[order], firsts[1:]), strict=True)

@@ -13,30 +13,25 @@ Tested by: tests/runners/embedded/test_engine.py
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import TIME_MS_MIN
-from cep.columnar.batch import EventBatch, concat_batches, empty_batch
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import KeyDomain, key_pages, key_slots
-from cep.engine.fit import fit
-from cep.engine.history_state import Histories
 from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.migrate import migrate_state
 from cep.engine.partition import partition_keys
+from cep.histories.store import Histories
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.runners.duplicates import without_seen
 from cep.runners.embedded.pages import MatchedPages, Pages, Shapes
 from cep.runners.embedded.pasts import Pasts, Place
 from cep.runners.embedded.seen import SeenOfShare
 from cep.runners.embedded.waiting import WaitingOfShare
-from cep.runners.group_entries import (
+from cep.runners.handover.group_entries import (
     DEADLINES,
     NEVER,
     PAGE,
@@ -50,12 +45,11 @@ from cep.runners.group_entries import (
     domain_name,
     entries_of,
 )
-from cep.runners.job import ARRIVAL, Job, StepOutput
-from cep.runners.letters import on_time
-from cep.runners.paged import begin_pages, drop_pages, match_pages
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.pages import decode_page, encode_page
 from cep.state.store import KeyedStore, WriteBatch
+from cep.step.job import Job
+from cep.step.pages import begin_pages
 
 ADDED_DEADLINES = b"added-deadlines"
 _ADDED = np.dtype([("slot", "<u4"), ("ms", "<i8")])
@@ -67,32 +61,6 @@ class Cache:
 
     pages_count: int
     bytes_max: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a micro-batch is for a share: programs in force, its events by the number of their domain, and times.
-
-    `before_ms`: the watermark that the micro-batch begins with, behind which events are late; `watermark_ms`: the one
-    it ends with; events before `due_ms` may be matched. `known`: the key domains that have rules at other levels.
-    `since_ms`: the job has seen all events from then on.
-    """
-
-    programs: Mapping[KeyDomain, Program]
-    batches: Mapping[int, EventBatch]
-    before_ms: int
-    watermark_ms: int
-    due_ms: int
-    known: Collection[KeyDomain] = ()
-    since_ms: int = TIME_MS_MIN
-
-
-@dataclass(slots=True)
-class Done:
-    """What a share made of its work: alerts and counters, and what to tell of late events."""
-
-    output: StepOutput
-    late: list[dict[str, Any]]
 
 
 class Share:
@@ -114,39 +82,26 @@ class Share:
         layout = (groups, job.groups_count, self._count)
         # Histories have as many pages as the job says: there a page is little more than a list of segments.
         half = None if cache.bytes_max is None else cache.bytes_max // 2
-        self.kept = [Pages(store, name, layout, shapes, half) for name in self._names]
+        self.stored_pages = [Pages(store, name, layout, shapes, half) for name in self._names]
         self._pasts = Pasts(store, self._names, half)
         shape = (len(self._names), len(groups), job.pages_count)
         self._over = np.full(shape, NEVER, np.int64)  # when all of its histories is over; NEVER: it has none
         self._saved_over = self._over.copy()
         self.pasts = [
-            _DomainPasts(job, number, groups.start, self._pasts, over.reshape(-1))
+            SharePasts(job, number, groups.start, self._pasts, over.reshape(-1))
             for number, over in enumerate(self._over)
         ]
         self.pages = [
-            MatchedPages((own,), pasts, stays_open=True) for own, pasts in zip(self.kept, self.pasts, strict=True)
+            MatchedPages((stored,), pasts, stays_open=True)
+            for stored, pasts in zip(self.stored_pages, self.pasts, strict=True)
         ]
         self.waiting = WaitingOfShare(self._names, groups, job.groups_count, job.schema)
         self.seen = SeenOfShare(self._names, job.groups_count)
 
-    def step(self, work: Work) -> Done:
-        """Match what is due. Raises: StateError, StoreError."""
-        output = StepOutput(since_ms=work.since_ms)
-        batches, late = self.due(work, output)
-        match_all(self._job, self.pages, work, batches, output)
-        return Done(output, late)
-
-    def due(self, work: Work, output: StepOutput) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
-        """The events that are to be matched now, by the number of their domain, and what to tell of late ones."""
-        job = self._job
-        new = without_seen(
-            job, {number: [batch] for number, batch in work.batches.items()}, work.before_ms, self.seen, output
-        )
-        fresh, late = on_time(job, new, work.before_ms, output)
-        if job.order == ARRIVAL:
-            return fresh, late
-        due = {number: self.waiting.part(number, fresh.get(number), work.due_ms) for number in range(len(job.domains))}
-        return {number: batch for number, batch in due.items() if batch is not None}, late
+    @property
+    def parts(self) -> tuple[Share]:
+        """The arrivals of these key groups are kept in one part."""
+        return (self,)
 
     def close_pages(self) -> None:
         """Bring what is open into its pages, for whoever reads those."""
@@ -162,12 +117,14 @@ class Share:
     @property
     def loads_count(self) -> int:
         """How many pages and segments were read from the store."""
-        return self._pasts.loads + sum(pages.loads for pages in self.kept)
+        return self._pasts.loads + sum(pages.loads for pages in self.stored_pages)
 
     @property
     def changed_bytes(self) -> int:
-        """Of the pages that `save_changes` is going to write."""
-        return sum(kept.changed_bytes + pages.open_bytes for kept, pages in zip(self.kept, self.pages, strict=True))
+        """The bytes of the pages that `save_changes` is going to write."""
+        return sum(
+            stored.changed_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
+        )
 
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
@@ -177,7 +134,7 @@ class Share:
         self.close_pages()
         bytes_count = self.waiting.save_changes(batch, item) + self.seen.save_changes(batch, item)
         self._save_pasts(batch)
-        for number, pages in enumerate(self.kept):
+        for number, pages in enumerate(self.stored_pages):
             slots = pages.save(batch)
             if len(slots):
                 changed = np.empty(len(slots), _ADDED)
@@ -192,9 +149,9 @@ class Share:
         """Add changed pages, and all the rest by key group; what commits have added before is then of no use."""
         self.close_pages()
         self._save_pasts(batch)
-        for pages in self.kept:
+        for pages in self.stored_pages:
             pages.save(batch)
-        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.kept])
+        deadlines = np.stack([pages.deadlines.reshape(len(self.groups), -1) for pages in self.stored_pages])
         for at, group in enumerate(self.groups):
             value = deadlines[:, at, :].astype("<i8").tobytes()
             batch.put(store_key(group, b"", DEADLINES, self._deadlines_name), value)
@@ -218,18 +175,18 @@ class Share:
             if data is not None:
                 self._over[:, at, :] = np.frombuffer(data, "<i8").reshape(len(self._over), -1)
         self._saved_over[:] = self._over
-        shape = (len(self.kept), self._count)
+        shape = (len(self.stored_pages), self._count)
         for at, group in enumerate(self.groups):
             data = store.get(store_key(group, b"", DEADLINES, self._deadlines_name))
             if data is not None:
                 for number, deadlines in enumerate(np.frombuffer(data, "<i8").reshape(shape)):
-                    self.kept[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
+                    self.stored_pages[number].deadlines[at * self._count : (at + 1) * self._count] = deadlines
         first, end = self.groups.start * self._count, self.groups.stop * self._count
-        for number, pages in enumerate(self.kept):
+        for number, pages in enumerate(self.stored_pages):
             for _, data in store.scan(prefix_range(STORE_GROUP, b"", ADDED_DEADLINES, self._names[number])):
                 changed = np.frombuffer(data, _ADDED)
-                own = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
-                pages.deadlines[own["slot"].astype(np.int64) - first] = own["ms"]
+                of_share = changed[(changed["slot"] >= first) & (changed["slot"] < end)]
+                pages.deadlines[of_share["slot"].astype(np.int64) - first] = of_share["ms"]
             pages.restored()
         self.waiting.restore(store)
         self.seen.restore(store, self.groups)
@@ -237,135 +194,71 @@ class Share:
     # ------------------------------------------------------------------------------- for savepoints, by key group
 
     def state_of(self, group: int, programs: Mapping[KeyDomain, Program]) -> GroupState:
-        """A key group in the form that both runners' savepoints have: in as many pages as the job says."""
-        job, found = self._job, GroupState()
+        """Return a key group in the form that both runners' savepoints have: in as many pages as the job says."""
+        job, group_state = self._job, GroupState()
         for number, domain in enumerate(job.domains):
             if domain not in programs:
                 continue  # its runs belong to no rule
             program = programs[domain]
-            whole, _ = self.pages[number].take(self.kept[number].slots_of(group), program)
+            whole, _ = self.pages[number].take(self.stored_pages[number].slots_of(group), program)
             if whole is None:
                 continue
             part = key_pages(whole.keys, job.groups_count, job.pages_count).astype(np.int64)
             for page, cut in enumerate(partition_keys(whole, part, job.pages_count, program.row_registers)):
                 deadline_ms = cut.expiry_min
                 if deadline_ms is not None:
-                    found.pages[number << PAGE_BITS | page] = encode_page(cut)
-                    found.deadlines[number << PAGE_BITS | page] = deadline_ms
+                    group_state.pages[number << PAGE_BITS | page] = encode_page(cut)
+                    group_state.deadlines[number << PAGE_BITS | page] = deadline_ms
         for number in range(len(job.domains)):
-            held = dict(self.waiting.by_group(number))
-            if group in held:
-                found.waiting[number] = encode_batch(held[group])
-        found.seen.update({(number, bucket): data for number, bucket, data in self.seen.of_group(group)})
-        self._add_pasts(group, found)
-        return found
+            waiting_events = dict(self.waiting.by_group(number))
+            if group in waiting_events:
+                group_state.waiting[number] = encode_batch(waiting_events[group])
+        group_state.seen.update({(number, bucket): data for number, bucket, data in self.seen.of_group(group)})
+        self._add_pasts(group, group_state)
+        return group_state
 
-    def _add_pasts(self, group: int, found: GroupState) -> None:
+    def _add_pasts(self, group: int, group_state: GroupState) -> None:
         """Histories have that form in the store already; nothing of them has changed since the last commit."""
         for number, name in enumerate(self._names):
             for key, data in self._store.scan(prefix_range(group, b"", PAST, name)):
                 (page,) = PAGE.unpack(split_key(key).item)
-                found.heads[number << PAGE_BITS | page] = data
+                group_state.heads[number << PAGE_BITS | page] = data
             for key, data in self._store.scan(prefix_range(group, b"", SEGMENTS, name)):
                 page, segment = SEGMENT.unpack(split_key(key).item)
-                found.segments[number << PAGE_BITS | page, segment] = data
+                group_state.segments[number << PAGE_BITS | page, segment] = data
             for page, ms in enumerate(self._over[number, group - self.groups.start].tolist()):
                 if ms != NEVER:
-                    found.over[number << PAGE_BITS | page] = ms
+                    group_state.over[number << PAGE_BITS | page] = ms
 
-    def take_over(self, group: int, kept: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
+    def take_over(self, group: int, group_state: GroupState, programs: Mapping[KeyDomain, Program]) -> None:
         """Begin with a key group as a savepoint has it. Raises: StateError."""
         for number, domain in enumerate(self._job.domains):
-            own = [data for page, data in sorted(kept.pages.items()) if page >> PAGE_BITS == number]
-            if own and domain in programs:
+            domain_pages = [data for page, data in sorted(group_state.pages.items()) if page >> PAGE_BITS == number]
+            if domain_pages and domain in programs:
                 program = programs[domain]
-                states = [fit(decode_page(data), program)[0] for data in own]
+                states = [migrate_state(decode_page(data), program)[0] for data in domain_pages]
                 self.begin(number, concat_states(states, program.row_registers), program)
-        for number, data in kept.waiting.items():
+        for number, data in group_state.waiting.items():
             self.waiting.hold(number, decode_batch(data))
-        for (number, bucket), data in kept.seen.items():
+        for (number, bucket), data in group_state.seen.items():
             self.seen.hold(group, number, bucket, data)
         batch = WriteBatch()
-        pasts = GroupState(heads=kept.heads, segments=kept.segments)
+        pasts = GroupState(heads=group_state.heads, segments=group_state.segments)
         for key, data in entries_of(self._job, self._level, group, pasts):
             batch.put(key, data)
         self._store.write(batch)
-        for page, ms in kept.over.items():
+        for page, ms in group_state.over.items():
             self._over[page >> PAGE_BITS, group - self.groups.start, page & (1 << PAGE_BITS) - 1] = ms
 
     def save_pages(self, batch: WriteBatch) -> None:
         """Add changed pages alone, before a `save_whole`: so that not all of them are in one write batch."""
         self.close_pages()
-        for pages in self.kept:
+        for pages in self.stored_pages:
             pages.save(batch)
 
 
-class Together:
-    """Several shares whose key groups follow each other, for a micro-batch that is too small to be divided.
-
-    What it costs to match anything at all is then paid once.
-    """
-
-    def __init__(self, job: Job, shares: Sequence[Share]) -> None:
-        self._job = job
-        self._shares = shares
-        self._pages = [
-            MatchedPages(
-                [share.kept[number] for share in shares],
-                _JoinedPasts([share.pasts[number] for share in shares]),
-                stays_open=False,
-            )
-            for number in range(len(job.domains))
-        ]
-
-    def takes_whole(self, work: Work) -> bool:
-        """Whether nothing but pages is asked for by this work of all of them: no event has waited, or is to wait, and
-        ids are not remembered."""
-        if self._job.dedup_ms:
-            return False
-        is_due = all((batch.time_ms < work.due_ms).all() for batch in work.batches.values())
-        return self._job.order == ARRIVAL or (is_due and all(share.waiting.is_empty for share in self._shares))
-
-    def step_whole(self, work: Work) -> Done:
-        """As `step`, for work that is not divided. Raises: StateError, StoreError."""
-        output = StepOutput(since_ms=work.since_ms)
-        for share in self._shares:
-            share.close_pages()
-        batches, late = on_time(self._job, {n: [batch] for n, batch in work.batches.items()}, work.before_ms, output)
-        match_all(self._job, self._pages, work, batches, output)
-        return Done(output, late)
-
-    def step(self, works: Sequence[Work]) -> Done:
-        """As Share.step of each. Raises: StateError, StoreError."""
-        output, late = StepOutput(since_ms=works[0].since_ms), []
-        due: dict[int, list[EventBatch]] = {}
-        for share, work in zip(self._shares, works, strict=True):
-            share.close_pages()
-            batches, own_late = share.due(work, output)
-            late += own_late
-            for number, batch in batches.items():
-                due.setdefault(number, []).append(batch)
-        joined = {number: concat_batches(batches) for number, batches in due.items()}
-        match_all(self._job, self._pages, works[0], joined, output)
-        return Done(output, late)
-
-
-def match_all(
-    job: Job, pages: Sequence[MatchedPages], work: Work, batches: Mapping[int, EventBatch], output: StepOutput
-) -> None:
-    """Match the events of each key domain, and what is due without any. Raises: StateError, StoreError."""
-    for number, domain in enumerate(job.domains):
-        batch = batches.get(number)
-        if domain in work.programs:
-            events = empty_batch(job.schema) if batch is None else batch
-            match_pages(pages[number], work.programs[domain], events, work.watermark_ms, output)
-        else:
-            output.counters["events_without_rule"] += 0 if batch is None or domain in work.known else len(batch)
-            drop_pages(pages[number], output)
-
-
-class _DomainPasts:
-    """As paged.DomainPasts. `over` int64[slots]: when all is over; NEVER where there is nothing."""
+class SharePasts:
+    """As DomainPasts. `over` int64[slots]: when all is over; NEVER where there is nothing."""
 
     def __init__(self, job: Job, number: int, first_group: int, pasts: Pasts, over: Int64) -> None:
         self._job = job
@@ -382,8 +275,8 @@ class _DomainPasts:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
-        found: list[int] = np.flatnonzero(self._over <= min(watermark_ms, NEVER - 1)).tolist()
-        return found
+        pages: list[int] = np.flatnonzero(self._over <= min(watermark_ms, NEVER - 1)).tolist()
+        return pages
 
     def read(self, slot: int) -> Histories:
         return Histories() if self._over[slot] == NEVER else self._pasts.read(self._place(slot))
@@ -400,34 +293,3 @@ class _DomainPasts:
     def _place(self, slot: int) -> Place:
         group, page = divmod(slot, self._job.pages_count)
         return Place(self._number, self._first_group + group, page)
-
-
-class _JoinedPasts:
-    """As paged.DomainPasts, of several whose key groups follow each other: slots are those of one after the other."""
-
-    def __init__(self, parts: Sequence[_DomainPasts]) -> None:
-        self._parts = parts
-        self._firsts = np.cumsum([0, *(part.slots_count for part in parts)])[:-1].tolist()
-
-    def slots(self, keys: pa.Array) -> Int64:
-        return self._parts[0].slots(keys)
-
-    def stored(self, watermark_ms: int) -> list[int]:
-        owned = zip(self._parts, self._firsts, strict=True)
-        return [first + slot for part, first in owned for slot in part.stored(watermark_ms)]
-
-    def read(self, slot: int) -> Histories:
-        part, own = self._at(slot)
-        return part.read(own)
-
-    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
-        part, own = self._at(slot)
-        part.write(own, histories, over_ms)
-
-    def remove(self, slot: int) -> None:
-        part, own = self._at(slot)
-        part.remove(own)
-
-    def _at(self, slot: int) -> tuple[_DomainPasts, int]:
-        number = bisect_right(self._firsts, slot) - 1
-        return self._parts[number], slot - self._firsts[number]

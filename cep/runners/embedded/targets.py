@@ -18,17 +18,17 @@ _OWN, _ASKED = "checkpoints", "target"
 
 
 def own_target(folder: Path) -> Target:
-    """The place inside the folder."""
+    """Return the place inside the folder."""
     return Target(str(folder / _OWN))
 
 
 def is_embedded(folder: Path) -> bool:
-    """Whether a folder is of a process of `cep run`."""
+    """Return True if the folder is of a process of `cep run`."""
     return (folder / _OWN).is_dir() or (folder / _ASKED).exists()
 
 
 def remembered_target(folder: Path, asked: str | None) -> Target:
-    """The target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
+    """Return the target of a job that starts; None asks for the one inside the folder. Raises: StoreError."""
     if asked is not None and ":" not in asked:
         asked = str(Path(asked).resolve())
     target = own_target(folder) if asked is None else Target(asked)
@@ -44,6 +44,6 @@ def remembered_target(folder: Path, asked: str | None) -> Target:
 
 
 def target_of(folder: Path) -> Target:
-    """The target of a job that has run in the folder. Raises: StoreError."""
+    """Return the target of a job that has run in the folder. Raises: StoreError."""
     path = folder / _ASKED
     return Target(path.read_text()) if path.exists() else own_target(folder)

@@ -22,10 +22,10 @@ from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch, concat_batches, conformed
 from cep.columnar.codec import decode_batch, encode_batch
 from cep.columnar.route import key_groups, split_by_group
-from cep.runners.group_entries import WAITING
-from cep.runners.waiting import part_due
+from cep.runners.handover.group_entries import WAITING
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
+from cep.step.waiting import split_due
 
 ADDED_WAITING = b"added-waiting"
 _RUN_EVENTS_MAX = 1 << 16  # what is joined at one time takes some milliseconds, not a second
@@ -51,11 +51,11 @@ class _Run:
         end = int(np.searchsorted(self.events.time_ms, due_ms))
         if end <= self.gone:
             return None
-        found = self.events.take(np.arange(self.gone, end))
+        due_events = self.events.take(np.arange(self.gone, end))
         self.gone = end
         if 2 * self.gone > len(self.events):  # the memory of a few that wait long is not that of all
             self.events, self.gone = self.rest(), 0
-        return found
+        return due_events
 
 
 class WaitingOfShare:
@@ -73,19 +73,19 @@ class WaitingOfShare:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no event waits."""
+        """True if no event waits."""
         return not any(self._held.values())
 
-    def part(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
-        """Take in what is new of a domain; returns what is due, None if nothing is."""
-        held, added = self._held.get(number, []), self._added.get(number, [])
-        if not held and (fresh is None or (fresh.time_ms < due_ms).all()):
+    def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
+        """As WaitingEvents.release."""
+        runs, added = self._held.get(number, []), self._added.get(number, [])
+        if not runs and (fresh is None or (fresh.time_ms < due_ms).all()):
             return fresh  # nothing waits, so that there is nothing to tell of either
         new = [] if fresh is None else [fresh]
-        fresh_due, rest = part_due(new, due_ms)
-        parts = [part for part in (*(run.due(due_ms) for run in held), fresh_due) if part is not None]
-        self._held[number] = _joined([*(run for run in held if len(run)), *map(_run, rest)])
-        _, self._added[number] = part_due([*added, *new], due_ms)
+        fresh_due, rest = split_due(new, due_ms)
+        parts = [part for part in (*(run.due(due_ms) for run in runs), fresh_due) if part is not None]
+        self._held[number] = _joined([*(run for run in runs if len(run)), *map(_run, rest)])
+        _, self._added[number] = split_due([*added, *new], due_ms)
         self._due_ms[number] = max(due_ms, self._due_ms.get(number, TIME_MS_MIN))
         return concat_batches(parts) if parts else None
 
@@ -115,12 +115,12 @@ class WaitingOfShare:
         self._due_ms.clear()
 
     def by_group(self, number: int) -> list[tuple[int, EventBatch]]:
-        """What waits of a domain, by key group."""
-        held = self._held.get(number)
-        return list(split_by_group(concat_batches([run.rest() for run in held]), self._groups_count)) if held else []
+        """Return the waiting events of a domain by key group."""
+        runs = self._held.get(number)
+        return list(split_by_group(concat_batches([run.rest() for run in runs]), self._groups_count)) if runs else []
 
     def hold(self, number: int, events: EventBatch) -> None:
-        """Let events wait that another runner has held back."""
+        """Add events that waited in another runner."""
         if len(events):
             self._held[number] = _joined([*self._held.get(number, []), _run(conformed(events, self._schema))])
 
@@ -142,9 +142,9 @@ class WaitingOfShare:
 
     def _hold_own(self, number: int, events: EventBatch) -> None:
         groups = key_groups(events.key, self._groups_count)
-        own = (groups >= self._groups.start) & (groups < self._groups.stop)
-        if own.any():
-            self.hold(number, events if own.all() else events.take(np.flatnonzero(own)))
+        of_share = (groups >= self._groups.start) & (groups < self._groups.stop)
+        if of_share.any():
+            self.hold(number, events if of_share.all() else events.take(np.flatnonzero(of_share)))
 
 
 def _run(events: EventBatch) -> _Run:
@@ -153,23 +153,23 @@ def _run(events: EventBatch) -> _Run:
 
 
 def _joined(runs: Sequence[_Run]) -> list[_Run]:
-    """The runs in their order, each less than half of the one before, or too large to become one with it."""
-    found: list[_Run] = []
+    """Join neighbours until each run has less than half of the one before, or is too large to be joined with it."""
+    joined: list[_Run] = []
     for run in runs:
-        found.append(run)
-        while len(found) > 1 and len(found[-2]) <= 2 * len(found[-1]) <= 2 * (_RUN_EVENTS_MAX - len(found[-2])):
-            later, earlier = found.pop(), found.pop()
-            found.append(_run(concat_batches([earlier.rest(), later.rest()])))
-    return found
+        joined.append(run)
+        while len(joined) > 1 and len(joined[-2]) <= 2 * len(joined[-1]) <= 2 * (_RUN_EVENTS_MAX - len(joined[-2])):
+            later, earlier = joined.pop(), joined.pop()
+            joined.append(_run(concat_batches([earlier.rest(), later.rest()])))
+    return joined
 
 
 def _still_waiting(parts: Sequence[EventBatch], commits: Sequence[Sequence[bytes]]) -> Iterator[EventBatch]:
-    """Of the events before the commits and those that each has added: what none of the later commits has let go."""
+    """Yield the events that still wait: those that no commit behind them has let go."""
     dues = [max(_DUE.unpack_from(value)[0] for value in values) for values in commits]
     added = [[decode_batch(value[_DUE.size :]) for value in values if len(value) > _DUE.size] for values in commits]
-    for number, own in enumerate([parts, *added]):
+    for number, batches in enumerate([parts, *added]):
         due_ms = max(dues[number:], default=TIME_MS_MIN)
-        for part in own:
-            kept = part.time_ms >= due_ms
-            if kept.any():
-                yield part if kept.all() else part.take(kept)
+        for part in batches:
+            is_waiting = part.time_ms >= due_ms
+            if is_waiting.any():
+                yield part if is_waiting.all() else part.take(is_waiting)

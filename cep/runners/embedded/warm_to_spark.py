@@ -1,7 +1,7 @@
 """The state that a replay has ended in → the checkpoint directory of a new `cep live`.
 
-    warm start (runners/warm_start.py)     checkpoint directory
-    keyed state                         ─▶ begins/ (runners/beginning.py), in the job's own key groups and pages
+    warm start (handover/warm_start.py)    checkpoint directory
+    keyed state                         ─▶ begins/ (handover/beginning.py), in the job's own key groups and pages
     rules, who was alerted              ─▶ rulebooks/, rule_status.json, held_memory.json
     how many runs                       ─▶ progress.json
 
@@ -19,16 +19,16 @@ from pathlib import Path
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import save
 from cep.rulebook.store import RulebookStore
-from cep.runners.beginning import FOLDER, Beginning, write_beginning
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.job import Job
+from cep.runners.handover.beginning import FOLDER, Beginning, write_beginning
+from cep.runners.handover.warm_start import WarmStart
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import begin_rule_output
-from cep.runners.rule_status import rule_status
-from cep.runners.warm_start import WarmStart
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
+from cep.step.job import Job
+from cep.step.rule_status import rule_status
 
 
 def begin_warm(warm: WarmStart, job: Job, rulebook: Rulebook, checkpoint: Path) -> None:

@@ -21,11 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
-from cep.runners.job import Job
 from cep.runners.spark.packed import PACKED_SCHEMA, packer
 from cep.runners.spark.sources import TopicSource
 from cep.sources.offsets import is_time
 from cep.sources.registry.kafka import decode
+from cep.step.job import Job
 
 FORMAT = "kafka"
 _ARTIFACT = "org.apache.spark:spark-sql-kafka-0-10_2.13"
@@ -47,12 +47,12 @@ _KNOWN = (
 
 
 def package() -> str:
-    """The connector for the Spark that is installed, as `spark.jars.packages` names it."""
+    """Name the connector for the Spark that is installed, as `spark.jars.packages` names it."""
     return f"{_ARTIFACT}:{pyspark.__version__}"
 
 
 def packed_topic(spark: SparkSession, source: TopicSource, job: Job) -> DataFrame:
-    """The stream of a topic's records as packed rows of a job.
+    """Return the stream of a topic's records as packed rows of a job.
 
     Raises: UsageError if the connector is not there, has no counterpart for a setting, or is asked for what it cannot
     keep to.
@@ -88,7 +88,7 @@ def packed_topic(spark: SparkSession, source: TopicSource, job: Job) -> DataFram
 
 
 def java_settings(client: Mapping[str, str]) -> dict[str, str]:
-    """The settings of librdkafka as those of Java's client.
+    """Translate the settings of librdkafka into those of Java's client.
 
     Raises: UsageError, which names a setting without a counterpart, but no value.
     """
@@ -98,9 +98,9 @@ def java_settings(client: Mapping[str, str]) -> dict[str, str]:
                 f"Spark's Kafka connector has no counterpart of librdkafka's {name}; known: {', '.join(_KNOWN)}; "
                 'or read with connector = "client"'
             )
-    found = {name: client[name] for name in ("security.protocol", "client.id") if name in client}
+    settings = {name: client[name] for name in ("security.protocol", "client.id") if name in client}
     if "ssl.ca.location" in client:
-        found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
+        settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": client["ssl.ca.location"]}
     if "sasl.username" in client:
         mechanism = client.get("sasl.mechanism", client.get("sasl.mechanisms", ""))
         if mechanism not in _LOGINS:
@@ -109,10 +109,10 @@ def java_settings(client: Mapping[str, str]) -> dict[str, str]:
             )
         user, password = (_quoted(client.get(f"sasl.{name}", "")) for name in ("username", "password"))
         login = f"{_LOGINS[mechanism]} required username={user} password={password};"
-        found |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
-    return found
+        settings |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+    return settings
 
 
 def _quoted(text: str) -> str:
-    """A value in the configuration of a login module, which ends at nothing that is in it."""
+    """Quote a value in the configuration of a login module, which ends at nothing that is in it."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""What Spark says of a query that failed → the error of ours in it, or Spark's reason without stacks and plans.
+"""Spark's message about a query that failed → the error of ours in it, or Spark's reason without stacks and plans.
 
 Our errors reach Spark as text when they are raised where it plans or executes in Python. In that text Spark wraps
 Python's traceback, frames of Java and the plan of the query: nothing that tells an operator what to do.
@@ -18,17 +18,17 @@ _PLAN = "\n=== Streaming Query ==="
 _FRAME = re.compile(r"\s+at [\w.$/]+\(.*\)|\s*\.\.\. \d+ more")
 
 
-def failure_of(told: str) -> CepError:
-    """The error to raise for a query that failed with this text."""
-    found = _OURS.findall(told)
-    if found:
-        name, message = found[-1]  # of errors that came of each other the last is for the reader
+def failure_of(java_text: str) -> CepError:
+    """Return the error to raise for a query that failed with this text."""
+    messages = _OURS.findall(java_text)
+    if messages:
+        name, message = messages[-1]  # of errors that came of each other the last is for the reader
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, CepError):
             error = kind.__new__(kind)  # the message is made already; an error of its own shape would make it anew
             error.args = (message,)
             return error
-    lines = told.partition(_PLAN)[0].splitlines()
+    lines = java_text.partition(_PLAN)[0].splitlines()
     reason = [line for line in lines if line.strip() and not _FRAME.fullmatch(line)]
     return SourceError(
         "the query failed; it goes on from its checkpoint when started again: " + "\n".join(reason).strip()

@@ -1,12 +1,12 @@
-"""What a key group keeps in Spark's state: one state variable, a map with parts.
+"""The parts of a key group in Spark's state: one state variable, a map with parts.
 
     part      at                  number    content
-    progress  0                   0         rulebook digest, event times, deadlines (match_stage.py)
-    pages     domain << 16, page  0         runs of many keys
-    past      domain << 16, page  0         head of their histories
-    segments  domain << 16, page  number    past events of many keys
-    waiting   domain              0         events that are not due yet
-    seen      domain              bucket    hashes of event ids
+    progress  0                   0         rulebook digest, event times, deadlines (group_progress.py).
+    pages     domain << 16, page  0         runs of many keys.
+    past      domain << 16, page  0         head of their histories.
+    segments  domain << 16, page  number    past events of many keys.
+    waiting   domain              0         events that are not due yet.
+    seen      domain              bucket    hashes of event ids.
 
 Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
 a quarter of Java's processor time in a small micro-batch.
@@ -33,16 +33,16 @@ _VALUE = StructType([StructField("content", BinaryType())])
 
 
 class Part:
-    """One part of what the Spark group that is being processed keeps."""
+    """One part of the state of the Spark group that is being processed."""
 
     def __init__(self, entries: MapState, name: str) -> None:
         self._entries = entries
         self._name = name
 
     def get(self, at: int, number: int = 0) -> bytes | None:
-        """The content, None if there is none."""
-        found = self._entries.getValue((self._name, at, number))
-        return None if found is None else bytes(found[0])
+        """Return the content, None if there is none."""
+        value = self._entries.getValue((self._name, at, number))
+        return None if value is None else bytes(value[0])
 
     def put(self, at: int, content: bytes, number: int = 0) -> None:
         """Put a content in the place of what was there."""
@@ -67,7 +67,10 @@ class GroupParts:
 
 
 def refuse_other_variables(query: Path) -> None:
-    """Raises: UsageError if an older build wrote a query's keyed state, with variables that Spark would drop."""
+    """Refuse a query's keyed state with other variables, which Spark would drop.
+
+    Raises: UsageError, StateCorruptError.
+    """
     for path in sorted(query.glob("state/*/_metadata/v2/*")):
         if not path.name.isdigit():
             continue

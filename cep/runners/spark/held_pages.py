@@ -28,16 +28,16 @@ class HeldPages:
 
     @property
     def nbytes(self) -> int:
-        """Of all pages that are held."""
+        """The bytes of all pages that are held."""
         return self._bytes
 
     def get(self, place: Place, digest: str | None) -> bytes | None:
-        """The bytes of this hash, if they are those that are held of the place."""
-        held = self._pages.get(place)
-        if held is None or held[0] != digest:
+        """Return the bytes of a place if they have this hash."""
+        cached = self._pages.get(place)
+        if cached is None or cached[0] != digest:
             return None
         self._pages.move_to_end(place)
-        return held[1]
+        return cached[1]
 
     def put(self, place: Place, data: bytes) -> str:
         """Hold a page in the place of the one before; others may have to go. Returns: its hash."""
@@ -52,5 +52,5 @@ class HeldPages:
 
     def drop(self, place: Place) -> None:
         """Let go of a page."""
-        held = self._pages.pop(place, None)
-        self._bytes -= 0 if held is None else len(held[1])
+        removed = self._pages.pop(place, None)
+        self._bytes -= 0 if removed is None else len(removed[1])

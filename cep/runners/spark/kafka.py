@@ -12,12 +12,12 @@
     endingOffsets            the same; latest. Streaming: no micro-batch reads on behind it; without, there is no end
     startingTimestamp        ms: from the first record of this or a later time on, instead of startingOffsets
     endingTimestamp          ms: up to the last record before this time, instead of endingOffsets
-    maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it
-    maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells
-    maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition
+    maxRecordsPerTrigger     records of one micro-batch at most; no bound. Trigger.AvailableNow respects it.
+    maxBytesPerTrigger       bytes of keys and values of one micro-batch, as far as a sample of its first records tells.
+    maxRecordsPerPartition   a longer range is read by several tasks; one task a topic partition.
     maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
-                             tens of milliseconds however little it reads, so live queries want the number of cores,
-                             and a micro-batch of theirs has one for every 5 000 records
+                             tens of milliseconds however little it reads. So live queries want the number of cores,
+                             and a micro-batch of theirs has one for every 5 000 records.
     waitMs                   how long one answer of a broker is waited for
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
                              kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
@@ -47,7 +47,6 @@ from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.limits import KAFKA_WAIT_MS_MAX
-from cep.runners.job import Job
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
     KafkaSettings,
@@ -71,6 +70,7 @@ from cep.sources.offsets import (
     share_ranges,
 )
 from cep.sources.registry.kafka import RecordFormat, decode
+from cep.step.job import Job
 
 FORMAT = "cep-kafka"
 EVENTS_FORMAT = "cep-kafka-events"
@@ -133,40 +133,40 @@ class _Options:
 
 def _parse_options(options: Mapping[str, str]) -> _Options:
     """Spark's options, whose names have lost their case, checked. Errors: UsageError with the option's name."""
-    own = {name.lower(): value for name, value in options.items()}
-    client = {n.removeprefix(_CLIENT_PREFIX): own.pop(n) for n in list(own) if n.startswith(_CLIENT_PREFIX)}
-    registry = {n.removeprefix(_REGISTRY_PREFIX): own.pop(n) for n in list(own) if n.startswith(_REGISTRY_PREFIX)}
-    servers = own.pop("bootstrap.servers", None) or client.get("bootstrap.servers")
+    given = {name.lower(): value for name, value in options.items()}
+    client = {n.removeprefix(_CLIENT_PREFIX): given.pop(n) for n in list(given) if n.startswith(_CLIENT_PREFIX)}
+    registry = {n.removeprefix(_REGISTRY_PREFIX): given.pop(n) for n in list(given) if n.startswith(_REGISTRY_PREFIX)}
+    servers = given.pop("bootstrap.servers", None) or client.get("bootstrap.servers")
     client.pop("bootstrap.servers", None)
-    known = {name.lower(): name for name in _OPTIONS}
-    for name in own:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {known[near[0]]}" if near else f"known: {', '.join(_OPTIONS)}, kafka.*"
+    option_names = {name.lower(): name for name in _OPTIONS}
+    for name in given:
+        if name not in option_names:
+            near = difflib.get_close_matches(name, option_names, n=1)
+            hint = f"did you mean {option_names[near[0]]}" if near else f"known: {', '.join(_OPTIONS)}, kafka.*"
             raise UsageError(f"{FORMAT} has no option {name}; {hint}")
-    topics = tuple(dict.fromkeys(t.strip() for t in own.get("topic", "").split(",") if t.strip()))
+    topics = tuple(dict.fromkeys(t.strip() for t in given.get("topic", "").split(",") if t.strip()))
     for name, value in (("bootstrap.servers", servers), ("topic", topics)):
         if not value:
             raise UsageError(f"{FORMAT} needs option {name}")
     assert servers is not None
     for side in ("starting", "ending"):
-        if f"{side}offsets" in own and f"{side}timestamp" in own:
+        if f"{side}offsets" in given and f"{side}timestamp" in given:
             raise UsageError(f"{FORMAT} takes {side}Offsets or {side}Timestamp, not both")
-    wait_ms = _positive(own, "waitMs")
+    wait_ms = _positive(given, "waitMs")
     return _Options(
         KafkaSettings(servers, tuple(sorted(client.items())), wait_ms if wait_ms is not None else KAFKA_WAIT_MS_MAX),
         topics,
-        own.get("startingoffsets"),
-        own.get("endingoffsets"),
-        _positive(own, "startingTimestamp"),
-        _positive(own, "endingTimestamp"),
-        _positive(own, "maxRecordsPerTrigger"),
-        _positive(own, "maxBytesPerTrigger"),
-        _positive(own, "maxRecordsPerPartition"),
-        _positive(own, "maxTasks"),
-        Job.from_json(json.loads(own["job"])) if "job" in own else None,
+        given.get("startingoffsets"),
+        given.get("endingoffsets"),
+        _positive(given, "startingTimestamp"),
+        _positive(given, "endingTimestamp"),
+        _positive(given, "maxRecordsPerTrigger"),
+        _positive(given, "maxBytesPerTrigger"),
+        _positive(given, "maxRecordsPerPartition"),
+        _positive(given, "maxTasks"),
+        Job.from_json(json.loads(given["job"])) if "job" in given else None,
         RecordFormat(
-            own.get("format", "json"), tuple(sorted(registry.items())), own.get("schemafile"), own.get("message")
+            given.get("format", "json"), tuple(sorted(registry.items())), given.get("schemafile"), given.get("message")
         ),
     )
 
@@ -181,7 +181,7 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 class TaskRanges(InputPartition):
-    """What one task reads: ranges, one after another, and of which of them more waits behind their end."""
+    """The work of one task: ranges, one after another, and of which of them more waits behind their end."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...], behind: frozenset[tuple[str, int]] = frozenset()) -> None:
         super().__init__(ranges)
@@ -250,8 +250,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = latest_offsets(self._options.settings, self._options.topics)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        given, known = self._options, Position.from_json(start)
-        for topic in known.offsets:
+        given, position = self._options, Position.from_json(start)
+        for topic in position.offsets:
             if topic not in given.topics:
                 raise UsageError(
                     f"the checkpoint directory has offsets of topic {topic}, which option topic no longer names; "
@@ -261,21 +261,21 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest, ids = latest_offsets_and_ids(given.settings, given.topics)
         else:
             latest, ids = self._target, topic_ids(given.settings, given.topics)
-        refuse_new_topics(known.topic_ids, ids)
+        refuse_new_topics(position.topic_ids, ids)
         end = latest
-        ranges = ranges_between(known.offsets, end)  # refuses a topic that went backwards before anything is planned
+        ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if given.has_ending:
-            end = bounded(known.offsets, latest, self._ending_offsets())
-            ranges = ranges_between(known.offsets, end)
+            end = bounded(position.offsets, latest, self._ending_offsets())
+            ranges = ranges_between(position.offsets, end)
         records_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         if given.bytes_per_trigger_max is not None and ranges:
             longest = max(ranges, key=lambda r: r.end - r.start)
             by_size = max(1, given.bytes_per_trigger_max // mean_record_bytes(given.settings, longest))
             records_max = by_size if records_max is None else min(by_size, records_max)
         if records_max is not None:
-            end = limit_offsets(known.offsets, end, records_max)
+            end = limit_offsets(position.offsets, end, records_max)
         self._latest = Position(latest, {}, ids)
-        return reached(known, end, latest, ids).to_json()
+        return reached(position, end, latest, ids).to_json()
 
     def _ending_offsets(self) -> Offsets:
         """Where the stream ends: asked for once, so that a time is the same place for all micro-batches of a start."""
@@ -317,26 +317,26 @@ class KafkaEventsReader(KafkaStreamReader):
         assert isinstance(partition, TaskRanges)
         if self._options.job is None:
             raise UsageError(f"{EVENTS_FORMAT} needs option job")
-        held: dict[OffsetRange, list[pa.RecordBatch]] = {}
+        batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
         records = 0
         for wanted in partition.ranges:
             for batch in read_range(self._options.settings, wanted):
-                held.setdefault(wanted, []).append(batch)
+                batches.setdefault(wanted, []).append(batch)
                 records += batch.num_rows
                 if records >= RECORDS_AT_ONCE:
-                    yield _packed(self._options, held, partition.behind)
-                    held, records = {}, 0
+                    yield _packed(self._options, batches, partition.behind)
+                    batches, records = {}, 0
         if records:
-            yield _packed(self._options, held, partition.behind)
+            yield _packed(self._options, batches, partition.behind)
 
 
 def _packed(
-    options: _Options, held: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
+    options: _Options, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
 ) -> pa.RecordBatch:
     assert options.job is not None, "checked when the read began"
     parts = []
-    for wanted, batches in held.items():
-        values = pa.concat_arrays([batch.column("value") for batch in batches])
+    for wanted, range_batches in batches.items():
+        values = pa.concat_arrays([batch.column("value") for batch in range_batches])
         decoded = decode(options.form, options.job.schema, values, wanted.topic)
         name = f"{wanted.topic}-{wanted.partition}"
         parts.append(DecodedPart(name, decoded, (wanted.topic, wanted.partition) in behind))
@@ -344,7 +344,7 @@ def _packed(
 
 
 def _plan(options: _Options, start: Offsets, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """The ranges dealt to tasks; where the number of tasks is bounded, to no more than have work for their start."""
+    """Deal the ranges to tasks; where the number of tasks is bounded, to no more than have work for their start."""
     ranges = ranges_between(start, end.offsets, options.records_per_partition_max)
     behind = frozenset((topic, partition) for topic, of in end.behind.items() for partition in of)
     tasks = len(ranges)

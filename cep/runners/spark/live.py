@@ -40,13 +40,10 @@ from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
-from cep.runners.beginning import Beginning, read_beginning
-from cep.runners.group_rules import JobRules, bundle, known
-from cep.runners.job import Job
+from cep.runners.handover.beginning import Beginning, read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.observe import Observed
 from cep.runners.rule_output import RuleOutput
-from cep.runners.rule_status import rule_status
 from cep.runners.spark import daemon
 from cep.runners.spark.connector import packed_topic
 from cep.runners.spark.failures import failure_of
@@ -61,6 +58,9 @@ from cep.runners.spark.progress import measures
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource
 from cep.sources.offsets import is_time
+from cep.step.job import Job
+from cep.step.rule_status import rule_status
+from cep.step.rules import JobRules, bundle_records, rulebook_of
 
 # For the session of a live job: workers that start warm, and micro-batches that reach them in one piece.
 SPARK_SETTINGS = {
@@ -88,7 +88,7 @@ _DECIMAL_DIGITS = 38  # the most that Spark has
 
 @dataclass(frozen=True, slots=True)
 class LiveSettings:
-    """What a live job reads and where it keeps its progress. `initial` are the control records that it begins with.
+    """The sources of a live job and where it keeps its progress. `initial` are the control records that it begins with.
 
     `status` is where it says what becomes of its rules.
     """
@@ -126,7 +126,7 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     if is_one_task:
         packed = packed.coalesce(1)  # the task that matches reads too: no shuffle, no second task to start
     publish = None if settings.status is None else settings.status.publish
-    output.rules = RuleOutput(settings.checkpoint.parent, rule_status(known(rules, "").rulebook), publish)
+    output.rules = RuleOutput(settings.checkpoint.parent, rule_status(rulebook_of(rules, "").rulebook), publish)
     output.rules.announce()
     matched, begun = packed, None if begins is None else (directory, begins)
     for level in range(job.levels_count):
@@ -181,7 +181,10 @@ def _observe(query: StreamingQuery, observed: Observed) -> None:
 
 
 def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
-    """The source from where the state was made that the job begins with. Raises: UsageError if it is another one."""
+    """Let the source begin where the state was made that the job begins with.
+
+    Raises: UsageError if it is another one.
+    """
     if begins is None:
         return source
     if isinstance(source, FolderSource):
@@ -191,7 +194,7 @@ def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
 
 
 def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
-    """The events, packed. Those of a topic are packed where they are read."""
+    """Return the events, packed. Those of a topic are packed where they are read."""
     if isinstance(source, TopicSource) and source.connector == JVM:
         return packed_topic(spark, source, job)
     if isinstance(source, TopicSource):
@@ -207,7 +210,7 @@ def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) ->
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:
-    """The stream and its column of JSON records, None where the fields are columns."""
+    """Return the stream and its column of JSON records, None where the fields are columns."""
     directory = _existing(source.directory)
     reader = spark.readStream
     if source.files_per_trigger is not None:
@@ -225,18 +228,18 @@ def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame
 
 def widest(schemas: Sequence[StructType]) -> StructType:
     """All columns of files that were written at different times, numbers in the widest type of their kind."""
-    found: dict[str, DataType] = {}
+    types: dict[str, DataType] = {}
     for column in (column for schema in schemas for column in schema.fields):
-        type_, known = column.dataType, found.get(column.name)
+        type_, earlier = column.dataType, types.get(column.name)
         if isinstance(type_, IntegralType):
             type_ = LongType()
         elif isinstance(type_, FloatType):
             type_ = DoubleType()
         elif isinstance(type_, DecimalType):
-            scale = max(type_.scale, known.scale if isinstance(known, DecimalType) else 0)
+            scale = max(type_.scale, earlier.scale if isinstance(earlier, DecimalType) else 0)
             type_ = DecimalType(_DECIMAL_DIGITS, scale)
-        found[column.name] = type_
-    return StructType([StructField(name, type_) for name, type_ in found.items()])
+        types[column.name] = type_
+    return StructType([StructField(name, type_) for name, type_ in types.items()])
 
 
 def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
@@ -244,7 +247,7 @@ def _unread(rows: DataFrame, source: FolderSource) -> DataFrame:
 
 
 def _control_stream(spark: SparkSession, source: Source, groups_count: int, store: RulebookStore) -> DataFrame:
-    """The control records of a micro-batch into the job's folder, and where they are to every key group."""
+    """Bring the control records of a micro-batch into the job's folder, and their place to every key group."""
     if isinstance(source, TopicSource):
         place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
         records = (
@@ -275,11 +278,11 @@ def _bundler(store: RulebookStore) -> Callable[[Iterator[pa.RecordBatch]], Itera
     """Thousands of records for each of a hundred key groups would be gigabytes in the shuffle; a place is a line."""
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found: list[tuple[int, str, bytes]] = []
+        records: list[tuple[int, str, bytes]] = []
         for batch in batches:
-            found += zip(*(batch.column(name).to_pylist() for name in ("order", "name", "payload")), strict=True)
-        if found:
-            yield pa.RecordBatch.from_pydict({"place": [bundle(store, found).encode()]}, schema=_PLACE_ARROW)
+            records += zip(*(batch.column(name).to_pylist() for name in ("order", "name", "payload")), strict=True)
+        if records:
+            yield pa.RecordBatch.from_pydict({"place": [bundle_records(store, records).encode()]}, schema=_PLACE_ARROW)
 
     return gather
 

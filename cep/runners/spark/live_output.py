@@ -31,21 +31,24 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from cep.base.errors import CepError
+from cep.base.limits import TIME_MS_MIN
 from cep.engine.alerts import sorted_together
-from cep.runners.beginning import read_beginning
-from cep.runners.kept_rulebooks import KeptRulebooks
-from cep.runners.letters import under_rules
+from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
-from cep.sinks.base import AlertSink, LetterSink
+from cep.runners.spark.retained_rulebooks import RetainedRulebooks
+from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.step.dead_letters import late_letters, under_rules
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What one micro-batch gave; `totals` are those of the job so far, `watermark_ms` is None if it had no records.
+    """The outcome of one micro-batch.
+
+    `totals` are those of the job so far, `watermark_ms` is None if it had no records.
 
     `phases_ms` is how long its parts took that are ours: `matching` (tasks, until their rows are here), `sinks`, and
     `records` (letters and totals).
@@ -70,17 +73,17 @@ class LiveOutput:
     """
 
     def __init__(
-        self, directory: Path, letters: LetterSink, sinks: Sequence[AlertSink],
+        self, directory: Path, dead_letter_sink: DeadLetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
     ) -> None:  # fmt: skip
         self._directory = directory
-        self._letters = letters
+        self._letters = dead_letter_sink
         self._sinks = tuple(sinks)
         self._report = report
         self.batch_id, self.totals = read_progress(directory)
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
-        self._rulebooks = KeptRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
+        self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
         self.failure: CepError | None = None
         self.rules: RuleOutput | None = None
         self._stopping = threading.Event()
@@ -108,7 +111,7 @@ class LiveOutput:
         """Rows (kind, payload) of a micro-batch, in any order; `matching_ms` is how long they took to be here."""
         started_s = perf_counter()
         tables: list[pa.Table] = []
-        letters: list[bytes] = []
+        dead_letters: list[bytes] = []
         refused: list[bytes] = []  # of control records: each says what the rules were when it was judged
         counters: Counter[str] = Counter()
         watermark_ms: int | None = None
@@ -125,22 +128,23 @@ class LiveOutput:
             elif kind == WATERMARK:
                 watermark_ms = json.loads(payload)["ms"]
             elif kind == LATE:
-                letters += [orjson.dumps({"code": "late", **event}) for event in json.loads(payload)]
+                dead_letters += late_letters(json.loads(payload))
             else:
-                (refused if kind == REFUSED else letters).append(payload)
+                (refused if kind == REFUSED else dead_letters).append(payload)
         alerts = sorted_together(tables)
         # Before 3: what the rules hold back is recorded, and what the job says of its rules (rule_output.py).
         if self.rules is not None:
-            alerts, held = self.rules.take(alerts, status, batch_id)
-            counters.update(held)
+            ended_ms = TIME_MS_MIN if watermark_ms is None else watermark_ms
+            alerts, suppressed = self.rules.take(alerts, status, batch_id, ended_ms)
+            counters.update(suppressed)
             status_now = self.rules.status
-            letters = under_rules(letters, status_now["epoch"], status_now.get("content_hash", ""))
+            dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
         for sink in self._sinks:
             sink.write(alerts, batch_id)
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
-        self._letters.write(sorted([*refused, *letters]), batch_id)
+        self._letters.write(sorted([*refused, *dead_letters]), batch_id)
         # 6. The totals.
         if batch_id > self.batch_id:
             self.batch_id = batch_id

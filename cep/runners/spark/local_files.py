@@ -56,15 +56,15 @@ def set_permissions_in_java(spark: SparkSession) -> bool:
     try:
         conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())  # noqa: SLF001
         local = jvm.java.net.URI("file:///")
-        known = jvm.org.apache.hadoop.fs.FileSystem.get(local, conf)
-        if known.getClass().getName() == _CLASS:
+        file_system = jvm.org.apache.hadoop.fs.FileSystem.get(local, conf)
+        if file_system.getClass().getName() == _CLASS:
             return True
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
         compiler.cook(_SOURCE)
         conf.setClassLoader(compiler.getClassLoader())
         conf.set("fs.file.impl", _CLASS)
-        known.close()  # it leaves Hadoop's register of file systems, no more
+        file_system.close()  # it leaves Hadoop's register of file systems, no more
         return bool(jvm.org.apache.hadoop.fs.FileSystem.get(local, conf).getClass().getName() == _CLASS)
     except Py4JError:
         return False

@@ -26,9 +26,9 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.route import route, split_by_group
-from cep.runners.event_time import PartitionTimes, TimesRead, merged
-from cep.runners.intake import span_ms, take_in
-from cep.runners.job import Job
+from cep.step.event_time import PartitionTimes, TimesRead, merge_times
+from cep.step.job import Job
+from cep.step.validate import span_ms, validate_events
 
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
@@ -68,25 +68,25 @@ def _decode_json(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
 def packer(
     job: Job, values_column: str | None, decode: Decode = _decode_json
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow. `values_column` names the column of records; None: fields are columns."""
+    """Return the function for mapInArrow. `values_column` names the column of records; None: fields are columns."""
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held: list[pa.RecordBatch] = []
+        waiting_batches: list[pa.RecordBatch] = []
         records = 0
         for batch in batches:
-            held.append(batch)
+            waiting_batches.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, _parts(job, held, values_column, decode))
-                held, records = [], 0
+                yield pack_parts(job, _parts(job, waiting_batches, values_column, decode))
+                waiting_batches, records = [], 0
         if records:
-            yield pack_parts(job, _parts(job, held, values_column, decode))
+            yield pack_parts(job, _parts(job, waiting_batches, values_column, decode))
 
     return pack
 
 
 def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None, decode: Decode) -> list[DecodedPart]:
-    """The records by partition. Spark may have put several into one batch."""
+    """Divide the records by partition. Spark may have put several into one batch."""
     table = pa.Table.from_batches(batches).combine_chunks()
     if values_column is None:
         decoded = decode_table(
@@ -105,21 +105,21 @@ def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None, d
 
 
 def pack_parts(job: Job, parts: Sequence[DecodedPart]) -> pa.RecordBatch:
-    """Records of some partitions as packed rows."""
+    """Pack the records of some partitions."""
     decoded = concat_decoded(job.schema, [part.decoded for part in parts])
     rows = list(_rows(job, decoded))
     times: PartitionTimes = {}
     for part in parts:
         # A partition that is behind holds the watermark even if nothing of it could be read so far.
         last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
-        times = merged(times, {part.partition: (last_ms, part.is_behind)})
-    told = TimesRead(times, span_ms(job, decoded)[0]).to_bytes()
-    rows += [(group, TIMES, 0, 0, told) for group in range(job.groups_count)]
+        times = merge_times(times, {part.partition: (last_ms, part.is_behind)})
+    times_read = TimesRead(times, span_ms(job, decoded)[0]).to_bytes()
+    rows += [(group, TIMES, 0, 0, times_read) for group in range(job.groups_count)]
     return as_batch(rows)
 
 
 def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
-    taken = take_in(job, decoded)
+    taken = validate_events(job, decoded)
     for number, batch in enumerate(taken.batches):
         yield from _event_rows(job, number, batch)
     for letter in taken.dead_letters:
@@ -128,7 +128,7 @@ def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
 
 
 def produced_rows(job: Job, events: Decoded) -> Iterator[PackedRow]:
-    """What patterns have produced, for each key that it has."""
+    """Pack produced events, for each key that they have."""
     types = job.schema.columns()
     for number, domain in enumerate(job.domains):
         yield from _event_rows(job, number, route(events, domain, types)[0])

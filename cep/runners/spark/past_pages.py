@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cep.base.limits import SEGMENT_BYTES_HELD
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Histories, Kept
+from cep.histories.rows import Block
+from cep.histories.store import Histories, StoredSegment
 from cep.runners.spark.group_parts import Part
-from cep.state.past import HeldBlocks, decode_head, decode_segment, digests_of, encode_head, stored
+from cep.state.past import SegmentCache, decode_head, decode_segment, digests_of, encode_head, store_segments
 
-_BLOCKS = HeldBlocks(SEGMENT_BYTES_HELD)
+_BLOCKS = SegmentCache(SEGMENT_BYTES_HELD)
 
 
 class PastPages:
@@ -34,12 +34,12 @@ class PastPages:
             self._segments.put(page, data, number)
 
     def read(self, page: int) -> Histories:
-        """A page that is known to be there. Raises: StateError."""
+        """Read a page that is there. Raises: StateError."""
         data = self._heads.get(page)
         assert data is not None, "a page that is not over yet is stored"
-        found = decode_head(data, lambda kept: self._block(page, kept))
-        self._there[page] = digests_of(found)
-        return found
+        histories = decode_head(data, lambda stored: self._block(page, stored))
+        self._there[page] = digests_of(histories)
+        return histories
 
     def write(self, page: int, histories: Histories) -> None:
         """Put a page in the place of the one that was read, if any was there: the new segments, and the head."""
@@ -47,7 +47,7 @@ class PastPages:
         def put(number: int, data: bytes) -> None:
             self._segments.put(page, data, number)
 
-        now = stored(histories, put, lambda kept: self._block(page, kept), _BLOCKS)
+        now = store_segments(histories, put, lambda stored: self._block(page, stored), _BLOCKS)
         there = digests_of(now)
         for number in sorted(self._there.pop(page, {}).keys() - there.keys()):
             self._segments.remove(page, number)
@@ -61,11 +61,11 @@ class PastPages:
             self._segments.remove(page, number)
         self._heads.remove(page)
 
-    def _block(self, page: int, kept: Kept) -> Block:
-        found = _BLOCKS.get(kept.digest)
-        if found is None:
-            data = self._segments.get(page, kept.number)
+    def _block(self, page: int, stored: StoredSegment) -> Block:
+        block = _BLOCKS.get(stored.digest)
+        if block is None:
+            data = self._segments.get(page, stored.number)
             assert data is not None, "a segment that a head names is stored"
-            found = decode_segment(data)
-            _BLOCKS.put(kept.digest, found)
-        return found
+            block = decode_segment(data)
+            _BLOCKS.put(stored.digest, block)
+        return block

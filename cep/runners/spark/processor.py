@@ -1,4 +1,4 @@
-"""What Spark is given of the second stage: it says what the stage keeps, and loads the stage with the first rows.
+"""The second stage as a processor of Spark: it says what the stage keeps, and loads the stage with the first rows.
 
 Spark starts a Python process of its own whenever a query starts, for nothing but the question what a processor keeps.
 All that matches takes that process one and a half seconds to load, before the first micro-batch of a job; so it is
@@ -32,7 +32,7 @@ class MatchProcessor(StatefulProcessor):
         self._kept = GroupParts(handle)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        """Called once a micro-batch for each key group that has rows."""
+        """Do a micro-batch of one key group; Spark calls it for each that has rows."""
         if self._stage is None:
             self._stage = pickle.loads(self._pickled)(self._kept)  # noqa: S301 what __init__ was given
         return self._stage.rows(key[0], rows)

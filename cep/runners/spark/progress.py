@@ -1,4 +1,4 @@
-"""What Spark tells of a job that runs in other threads → a progress bar, or gauges for who watches the job.
+"""Spark's reports of a job that runs in other threads → a progress bar, or gauges for who watches the job.
 
 Tested by: tests/runners/spark/test_replay.py, tests/runners/spark/test_progress.py
 """

@@ -34,10 +34,7 @@ from cep.lists.store import ListStore
 from cep.rulebook.levels import by_level
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.duplicates import first_ones
-from cep.runners.event_time import TimesRead
-from cep.runners.job import Job, StepOutput, match_step, programs_by_level
-from cep.runners.letters import first_seen
+from cep.runners.handover.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.runners.output import Replayed, decode_alerts, encode_alerts
 from cep.runners.spark.packed import (
     ALERTS,
@@ -54,9 +51,14 @@ from cep.runners.spark.packed import (
 )
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.session import create_session
-from cep.runners.warm_start import Ending, by_group, cut_ms, job_until, put_state
 from cep.sources.files import kind_of
 from cep.state.manifest import StoredFile
+from cep.step.dead_letters import count_once
+from cep.step.duplicates import first_ones
+from cep.step.event_time import TimesRead
+from cep.step.job import Job
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
 
 # Key groups are matched together up to this many events: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
@@ -94,7 +96,9 @@ def read_and_replay(
 
 
 def read_events(spark: SparkSession, path: Path) -> tuple[DataFrame, str | None]:
-    """A file or a folder of Parquet, CSV (with a header) or JSON lines; returns (frame, the column of JSON records).
+    """Read a file or a folder of Parquet, CSV (with a header) or JSON lines.
+
+    Return (frame, the column of JSON records).
 
     Raises: SourceError for a path that is not there or whose kind cannot be told.
     """
@@ -123,43 +127,43 @@ def replay(
         for level in range(levels):
             # With a number: Spark would join a shuffle of few fat rows into a single task.
             shuffled = packed.repartition(partitions, F.col("key_group"))
-            found = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
+            matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
             if level + 1 < levels:
-                found = found.persist(StorageLevel.MEMORY_AND_DISK)
+                matched = matched.persist(StorageLevel.MEMORY_AND_DISK)
                 packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
-                packed = packed.unionByName(found.filter(F.col("kind") == EVENTS))
-            rows = found.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow()
+                packed = packed.unionByName(matched.filter(F.col("kind") == EVENTS))
+            rows = matched.filter(F.col("kind") != EVENTS).select("kind", "payload").toArrow()
             output = _with_rows(output, rows, ending)
     return replace(output, alerts=sort_alerts(output.alerts), seconds=time.monotonic() - started)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shipped:
-    """What every task is sent: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
+    """The parcel for every task: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
 
     rulebook: bytes
     list_files: tuple[str, ...]
 
     def rulebook_of(self, job: Job) -> Rulebook:
-        """The rulebook, on a machine of the job; a process maps each file of a list once."""
+        """Read the rulebook on a machine of the job; a process maps each file of a list once."""
         lists = ListStore(Path(SparkFiles.get(self.list_files[0])).parent) if self.list_files else None
         return rulebook_from_bytes(self.rulebook, job.schema, job.domains, lists)
 
 
 def _ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[str, ...]:
     """Give the files of the lists that rules may ask to every machine; they must outlive the matching."""
-    own, files = rulebook.lists.store, ListStore(folder)
+    stored_lists, files = rulebook.lists.store, ListStore(folder)
     for name in rulebook.lists.names():
-        files.put(name, lambda held=name: own.get(held))  # type: ignore[misc]
+        files.put(name, lambda list_name=name: stored_lists.get(list_name))  # type: ignore[misc]
         spark.sparkContext.addFile(str(files.path(name)))
     return tuple(files.path(name).name for name in files.names())
 
 
-def _with_rows(output: Replayed, found: pa.Table, ending: Ending | None) -> Replayed:
-    """The output with what one level has found."""
-    tables, letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
+def _with_rows(output: Replayed, rows: pa.Table, ending: Ending | None) -> Replayed:
+    """Add the rows of one level to the output."""
+    tables, dead_letters, counters = [output.alerts], list(output.dead_letters), Counter(output.counters)
     files, times = list(output.state_files), TimesRead({})
-    for kind, payload in zip(found.column("kind").to_pylist(), found.column("payload"), strict=True):
+    for kind, payload in zip(rows.column("kind").to_pylist(), rows.column("payload"), strict=True):
         if kind == ALERTS:
             tables.append(decode_alerts(payload.as_buffer()))
         elif kind == COUNTERS:
@@ -169,11 +173,11 @@ def _with_rows(output: Replayed, found: pa.Table, ending: Ending | None) -> Repl
         elif kind == TIMES:
             times = times.joined(TimesRead.from_bytes(payload.as_py()))
         else:
-            letters.append(payload.as_py())
+            dead_letters.append(payload.as_py())
     return replace(
         output,
         alerts=pa.concat_tables(tables),
-        dead_letters=tuple(letters),
+        dead_letters=tuple(dead_letters),
         counters=counters,
         since_ms=min(output.since_ms, times.first_ms),
         until_ms=output.until_ms if ending is None or output.until_ms is not None else cut_ms(ending, times.last_ms),
@@ -184,7 +188,7 @@ def _with_rows(output: Replayed, found: pa.Table, ending: Ending | None) -> Repl
 def _matcher(
     job: Job, shipped: _Shipped, level: int, ending: Ending | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function for mapInArrow that matches all packed rows of one task with the rules of one level."""
+    """Return the function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 
     def match(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         shares: dict[tuple[int, int], list[EventBatch]] = {}
@@ -200,19 +204,19 @@ def _matcher(
                     times = times.joined(TimesRead.from_bytes(payloads[row].as_py()))
                 elif kind in (DEAD, COUNTERS):
                     rows.append((0, kind, 0, 0, payloads[row].as_py()))
-        output = StepOutput(since_ms=times.first_ms)
+        output = MatchOutput(since_ms=times.first_ms)
         # Windows that are open at the cut are the live job's; what it will see next may have that very time.
         watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
         if job.dedup_ms > 0:
-            for (number, _), held in shares.items():
-                held[:], repeated = first_ones(held, job.dedup_ms)
-                output.counters["duplicates"] += first_seen(job, number, repeated) if level == 0 else 0
+            for (number, _), batches_of_group in shares.items():
+                batches_of_group[:], repeated = first_ones(batches_of_group, job.dedup_ms)
+                output.counters["duplicates"] += count_once(job, number, repeated) if level == 0 else 0
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]
         for number, events in _bunches(shares):
             domain = job.domains[number]
             if domain in programs:
-                left = match_step(programs[domain], None, events, watermark_ms, output)
+                left = match_events(programs[domain], None, events, watermark_ms, output)
                 if left and ending is not None:
                     for group, share in by_group(left, programs[domain], job.groups_count):
                         file = put_state(ending.folder, level, number, group, share)
@@ -230,10 +234,10 @@ def _matcher(
 
 def _bunches(shares: dict[tuple[int, int], list[EventBatch]]) -> Iterator[tuple[int, EventBatch]]:
     """(domain, events) of several key groups at a time, so that what the matcher works on stays in the cache."""
-    held: list[EventBatch] = []
+    bunch: list[EventBatch] = []
     for at, (number, group) in enumerate(ordered := sorted(shares)):
-        held += shares.pop((number, group))
+        bunch += shares.pop((number, group))
         last_of_domain = at + 1 == len(ordered) or ordered[at + 1][0] != number
-        if last_of_domain or sum(len(b) for b in held) >= _EVENTS_AT_ONCE:
-            yield number, concat_batches(held)
-            held = []
+        if last_of_domain or sum(len(b) for b in bunch) >= _EVENTS_AT_ONCE:
+            yield number, concat_batches(bunch)
+            bunch = []

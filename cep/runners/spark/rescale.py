@@ -15,14 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cep.base.errors import StateError, UsageError
-from cep.runners.live_checkpoint import QUERY_FOLDER, held
+from cep.runners.live_checkpoint import QUERY_FOLDER, lock_checkpoint
 from cep.runners.spark.state import job_of, last_batch, planned_batch
 
 PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def partitions_of(checkpoint: Path) -> int:
-    """The number of matching tasks that a job's state is in. Raises: StateError if Spark's log does not tell."""
+    """Return the number of matching tasks that a job's state is in. Raises: StateError if Spark's log does not tell."""
     return _partitions_at(checkpoint, last_batch(checkpoint))
 
 
@@ -36,10 +36,10 @@ def _partitions_at(checkpoint: Path, batch_id: int | None) -> int:
     path = checkpoint / QUERY_FOLDER / "offsets" / str(batch_id)
     try:
         # v1 | metadata, with the settings that state depends on | offsets …
-        found = int(json.loads(path.read_text().splitlines()[1])["conf"][PARTITIONS])
+        partitions = int(json.loads(path.read_text().splitlines()[1])["conf"][PARTITIONS])
     except (OSError, ValueError, IndexError, KeyError, TypeError) as error:
         raise StateError(f"{path} does not say how many partitions there are ({error!r}); restore it") from error
-    return found
+    return partitions
 
 
 def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
@@ -50,7 +50,7 @@ def rescale(spark: SparkSession, checkpoint: Path, partitions: int) -> int:
     job = job_of(checkpoint)
     if not 1 <= partitions <= job.groups_count:
         raise UsageError(f"{partitions} partitions: give 1 to {job.groups_count}, the job's key groups")
-    with held(checkpoint):
+    with lock_checkpoint(checkpoint):
         before, planned, done = partitions_of(checkpoint), planned_batch(checkpoint), last_batch(checkpoint)
         if planned != done:
             raise UsageError(

@@ -23,10 +23,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.errors import StateCorruptError, UsageError
-from cep.runners.live_checkpoint import LOCK_FILE, held
+from cep.base.errors import UsageError
+from cep.runners.live_checkpoint import LOCK_FILE, lock_checkpoint
 from cep.runners.spark.state import job_of, last_batch
-from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, sha256_of
+from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch, path_inside, sha256_of
 from cep.state.target import Target
 
 KIND = "spark-savepoint"
@@ -53,14 +53,14 @@ def save(checkpoint: Path, target: Target) -> Saved:
     job_of(checkpoint)
     batch_id = last_batch(checkpoint)
     assert batch_id is not None, "job_of has refused one without"
-    with held(checkpoint):
+    with lock_checkpoint(checkpoint):
         files = [_described(path, checkpoint) for path in sorted(checkpoint.rglob("*")) if _belongs(path)]
-        known = target.sizes(FOLDER)
+        sizes = target.sizes(FOLDER)
         copied = 0
         for file in files:
-            if known.get(file.sha256) != file.size:
+            if sizes.get(file.sha256) != file.size:
                 target.put(checkpoint / file.name, f"{FOLDER}/{file.sha256}")
-                known[file.sha256] = file.size
+                sizes[file.sha256] = file.size
                 copied += file.size
         with tempfile.TemporaryDirectory() as scratch:
             for file in files:
@@ -72,7 +72,7 @@ def save(checkpoint: Path, target: Target) -> Saved:
 
 
 def savepoints(target: Target) -> list[str]:
-    """The names of all savepoints, the latest last."""
+    """Return the names of all savepoints, the latest last."""
     names = [name.removesuffix(_SUFFIX) for name in target.sizes() if name.endswith(_SUFFIX)]
     return sorted(name for name in names if name.startswith(_PREFIX))
 
@@ -98,10 +98,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
     fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
     try:
         for file in manifest.files:
-            into = (fresh / file.name).resolve()
-            if not into.is_relative_to(fresh.resolve()):
-                raise StateCorruptError(f"{chosen} names {file.name}, which lies outside of a checkpoint directory")
-            fetch(target, file, into, may_link=False)
+            fetch(target, file, path_inside(fresh, file.name), may_link=False)
         fresh.chmod(0o755)
         fresh.replace(checkpoint)  # of an empty folder or of nothing
     finally:
@@ -111,7 +108,7 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
 
 
 def _belongs(path: Path) -> bool:
-    """A file of the job; not its lock, nor what was being written when it ended."""
+    """Return True for a file of the job; not its lock, nor what was being written when it ended."""
     return path.is_file() and path.name != LOCK_FILE and not path.name.endswith(".tmp")
 
 

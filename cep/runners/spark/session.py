@@ -75,7 +75,9 @@ _SETTINGS = {
 def create_session(
     app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = ""
 ) -> SparkSession:
-    """A Spark session on this machine's first `cores` cores, with as many shuffle partitions; under spark-submit, where
+    """Start a Spark session on this machine's first `cores` cores, with as many shuffle partitions.
+
+    Under spark-submit, where
     its options say.
 
     A task that fails is tried as often as spark.task.maxFailures of `settings` says, else once. `java_options` are for
@@ -119,14 +121,14 @@ def _without_noise() -> Iterator[None]:
     that plan print a traceback where Java has closed their socket before they have.
     """
     reading, writing = os.pipe()
-    kept = os.dup(_STDERR)
+    standard_error = os.dup(_STDERR)
     os.dup2(writing, _STDERR)
     os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, kept), name="cep-stderr", daemon=True).start()
+    threading.Thread(target=_pass_on, args=(reading, standard_error), name="cep-stderr", daemon=True).start()
     try:
         yield
     finally:
-        os.dup2(kept, _STDERR)
+        os.dup2(standard_error, _STDERR)
 
 
 def _pass_on(reading: int, writing: int) -> None:
@@ -141,23 +143,23 @@ def _pass_on(reading: int, writing: int) -> None:
 
 
 def _whole_tracebacks(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines one by one, those of a traceback together: up to the one that names the error."""
-    held = b""
+    """Yield the lines one by one, those of a traceback together: up to the one that names the error."""
+    traceback = b""
     for line in lines:
-        if held and not line.startswith(b" "):
+        if traceback and not line.startswith(b" "):
             is_end = not line.startswith(_TRACEBACK)
-            yield held + line if is_end else held
-            held = b"" if is_end else line
-        elif held or line.startswith(_TRACEBACK):
-            held += line
+            yield traceback + line if is_end else traceback
+            traceback = b"" if is_end else line
+        elif traceback or line.startswith(_TRACEBACK):
+            traceback += line
         else:
             yield line
-    if held:
-        yield held
+    if traceback:
+        yield traceback
 
 
 def _import_path() -> list[str]:
-    """The folders that a worker needs before its own: ours, and what the driver was given beyond its interpreter's."""
+    """Return the folders that a worker needs before its own: ours, and those that only the driver was given."""
     installed = (sys.prefix, sys.base_prefix)
     given = [str(Path(p or ".").resolve()) for p in sys.path if not p.startswith(installed)]
     return list(dict.fromkeys([str(_PACKAGE_ROOT), *given]))

@@ -1,4 +1,4 @@
-"""What a live job on Spark reads: a folder, or a topic and who reads it.
+"""The sources of a live job on Spark: a folder, or a topic and who reads it.
 
 Tested by: tests/runners/spark/test_live.py, tests/runners/spark/test_connector.py
 """

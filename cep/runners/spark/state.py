@@ -20,17 +20,18 @@ from cep.columnar.batch import TEXT
 from cep.columnar.route import KeyDomain, key_groups
 from cep.nfa.program import Program
 from cep.rulebook.store import RulebookStore
-from cep.runners.group_entries import PAGE_BITS
-from cep.runners.job import Job, Programs
+from cep.runners.handover.group_entries import PAGE_BITS
 from cep.runners.live_checkpoint import QUERY_FOLDER, RULEBOOKS_FOLDER, read_job
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEGMENTS, VARIABLE, refuse_other_variables
-from cep.runners.spark.match_stage import Progress
+from cep.runners.spark.group_progress import GroupProgress
 from cep.state.pages import StoredPage
 from cep.state.past import StoredPast
+from cep.step.job import Job
+from cep.step.programs import Programs
 
 
 def job_of(checkpoint: Path) -> Job:
-    """The job whose checkpoint directory this is. Raises: UsageError if it is none, or nothing is stored yet."""
+    """Read the job whose checkpoint directory this is. Raises: UsageError if it is none, or nothing is stored yet."""
     job = read_job(checkpoint)
     if job is None:
         raise UsageError(f"{checkpoint} is no checkpoint directory of a live job; give the folder of `--checkpoint`")
@@ -40,17 +41,17 @@ def job_of(checkpoint: Path) -> Job:
 
 
 def last_batch(checkpoint: Path) -> int | None:
-    """The last micro-batch whose end Spark has recorded."""
+    """Return the last micro-batch whose end Spark has recorded."""
     return _highest(checkpoint / QUERY_FOLDER / "commits")
 
 
 def planned_batch(checkpoint: Path) -> int | None:
-    """The last micro-batch that Spark has begun."""
+    """Return the last micro-batch that Spark has begun."""
     return _highest(checkpoint / QUERY_FOLDER / "offsets")
 
 
 def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPage]:
-    """The pages of a checkpoint, one after another; with a key, only those of its key group."""
+    """Yield the pages of a checkpoint, one after another; with a key, only those of its key group."""
     for operator in operators(checkpoint):
         frame = stored_part(spark, checkpoint, PAGES, operator)
         if key is not None:
@@ -64,30 +65,30 @@ def stored_pages(spark: SparkSession, checkpoint: Path, job: Job, key: str | Non
 
 
 def stored_pasts(spark: SparkSession, checkpoint: Path, job: Job, key: str | None = None) -> Iterator[StoredPast]:
-    """The pages of histories of a checkpoint; with a key, only those of its key group, with their past events."""
+    """Yield the pages of histories of a checkpoint; with a key, only those of its key group, with their past events."""
     for operator in operators(checkpoint):
         heads, segments = (stored_part(spark, checkpoint, name, operator) for name in (PAST, SEGMENTS))
-        own: dict[int, dict[int, bytes]] = {}
+        segments_of: dict[int, dict[int, bytes]] = {}
         try:
             if key is not None:
                 group = int(np.asarray(key_groups(pa.array([key], TEXT), job.groups_count))[0])
                 heads, segments = (frame.where(F.col("key_group") == group) for frame in (heads, segments))
                 for row in segments.toLocalIterator():
-                    own.setdefault(row.at, {})[row.number] = bytes(row.content)
+                    segments_of.setdefault(row.at, {})[row.number] = bytes(row.content)
             for row in heads.toLocalIterator():
                 domain = job.domains[row.at >> PAGE_BITS]
-                yield StoredPast(row.key_group, domain, bytes(row.content), own.get(row.at, {}))
+                yield StoredPast(row.key_group, domain, bytes(row.content), segments_of.get(row.at, {}))
         except PySparkException as error:
             raise unreadable(checkpoint, error) from error
 
 
 def programs_of(spark: SparkSession, checkpoint: Path, job: Job) -> list[Mapping[KeyDomain, Program]]:
-    """The programs of the rules in force, by key domain, for each level of patterns that feed each other."""
+    """Compile the rules in force, by key domain, for each level of patterns that feed each other."""
     try:
-        found = stored_part(spark, checkpoint, PROGRESS, operators(checkpoint)[0]).limit(1).collect()
+        rows = stored_part(spark, checkpoint, PROGRESS, operators(checkpoint)[0]).limit(1).collect()
     except PySparkException as error:
         raise unreadable(checkpoint, error) from error
-    digest = Progress.from_bytes(bytes(found[0].content)).rulebook if found else ""
+    digest = GroupProgress.from_bytes(bytes(rows[0].content)).rulebook if rows else ""
     if not digest:
         return []
     store = RulebookStore(checkpoint / RULEBOOKS_FOLDER)
@@ -102,7 +103,7 @@ def operators(checkpoint: Path) -> list[int]:
 
 
 def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int) -> DataFrame:
-    """A part of what the key groups of a matching stage keep (group_parts.py): key_group, at, number, content.
+    """Read a part of the state of a matching stage's key groups (group_parts.py): key_group, at, number, content.
 
     Raises: UsageError if an older build wrote it, StateCorruptError.
     """
@@ -116,11 +117,11 @@ def stored_part(spark: SparkSession, checkpoint: Path, name: str, operator: int)
 
 
 def unreadable(checkpoint: Path, error: PySparkException) -> StateCorruptError:
-    """What is told if Spark cannot read its own checkpoint."""
+    """Return the error for a checkpoint that Spark itself cannot read."""
     return StateCorruptError(f"{checkpoint} cannot be read: {error}; restore a savepoint with `cep restore`")
 
 
 def _highest(folder: Path) -> int | None:
-    """The largest number among a log's file names; what is compacted or being written has other names."""
+    """Return the largest number among a log's file names; what is compacted or being written has other names."""
     numbers = [int(path.name) for path in folder.glob("*") if path.name.isdigit()] if folder.is_dir() else []
     return max(numbers, default=None)

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlparse
 
 import orjson
@@ -24,20 +23,17 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
-from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
-from cep.runners.beginning import lane_name, read_beginning
-from cep.runners.embedded.savepoint import Saved
-from cep.runners.embedded.savepoint_payload import PAYLOAD_FORMAT, packed_alerts
-from cep.runners.group_entries import GroupState, entries_of
-from cep.runners.job import Job
-from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, held
+from cep.runners.handover.beginning import lane_name, read_beginning
+from cep.runners.handover.group_entries import GroupState, entries_of
+from cep.runners.handover.payload import Payload, Saved
+from cep.runners.live_checkpoint import JOB_FILE, QUERY_FOLDER, RULEBOOKS_FOLDER, RULES_FILE, lock_checkpoint
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import last_alerted
 from cep.runners.spark.group_parts import PAGES, PAST, PROGRESS, SEEN, SEGMENTS, WAITING
-from cep.runners.spark.match_stage import Progress
+from cep.runners.spark.group_progress import GroupProgress
 from cep.runners.spark.state import job_of, last_batch, operators, planned_batch, stored_part, unreadable
 from cep.sources.offsets import Position
 from cep.state.checkpoints import Part
@@ -45,6 +41,7 @@ from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.savepoints import write_savepoint
 from cep.state.store import WriteBatch
 from cep.state.target import Target
+from cep.step.job import Job
 
 _CACHE_BYTES = 64 << 20
 _ENTRIES_AT_ONCE = 256
@@ -58,7 +55,7 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
     Raises: UsageError if it is no job's, in use, or its last micro-batch has not ended; StateError, StoreError.
     """
     job = job_of(checkpoint)
-    with held(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
+    with lock_checkpoint(checkpoint), tempfile.TemporaryDirectory(prefix="cep-savepoint-", dir=checkpoint) as scratch:
         planned, done = planned_batch(checkpoint), last_batch(checkpoint)
         assert done is not None, "job_of has refused one without"
         if planned != done:
@@ -70,45 +67,43 @@ def save_for_both(spark: SparkSession, checkpoint: Path, target: Target) -> Save
         with RocksStore(Path(scratch) / "store", RocksSettings(memory, wal=False)) as store:
             progress = _gather(spark, checkpoint, job, store)
             rulebook = RulebookStore(checkpoint / RULEBOOKS_FOLDER).get(progress.rulebook, job.schema, job.domains)
-            about = {
-                "job": orjson.loads((checkpoint / JOB_FILE).read_bytes()),
-                "rules": orjson.loads((checkpoint / RULES_FILE).read_bytes()),
-                "checkpoint": _payload(checkpoint, rulebook, progress, done),
-            }
+            payload = _payload(checkpoint, rulebook, progress, done)
             part = Part("spark", store, 0, job.groups_count)
             created_ms = int(time.time() * 1_000)
             work, lists = Path(scratch) / "entries", rulebook.lists.files()
-            made = write_savepoint(target, work, (part,), orjson.dumps(about), created_ms, lists)
+            made = write_savepoint(target, work, (part,), payload.to_bytes(), created_ms, lists)
     return Saved(range(job.groups_count), len(made.files))
 
 
-def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> Progress:
+def _gather(spark: SparkSession, checkpoint: Path, job: Job, store: RocksStore) -> GroupProgress:
     """Bring all entries into a store, which has them by key group; returns the progress of a key group."""
-    found: Progress | None = None
+    shared_progress: GroupProgress | None = None
     for level, operator in enumerate(operators(checkpoint)):
         batch = WriteBatch()
-        for group, kept, progress in _kept(spark, checkpoint, operator):
+        for group, group_state, progress in _kept(spark, checkpoint, operator):
             if level == 0 and progress is not None:
-                found = progress  # the same in every key group, but for the deadlines
-            for key, value in entries_of(job, level, group, kept):
+                shared_progress = progress  # the same in every key group, but for the deadlines
+            for key, value in entries_of(job, level, group, group_state):
                 batch.put(key, value)
             if len(batch.changes) >= _ENTRIES_AT_ONCE:
                 store.write(batch)
                 batch = WriteBatch()
         store.write(batch)
-    if found is None:
+    if shared_progress is None:
         raise StateCorruptError(f"{checkpoint} has no key groups; restore it")
-    return found
+    return shared_progress
 
 
-def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tuple[int, GroupState, Progress | None]]:
+def _kept(
+    spark: SparkSession, checkpoint: Path, operator: int
+) -> Iterator[tuple[int, GroupState, GroupProgress | None]]:
     """(key group, a part of its state, its progress if that is the part), one after another."""
     for name in (PAGES, PAST, SEGMENTS, WAITING, SEEN, PROGRESS):
         try:
             for row in stored_part(spark, checkpoint, name, operator).toLocalIterator():
                 content = bytes(row.content)
                 if name == PROGRESS:
-                    progress = Progress.from_bytes(content)
+                    progress = GroupProgress.from_bytes(content)
                     yield row.key_group, GroupState(deadlines=progress.deadlines, over=progress.over), progress
                 elif name == PAGES:
                     yield row.key_group, GroupState(pages={row.at: content}), None
@@ -124,28 +119,27 @@ def _kept(spark: SparkSession, checkpoint: Path, operator: int) -> Iterator[tupl
             raise unreadable(checkpoint, error) from error
 
 
-def _payload(checkpoint: Path, rulebook: Rulebook, progress: Progress, batch_id: int) -> dict[str, Any]:
+def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batch_id: int) -> Payload:
     begins = read_beginning(checkpoint)
     query = checkpoint / QUERY_FOLDER
     before = {} if begins is None else begins.positions
     names = ("events", "control")
-    return {
-        "format": PAYLOAD_FORMAT,
-        "base": batch_id + (0 if begins is None else begins.first_number),
-        "engine": {
+    return Payload(
+        job=orjson.loads((checkpoint / JOB_FILE).read_bytes()),
+        rules=orjson.loads((checkpoint / RULES_FILE).read_bytes()),
+        base=batch_id + (0 if begins is None else begins.first_number),
+        engine={
             "rulebook": rulebook_bytes(rulebook).decode(),
             "held_memory": last_alerted(checkpoint),
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,
             "times": {lane_name(partition): list(at) for partition, at in progress.times.items()},
         },
-        "positions": {
+        positions={
             name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)
         },
-        "totals": dict(read_progress(checkpoint)[1]),
-        "alerts": packed_alerts(NO_ALERTS),
-        "letters": [],
-    }
+        totals=dict(read_progress(checkpoint)[1]),
+    )
 
 
 def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
@@ -165,11 +159,11 @@ def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
 
 
 def _files_read(log: Path, last: int) -> set[str]:
-    """The names in Spark's log of files, up to an entry; older entries are gathered into one now and then."""
+    """Yield the names in Spark's log of files, up to an entry; older entries are gathered into one now and then."""
     names: set[str] = set()
     for path in log.iterdir():
-        found = _LOG_FILE.fullmatch(path.name)
-        if found and int(found[1]) <= last:
+        numbered = _LOG_FILE.fullmatch(path.name)
+        if numbered and int(numbered[1]) <= last:
             for line in path.read_text().splitlines()[1:]:
                 names.add(unquote(Path(urlparse(orjson.loads(line)["path"]).path).name))
     return names

@@ -1,1 +1,1 @@
-"""What of a micro-batch is to be somewhere once, whole or not at all."""
+"""Records of a micro-batch that are brought to a place once, all of them or none."""

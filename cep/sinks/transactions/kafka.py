@@ -1,15 +1,15 @@
 """Records of a micro-batch → a Kafka topic, all of them in one transaction, each micro-batch once.
 
 The transaction also moves an offset that nobody reads by: group `cep-JOB`, partition 0 of the topic, offset =
-micro-batch + 1, with a digest of the records beside it. So the topic itself knows which micro-batch it holds, whoever
-asks. A micro-batch that comes again finds its own number there and sends nothing; readers of committed records see each
-record once. The numbers are those of the protocol in runners/spark/live_output.py:
+micro-batch + 1, with a digest of the records beside it. So the topic itself knows which micro-batch it holds. A
+micro-batch that comes again finds its own number there and sends nothing. Readers of committed records see each record
+once. The numbers are those of the protocol in runners/spark/live_output.py:
 
     3. begin, send the records, wait until the brokers have them, send the offset
     4. commit
 
-Killed before 4, the transaction is still open: the next process has the same transactional id, and the brokers abort
-what that id left behind. A process that only seemed dead is fenced off by the same: its commit is refused.
+Killed before 4, the transaction is still open. The next process has the same transactional id, and the brokers abort
+what that id left behind. A process that only seemed dead is fenced off in the same way: its commit is refused.
 
 The offset is kept for the brokers' `offsets.retention.minutes` after the last record (seven days). A job that was
 killed between 4 and 7 and is started again after that sends its last micro-batch once more, with the same alert ids.
@@ -39,15 +39,10 @@ from confluent_kafka import (
 )
 
 from cep.base.errors import SinkError
+from cep.base.kafka import END_CODE, produce, reader_options, reason_of, seconds_left, writer_options
 from cep.base.limits import KAFKA_WAIT_MS_MAX
 
-DEFAULTS = {
-    "linger.ms": "0",  # all of a micro-batch is there at once
-    "retry.backoff.ms": "10",  # the coordinator asks to try again while it ends the transaction before
-    "compression.type": "lz4",
-    "log_level": "2",  # broker errors reach the caller in our exceptions
-}
-SET_BY_US = {"enable.idempotence": "true", "acks": "all"}
+_READING = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
 _OPEN_MS_MORE = 10_000  # a transaction may stay open a little longer than its records are waited for
 _FENCED_CODES = (KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED)  # noqa: SLF001
 _DIGEST_CHARS = 32
@@ -58,7 +53,7 @@ _RECALL_RECORDS, _RECALL_WAIT_S = 1_000, 0.1
 
 @dataclass(frozen=True, slots=True)
 class KafkaTarget:
-    """A topic and whose records go there. `settings` are librdkafka's and are never printed: they hold secrets.
+    """A topic, and the job whose records go there. `settings` are librdkafka's, and secret: they are never printed.
 
     `wait_ms_max` bounds a micro-batch, from the first record to the end of the transaction.
     """
@@ -70,8 +65,8 @@ class KafkaTarget:
     wait_ms_max: int = KAFKA_WAIT_MS_MAX
 
 
-class Record(NamedTuple):  # of which there are many: made in a third of the time of a dataclass
-    """`topic`: another than that of the sink."""
+class Record(NamedTuple):  # made in a third of the time of a dataclass, and there are many
+    """A record to send. `topic` is set if it is another than that of the sink."""
 
     key: bytes | None
     value: bytes | None
@@ -90,15 +85,6 @@ class Transactions:
         self._target = target
         self._what = what
         self._name = f"cep-{target.job_id}"
-        self._reading = {
-            **target.settings,
-            "bootstrap.servers": target.servers,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": "false",
-            "enable.partition.eof": "true",
-            "auto.offset.reset": "earliest",
-            "check.crcs": "true",
-        }
         self._here = (target.topic, 0)
         self._place = TopicPartition(*self._here)
         self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
@@ -107,19 +93,13 @@ class Transactions:
         self._connect()
 
     def _connect(self) -> None:
-        """New clients, whose `_open` ends what others of the same name have left open."""
+        """Make new clients, whose `_open` ends what others of the same name have left open."""
         target = self._target
-        configuration = {
-            **DEFAULTS,
-            "message.timeout.ms": str(target.wait_ms_max),
-            "transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE),
-            **target.settings,
-            **SET_BY_US,
-            "bootstrap.servers": target.servers,
-        }
+        open_ms = {"transaction.timeout.ms": str(target.wait_ms_max + _OPEN_MS_MORE)}
+        options = writer_options(target.servers, target.settings, target.wait_ms_max, open_ms)
         try:
-            self._producer = Producer({**configuration, "transactional.id": f"{self._name}-{target.topic}"})
-            self._consumer = Consumer({**configuration, "group.id": self._name, "enable.auto.commit": "false"})
+            self._producer = Producer({**options, "transactional.id": f"{self._name}-{target.topic}"})
+            self._consumer = Consumer({**options, "group.id": self._name, "enable.auto.commit": "false"})
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
         self._is_open = False
@@ -155,7 +135,7 @@ class Transactions:
             raise SinkError(self._failed([], -1, _reason(error))) from error
 
     def bring(self, records: Iterable[Record]) -> None:
-        """A transaction of these, which is no micro-batch. Raises: SinkError after `wait_ms_max`."""
+        """Send these in a transaction that is no micro-batch. Raises: SinkError after `wait_ms_max`."""
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
@@ -169,8 +149,10 @@ class Transactions:
             ) from error
 
     def recall(self, after: int, since_ms: int, places: Sequence[str]) -> tuple[frozenset[str], int]:
-        """Keys of the records behind the topic's place, or since a time if it is not among the places, if there was a
-        micro-batch behind `after`; and the number of the last one. Raises: SinkError.
+        """Return the keys of records that came after a micro-batch, and the number of the last micro-batch.
+
+        The records are read from the topic's place on, or since a time if it is not among the places. There are none
+        if no micro-batch came after `after`. Raises: SinkError.
         """
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
@@ -185,7 +167,7 @@ class Transactions:
         return keys, max(number, after)
 
     def place(self) -> str:
-        """The topic, and for each partition an offset that is not behind what will be written; a few seconds old."""
+        """Return the topic and for each partition an offset, a few seconds old, before all that will be written."""
         if monotonic() - self._ends_s > _PLACE_S:
             with suppress(KafkaException):  # the one before is as good, and further from the end
                 self._learn_ends(monotonic() + _COORDINATOR_S)
@@ -193,21 +175,22 @@ class Transactions:
 
     def _learn_ends(self, deadline_s: float) -> None:
         topic = self._target.topic
-        partitions = self._consumer.list_topics(topic, _left(deadline_s)).topics[topic].partitions
+        partitions = self._consumer.list_topics(topic, seconds_left(deadline_s)).topics[topic].partitions
         asked = [TopicPartition(topic, partition, OFFSET_END) for partition in partitions]
-        found = self._consumer.offsets_for_times(asked, _left(deadline_s)) if asked else []
-        self._ends, self._ends_s = {at.partition: at.offset for at in found if at.error is None}, monotonic()
+        ends = self._consumer.offsets_for_times(asked, seconds_left(deadline_s)) if asked else []
+        self._ends, self._ends_s = {at.partition: at.offset for at in ends if at.error is None}, monotonic()
 
     def _keys(self, since_ms: int, places: Sequence[str], deadline_s: float) -> Iterator[str]:
-        consumer = Consumer({**self._reading, "group.id": self._name})
+        fixed = {**_READING, "group.id": self._name}
+        consumer = Consumer(reader_options(self._target.servers, self._target.settings, fixed=fixed))
         try:
             partitions = (
-                consumer.list_topics(self._target.topic, _left(deadline_s)).topics[self._target.topic].partitions
+                consumer.list_topics(self._target.topic, seconds_left(deadline_s)).topics[self._target.topic].partitions
             )
-            ends = {topic: dict(own) for topic, own in map(orjson.loads, places)}.get(self._target.topic)
+            ends = {topic: dict(offsets) for topic, offsets in map(orjson.loads, places)}.get(self._target.topic)
             if ends is None:
                 asked = [TopicPartition(self._target.topic, partition, since_ms) for partition in partitions]
-                consumer.assign(consumer.offsets_for_times(asked, _left(deadline_s)))
+                consumer.assign(consumer.offsets_for_times(asked, seconds_left(deadline_s)))
             else:  # a partition that the topic got later is read from its start
                 consumer.assign(
                     [TopicPartition(self._target.topic, p, ends.get(p, OFFSET_BEGINNING)) for p in partitions]
@@ -218,7 +201,7 @@ class Transactions:
                     error, key = message.error(), message.key()
                     if error is None and isinstance(key, bytes):
                         yield key.decode()
-                    elif error is not None and error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                    elif error is not None and error.code() == END_CODE:
                         unread.discard(message.partition() or 0)
                     elif error is not None:
                         raise KafkaException(error)
@@ -228,19 +211,19 @@ class Transactions:
             consumer.close()
 
     def close(self) -> None:
-        """Let the clients go."""
+        """Close the clients."""
         self._consumer.close()  # and a transaction that is open is aborted by the next process of the job
 
     def _open(self, deadline_s: float) -> None:
         """End what an earlier process of this job left open, and learn what it has brought into the topic."""
         if self._is_open:
             return
-        self._producer.init_transactions(_left(deadline_s))
-        (found,) = self._consumer.committed([self._place], timeout=_left(deadline_s))
-        if found.error is not None:
-            raise KafkaException(found.error)
-        if found.offset >= 0:
-            self._held = (found.offset - 1, found.metadata or "")
+        self._producer.init_transactions(seconds_left(deadline_s))
+        (committed,) = self._consumer.committed([self._place], timeout=seconds_left(deadline_s))
+        if committed.error is not None:
+            raise KafkaException(committed.error)
+        if committed.offset >= 0:
+            self._held = (committed.offset - 1, committed.metadata or "")
         self._is_open = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
@@ -259,8 +242,9 @@ class Transactions:
         self._producer.begin_transaction()
         try:
             for record in records:
-                self._produce(record, deadline_s)
-            self._producer.flush(_left(deadline_s))
+                topic = record.topic or self._target.topic
+                produce(self._producer, topic, record.value, record.key, deadline_s, headers=list(record.headers))
+            self._producer.flush(seconds_left(deadline_s))
             if place is not None:
                 self._send_offset(place, deadline_s)
         except KafkaException as error:
@@ -268,14 +252,14 @@ class Transactions:
             raise
 
     def _send_offset(self, place: TopicPartition, deadline_s: float) -> None:
-        """The micro-batch's number, into the transaction.
+        """Send the micro-batch's number into the transaction.
 
         The client may wait for ever for a coordinator that went away and came back, whatever its time-out
-        (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread, and one that is overdue is
-        given up together with its clients: new ones end its transaction. Raises: _AgainError then.
+        (https://github.com/confluentinc/librdkafka/issues/5456). So the call has a thread. An overdue call is given up
+        together with its clients, and new clients end its transaction. Raises: _AgainError then.
         """
         producer, group = self._producer, self._consumer.consumer_group_metadata()
-        wait_s = min(_COORDINATOR_S, _left(deadline_s))
+        wait_s = min(_COORDINATOR_S, seconds_left(deadline_s))
         answer: Future[None] = Future()
 
         def send() -> None:
@@ -302,7 +286,7 @@ class Transactions:
     def _commit(self, deadline_s: float) -> None:
         while True:
             try:
-                self._producer.commit_transaction(_left(deadline_s))
+                self._producer.commit_transaction(seconds_left(deadline_s))
             except KafkaException as error:
                 if error.args[0].retriable() and monotonic() < deadline_s:
                     continue
@@ -313,20 +297,8 @@ class Transactions:
     def _abort(self, error: KafkaException, deadline_s: float) -> None:
         """After a failure that a new transaction may mend, abort this one. Raises: _AgainError then."""
         if error.args[0].txn_requires_abort():
-            self._producer.abort_transaction(_left(deadline_s))
+            self._producer.abort_transaction(seconds_left(deadline_s))
             raise _AgainError(error.args[0].str()) from error
-
-    def _produce(self, record: Record, deadline_s: float) -> None:
-        while True:
-            try:
-                topic = record.topic or self._target.topic
-                self._producer.produce(topic, record.value, record.key, headers=list(record.headers))
-            except BufferError as error:
-                if monotonic() >= deadline_s:
-                    raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error  # noqa: SLF001 its public name
-                self._producer.poll(0.1)  # serves deliveries, which makes room
-            else:
-                return
 
     def _failed(self, records: Sequence[Record], batch_id: int, reason: str) -> str:
         return (
@@ -337,7 +309,7 @@ class Transactions:
 
 
 def _digest(records: Sequence[Record]) -> str:
-    """The same for the same records in the same order."""
+    """Return a digest that is equal for the same records in the same order."""
     whole = hashlib.sha256()
     for record in records:
         whole.update(hashlib.sha256(record.value or b"").digest())
@@ -348,9 +320,4 @@ def _reason(error: KafkaException) -> str:
     cause = error.args[0]
     if isinstance(cause, KafkaError) and cause.code() in _FENCED_CODES:
         return f"another process runs this job ({cause.str()}); stop one of them"
-    return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)
-
-
-def _left(deadline_s: float) -> float:
-    """Seconds until the deadline; the client takes 0 for an answer that is there already."""
-    return max(0.0, deadline_s - monotonic())
+    return reason_of(error)

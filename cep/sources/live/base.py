@@ -1,7 +1,7 @@
 """The contract of a live source: records in lanes, how far each lane was read, and whether more of it waits.
 
-A lane is what is read in order: a partition of a topic, all files of a folder. `positions` is what a checkpoint keeps;
-a source that is sent back to positions gives the same records again, those of standard input excepted.
+A lane is read in order: a partition of a topic, or all files of a folder. A checkpoint stores `positions`. A source
+that is sent back to positions gives the same records again, except for standard input.
 Tested by: tests/sources/test_live.py
 """
 
@@ -36,14 +36,14 @@ class Chunk:
 
 
 class LiveSource(Protocol):
-    """Used by one thread. Every method may raise SourceError."""
+    """A source of records for one thread. Every method may raise SourceError."""
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
-        """What has come, about `records_max` at most; waits for the first record, up to `wait_s`."""
+        """Return new records, about `records_max` at most; wait for the first one up to `wait_s`."""
         ...
 
     def positions(self) -> Positions:
-        """Up to where everything has been given out by `poll`."""
+        """Return the positions behind all that `poll` has returned."""
         ...
 
     def seek(self, positions: Mapping[str, int]) -> None:
@@ -51,16 +51,16 @@ class LiveSource(Protocol):
         ...
 
     def behind(self) -> dict[str, bool]:
-        """For each lane whether more of it waits in the source, as far as is known without asking."""
+        """Return for each lane True if more of it waits in the source, as far as is known without asking."""
         ...
 
     @property
     def ended(self) -> bool:
-        """Whether nothing will come any more."""
+        """True if nothing will come any more."""
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Close what the source has open."""
         ...
 
 
@@ -78,30 +78,30 @@ def decode_chunks(
     """Decode what one poll gave, values by `decode`: those of all lanes at once, unless a record spoils it."""
     texts = [chunk for chunk in chunks if isinstance(chunk.records, pa.Array) and len(chunk)]
     tables = [chunk for chunk in chunks if isinstance(chunk.records, pa.Table) and len(chunk)]
-    found = DecodedChunks([], {})
+    decoded = DecodedChunks([], {})
     if texts:
         values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
         whole = decode(schema, values)
         if len(whole) == len(values):
             starts = [0, *accumulate(len(chunk) for chunk in texts[:-1])]
-            found.parts.append(whole)
-            _note(found, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
+            decoded.parts.append(whole)
+            _note(decoded, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
         else:
             # Rows do not tell their lanes any more.
             parts = [decode(schema, chunk.records) for chunk in texts]
-            found.parts.extend(parts)
-            _note(found, texts, [int(part.time_ms.max(initial=TIME_MS_MIN)) for part in parts])
+            decoded.parts.extend(parts)
+            _note(decoded, texts, [int(part.time_ms.max(initial=TIME_MS_MIN)) for part in parts])
     for chunk in tables:
         part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records))
-        found.parts.append(part)
-        _note(found, [chunk], [int(part.time_ms.max(initial=TIME_MS_MIN))])
-    return found
+        decoded.parts.append(part)
+        _note(decoded, [chunk], [int(part.time_ms.max(initial=TIME_MS_MIN))])
+    return decoded
 
 
-def _note(found: DecodedChunks, chunks: Sequence[Chunk], latest_ms: Sequence[int]) -> None:
+def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], latest_ms: Sequence[int]) -> None:
     for chunk, ms in zip(chunks, latest_ms, strict=True):
         if ms > TIME_MS_MIN:
-            found.latest_ms[chunk.lane] = max(ms, found.latest_ms.get(chunk.lane, TIME_MS_MIN))
+            decoded.latest_ms[chunk.lane] = max(ms, decoded.latest_ms.get(chunk.lane, TIME_MS_MIN))
 
 
 def _shower(table: pa.Table) -> Callable[[int], str]:

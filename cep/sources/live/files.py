@@ -1,8 +1,8 @@
-"""Files of a folder, or one file → chunks of records, in the order of their times; files that appear later too.
-Of two files of one millisecond, which is how exactly Spark knows the time of a file, the name decides.
+"""Files of a folder, or one file → chunks of records, in the order of the files' times; files that appear later too.
 
-A file must appear whole: write it under a name that begins with a dot or `_`, and rename it. What has been read of each
-file is kept by its name: rows of Parquet, bytes of JSON lines.
+Spark knows the time of a file to the millisecond, so for two files of one millisecond the name decides. A file must
+appear whole: write it under a name that begins with a dot or `_`, and rename it. Positions are by file name: rows of
+Parquet, bytes of JSON lines.
 Tested by: tests/sources/test_live.py
 """
 
@@ -33,7 +33,7 @@ class FilesSource:
     """All files of `path`; with `follow` also those that appear later, until the runner is stopped."""
 
     def __init__(self, path: Path, *, follow: bool) -> None:
-        """Raises: UsageError if there is nothing at the path."""
+        """Begin at the first file. Raises: UsageError if there is nothing at the path."""
         if not path.exists():
             raise UsageError(f"there is nothing at {path}; make the folder first, files may come later")
         self._path = path
@@ -82,7 +82,7 @@ class FilesSource:
         return {LANE: self._current is not None or bool(self._waiting)}
 
     def close(self) -> None:
-        """Files are closed when they end, or with the reader."""
+        """Close the file that is being read."""
         self._current = None
 
     def _next_file(self, records_max: int) -> None:

@@ -1,6 +1,6 @@
 """The partitions of a topic, read as records arrive → chunks of JSON values.
 
-Partitions are assigned, never subscribed to: the offsets in the checkpoint decide, and a process that matches a part of
+Partitions are assigned, never subscribed to. The offsets in the checkpoint decide, and a process that matches a part of
 the keys reads all partitions. Offsets that are gone are an error, never a silent jump. A partition that the topic gets
 later is read from its start.
 Tested by: tests/sources/test_live_kafka.py
@@ -15,31 +15,12 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cep.base.errors import SourceError
-from cep.sources.kafka import (
-    DAMAGED_CODES,
-    KafkaSettings,
-    damaged,
-    earliest_offsets,
-    latest_offsets,
-    offsets_of,
-)
+from cep.base.kafka import DAMAGED_CODES, END_CODE, GONE_CODES, reader_options
+from cep.sources.kafka import KafkaSettings, damaged, earliest_offsets, latest_offsets, offsets_of
 from cep.sources.live.base import Chunk, Positions
 
-_SET_BY_US = {
-    "auto.offset.reset": "error",
-    "enable.auto.commit": "false",
-    "enable.partition.eof": "true",  # how an end is seen whose last offsets are holes
-    "isolation.level": "read_committed",
-}
-_DEFAULTS = {
-    "group.id": "cep",  # the client insists on a name; no group is joined
-    "fetch.wait.max.ms": "10",
-    "queued.min.messages": "100000",
-    "log_level": "2",  # broker errors reach the caller in our exceptions
-    "check.crcs": "true",  # see sources/kafka.py
-}
-_GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
-_END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
+_DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
+_FIXED = {"isolation.level": "read_committed"}
 _LOOK_S = 30.0  # between two looks for new partitions
 
 
@@ -49,19 +30,19 @@ class TopicSource:
     def __init__(
         self, settings: KafkaSettings, topic: str, starting: str = "earliest", ending: str | None = None
     ) -> None:
-        """`starting`: where partitions begin without positions; `ending`: where the source ends (kafka.offsets_of)."""
+        """Begin at `starting` where there are no positions, and end at `ending` (both as of kafka.offsets_of)."""
         self._settings = settings
         self._topic = topic
         self._starting = starting
         self._ending_at = ending
         self._ending: dict[int, int] | None = None
-        self._more: dict[int, bool] = {}  # whether a partition has more behind its ending
+        self._more: dict[int, bool] = {}  # True for a partition with records behind its ending
         self._reached: set[int] = set()
         self._next: dict[int, int] = {}
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
-        options = {**_DEFAULTS, **dict(settings.client_options), **_SET_BY_US}
-        self._consumer = Consumer({**options, "bootstrap.servers": settings.bootstrap_servers})
+        given = dict(settings.client_options)
+        self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         if not self._next:
@@ -88,20 +69,20 @@ class TopicSource:
             self._next[partition] = (message.offset() or 0) + 1
             self._read_end[partition] = False
             self._is_beyond(partition, self._next[partition])
-        return [Chunk(self._lane(p), pa.array(found, pa.large_binary())) for p, found in sorted(values.items())]
+        return [Chunk(self._lane(p), pa.array(records, pa.large_binary())) for p, records in sorted(values.items())]
 
     def positions(self) -> Positions:
         return {self._lane(partition): offset for partition, offset in self._next.items()}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Raises: SourceError if the topic cannot be read."""
+        """Begin behind these positions. Raises: SourceError if the topic cannot be read."""
         starting = "earliest" if positions else self._starting
-        found = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
+        begins = offsets_of(self._settings, [self._topic], starting, "earliest")[self._topic]
         if self._ending_at is not None:
             self._ending = offsets_of(self._settings, [self._topic], self._ending_at, "latest")[self._topic]
             last = latest_offsets(self._settings, [self._topic])[self._topic]
             self._more = {p: last.get(p, 0) > end for p, end in self._ending.items()}
-        self._next = {p: positions.get(self._lane(p), offset) for p, offset in found.items()}
+        self._next = {p: positions.get(self._lane(p), offset) for p, offset in begins.items()}
         self._read_end = dict.fromkeys(self._next, False)
         self._looked_s = time.monotonic()
         self._consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in self._next.items()])
@@ -110,21 +91,21 @@ class TopicSource:
 
     @property
     def ended(self) -> bool:
-        """Whether every partition has been read to its ending, if there is one."""
+        """True if every partition has been read to its ending; False if there is none."""
         return self._ending is not None and bool(self._next) and len(self._reached) == len(self._next)
 
     def behind(self) -> dict[str, bool]:
-        """A partition is behind until its end has been seen, and again when the client knows of more."""
-        found: dict[str, bool] = {}
+        """Return True for a partition until its end has been seen, and again when the client knows of more."""
+        behind: dict[str, bool] = {}
         for partition, offset in self._next.items():
             is_behind = not self._read_end[partition]
             if partition in self._reached:
                 is_behind = self._more.get(partition, True)
             elif is_behind:
-                known = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
-                is_behind = known is None or known[1] < 0 or known[1] > offset
-            found[self._lane(partition)] = is_behind
-        return found
+                ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
+                is_behind = ends is None or ends[1] < 0 or ends[1] > offset
+            behind[self._lane(partition)] = is_behind
+        return behind
 
     def close(self) -> None:
         self._consumer.close()
@@ -133,7 +114,7 @@ class TopicSource:
         return f"{self._topic}[{partition}]"
 
     def _is_beyond(self, partition: int, offset: int) -> bool:
-        """Whether the source ends before this offset of a partition, which is then read no more."""
+        """Return True if the source ends before this offset of a partition, which is then read no more."""
         if self._ending is None or offset < self._ending.get(partition, 0):
             return False
         if partition not in self._reached:
@@ -142,10 +123,10 @@ class TopicSource:
         return True
 
     def _look(self) -> None:
-        """Take up partitions that the topic has got meanwhile."""
+        """Begin with partitions that the topic has got meanwhile."""
         self._looked_s = time.monotonic()
-        found = earliest_offsets(self._settings, [self._topic])[self._topic]
-        new = {p: offset for p, offset in found.items() if p not in self._next}
+        earliest = earliest_offsets(self._settings, [self._topic])[self._topic]
+        new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new
             self._read_end |= dict.fromkeys(new, False)
@@ -154,15 +135,15 @@ class TopicSource:
                 self._is_beyond(partition, offset)
 
     def _heed(self, error: KafkaError, message: Message) -> None:
-        """What a message that is no record says. Raises: SourceError unless it passes by itself."""
+        """Heed a message that is no record. Raises: SourceError unless it passes by itself."""
         partition = message.partition() or 0
-        if error.code() == _END_CODE:
+        if error.code() == END_CODE:
             self._next[partition] = max(self._next[partition], message.offset() or 0)
             self._read_end[partition] = True
             self._is_beyond(partition, self._next[partition])
             return
         place = self._lane(partition)
-        if error.code() in _GONE_CODES:
+        if error.code() in GONE_CODES:
             raise SourceError(
                 f"{place}: offset {self._next[partition]} is gone. Records were deleted before they were read "
                 "(retention), or the topic was created again; give the topic a longer retention, and "

@@ -1,6 +1,6 @@
-"""A stream of JSON lines, as standard input is → chunks of records.
+"""A stream of JSON lines, such as standard input → chunks of records.
 
-What was read cannot be read again: after a restart the job goes on with what comes then.
+A line cannot be read twice: after a restart the job goes on with the lines that come then.
 Tested by: tests/sources/test_live.py
 """
 
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 class LinesSource:
-    """Reads a file descriptor until its end."""
+    """Lines of a file descriptor, read until its end."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -55,11 +55,11 @@ class LinesSource:
         return {LANE: self._records_count}
 
     def seek(self, positions: Mapping[str, int]) -> None:
-        """Only the count goes on."""
+        """Go on with the count alone."""
         self._records_count = positions.get(LANE, 0)
 
     def behind(self) -> dict[str, bool]:
         return {LANE: False}
 
     def close(self) -> None:
-        """The descriptor is the caller's."""
+        """Do nothing: the caller owns the descriptor."""

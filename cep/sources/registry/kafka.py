@@ -5,9 +5,9 @@
     protobuf   with a registry: an id and the place of the message in front of each record; the message's class comes
                from a file of descriptors (`protoc --include_imports --descriptor_set_out=FILE`)
 
-The deserializers make a dictionary of each record, which costs several times what JSON costs here; there is no
-columnar one. A record that does not fit its schema is set aside. A registry that gives no answer ends the read: the
-records may be good. Must not know Spark.
+The deserializers make a dictionary of each record, which costs several times what JSON costs here. There is no
+columnar one. A record that does not fit its schema is set aside. A registry without an answer ends the read, because
+the records may be good. Must not know Spark.
 Tested by: tests/sources/registry/test_registry.py
 """
 
@@ -46,7 +46,7 @@ _SHOWN_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How values are written. `registry` are settings of its client (`url` …), never printed."""
+    """The form of the values. `registry` are settings of its client (`url` …), never printed."""
 
     name: str = "json"
     registry: tuple[tuple[str, str], ...] = field(default=(), repr=False)
@@ -63,7 +63,7 @@ class RecordFormat:
 
 
 def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> Decoded:
-    """Records of one topic as typed columns, and those that are set aside.
+    """Decode records of one topic into typed columns, and set aside those that cannot be decoded.
 
     Values: binary; null is set aside. Raises: SourceError if the registry cannot be asked, UsageError for a schema file
     that cannot be read.
@@ -75,25 +75,25 @@ def decode(form: RecordFormat, schema: Schema, values: pa.Array, topic: str) -> 
     read = _reader(form)
     context = SerializationContext(topic, MessageField.VALUE)
     rows: list[dict[str, Any]] = []
-    kept: list[bytes] = []
+    decoded: list[bytes] = []
     poison: list[Poison] = []
     for value in texts:
         reason = "the record is empty" if not value else unknown.get(value[:_FRAME_BYTES], "")
         if not reason:
             try:
                 rows.append(read(value, context))
-                kept.append(value)
+                decoded.append(value)
                 continue
             except Exception as error:  # noqa: BLE001 the deserializers have no common error; the registry was asked above
                 reason = str(error).split("\n")[0] or type(error).__name__
         poison.append(Poison("unreadable", reason, _shown(value)))
-    parts = _columns(schema, rows, kept)
+    parts = _columns(schema, rows, decoded)
     merged = concat_decoded(schema, parts)
     return Decoded(merged.event_id, merged.event_type, merged.time_ms, merged.columns, (*merged.poison, *poison))
 
 
 def _columns(schema: Schema, rows: Sequence[dict[str, Any]], values: Sequence[bytes]) -> list[Decoded]:
-    """The rows in one piece, or, if some field has values of several kinds, in halves of halves."""
+    """Decode the rows in one piece; if a field has values of several kinds, in halves of halves."""
     if not rows:
         return []
     names = [TYPE_FIELD, *schema.columns()]
@@ -120,7 +120,7 @@ def _shown(value: bytes | None) -> str:
 
 @functools.cache
 def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
-    """The client of a registry, one for each settings in a process. Raises: UsageError for settings that it refuses."""
+    """Return the client of a registry, one for each settings in a process. Raises: UsageError for bad settings."""
     from confluent_kafka.schema_registry import SchemaRegistryClient  # noqa: PLC0415
 
     try:
@@ -131,14 +131,14 @@ def client_of(registry: tuple[tuple[str, str], ...]) -> SchemaRegistryClient:
 
 
 def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[bytes, str]:
-    """What stands in front of records whose schema nobody has, and why. The client remembers those that it found.
+    """Map the first bytes of records whose schema nobody has to the reason. The client remembers schemas.
 
     Raises: SourceError if the registry does not answer, or refuses to.
     """
     from confluent_kafka.schema_registry.error import SchemaRegistryError  # noqa: PLC0415
 
     client = client_of(form.registry)
-    found: dict[bytes, str] = {}
+    unknown: dict[bytes, str] = {}
     for frame in {value[:_FRAME_BYTES] for value in values if value and len(value) >= _FRAME_BYTES and value[0] == 0}:
         number = int.from_bytes(frame[1:], "big")
         try:
@@ -146,10 +146,10 @@ def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[byt
         except SchemaRegistryError as error:
             if error.http_status_code != _NOT_FOUND:
                 raise SourceError(_unanswered(form, number, str(error))) from error
-            found[frame] = f"the schema registry has no schema {number}"
+            unknown[frame] = f"the schema registry has no schema {number}"
         except httpx2.HTTPError as error:
             raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
-    return found
+    return unknown
 
 
 def _unanswered(form: RecordFormat, number: int, reason: str) -> str:
@@ -181,10 +181,10 @@ def _reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[
     return lambda value, _: _record(fastavro.schemaless_reader(io.BytesIO(value), parsed, None))
 
 
-def _record(found: object) -> dict[str, Any]:
-    if not isinstance(found, dict):
+def _record(value: object) -> dict[str, Any]:
+    if not isinstance(value, dict):
         raise TypeError("the record is no Avro record with fields")
-    return found
+    return value
 
 
 def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContext], dict[str, Any]]:
@@ -206,19 +206,19 @@ def _protobuf_reader(form: RecordFormat) -> Callable[[bytes, SerializationContex
 
 
 def _message_class(path: str, name: str) -> type[Message]:
-    """The class of a message in a file of descriptors. Raises: UsageError."""
+    """Return the class of a message in a file of descriptors. Raises: UsageError."""
     descriptors = descriptor_pb2.FileDescriptorSet()
     pool = descriptor_pool.DescriptorPool()
     try:
         descriptors.ParseFromString(_file(path))
         for file in descriptors.file:
             pool.Add(file)
-        found: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        message: type[Message] = message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
     except (DecodeError, TypeError, KeyError) as error:
         raise UsageError(
             f"{path} has no message {name} ({error}); write it with `protoc --include_imports --descriptor_set_out`"
         ) from error
-    return found
+    return message
 
 
 def _file(path: str) -> bytes:

@@ -12,13 +12,13 @@ import pyarrow as pa
 from cep.columnar.decode import Decoded, decode_json
 from cep.model.rule import ControlRecord, UpsertRecord
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.held import Policies, hold_back
+from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.engine import Engine
-from cep.runners.job import Job
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.store import WriteBatch
+from cep.step.job import Job
 from tests.runners.spark.live_cases import payments, rules, time_ms
 
 MINUTE_MS = 60_000
@@ -59,7 +59,7 @@ def expected(lines: Sequence[bytes], given: Deployment, folder: Path) -> list[by
     path.write_bytes(b"\n".join(lines))
     job = Job(given.schema, given.key_domains)
     alerts = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
-    return list(json_lines(hold_back(alerts, Policies.of(given.rulebook), {}).alerts))
+    return list(json_lines(suppress_alerts(alerts, Policies.of(given.rulebook), {}).alerts))
 
 
 def decoded(job: Job, lines: Sequence[bytes]) -> list[Decoded]:

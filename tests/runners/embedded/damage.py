@@ -13,8 +13,8 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.sinks.files import FileSink
+from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, deployment, morning, suppressing
 from tests.runners.embedded.test_simulation import Replayable
 from tests.runners.spark.live_cases import END, disordered

@@ -26,7 +26,6 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings, latest_offsets, read_range
@@ -34,6 +33,7 @@ from cep.sources.offsets import OffsetRange
 from cep.state.keys import ALL_KEYS, KeyRange, store_key
 from cep.state.memory import MemoryStore
 from cep.state.store import DurableStore, WriteBatch
+from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Crash, Lines, Steps

@@ -13,15 +13,14 @@ import pytest
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import CHANGELOG_PART_BYTES, CHANGELOG_RECORD_BYTES_MAX, STORE_KEY_BYTES_MAX
-from cep.engine.history_rows import Block
-from cep.engine.history_state import Kept
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
 from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
 from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.pasts import pasts_of_group
-from cep.runners.job import Job
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings
@@ -30,6 +29,7 @@ from cep.state.keys import ALL_KEYS, KeyRange
 from cep.state.memory import MemoryStore
 from cep.state.past import decode_head
 from cep.state.store import DurableStore, WriteBatch
+from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.cases import deployment, expected
 from tests.runners.embedded.outside import Steps
@@ -203,9 +203,9 @@ def largest(store: DurableStore, job: Job) -> tuple[int, int]:
     for group in range(job.groups_count):
         for past in pasts_of_group(store, group, job.domains, job.levels_count, whole=True):
             heads.append(len(past.head))
-            panes += [s.kept.size for s in decode_head(past.head, _unread).segments if s.panes and s.kept]
+            panes += [s.stored.size for s in decode_head(past.head, _unread).segments if s.panes and s.stored]
     return max(heads), max(panes)
 
 
-def _unread(kept: Kept) -> Block:
+def _unread(kept: StoredSegment) -> Block:
     raise AssertionError(f"segment {kept.number} is not asked for")

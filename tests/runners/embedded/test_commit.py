@@ -18,12 +18,12 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
 from cep.state.checkpoints import Checkpoints, Part
 from cep.state.memory import MemoryStore
 from cep.state.target import Target
+from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected, morning
 from tests.runners.embedded.outside import Broker, BrokerSink, Crash, Lines, Steps
 from tests.runners.spark.live_cases import END, disordered, rules

@@ -17,7 +17,7 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.runners.embedded.commit_entries import HEAD
 from cep.runners.embedded.opening import PART, store_folder
 from cep.runners.embedded.waiting import ADDED_WAITING
-from cep.runners.group_entries import PAGES, PAST, SEGMENTS
+from cep.runners.handover.group_entries import PAGES, PAST, SEGMENTS
 from cep.state.checkpoints import PAYLOAD
 from cep.state.keys import ALL_KEYS, STORE_GROUP, split_key, store_key
 from cep.state.manifest import FOLDER, Manifest

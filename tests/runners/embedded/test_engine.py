@@ -11,13 +11,14 @@ import pytest
 
 from cep.runners.embedded import engine as engine_module
 from cep.runners.embedded import pages as pages_module
+from cep.runners.embedded import shares
 from cep.runners.embedded.engine import Engine, Workers
-from cep.runners.job import ARRIVAL, Job
 from cep.sinks.json_form import json_lines
 from cep.state.keys import STORE_GROUP, prefix_range
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
 from cep.state.store import DurableStore
+from cep.step.job import ARRIVAL, Job
 from tests.runners.embedded.cases import MINUTE_MS, cut, day, decoded, deployment, expected, latest_ms, save
 from tests.runners.spark.live_cases import END, disordered, rules
 
@@ -68,7 +69,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     # So that some micro-batches are divided and some are not, and some pages stay open from one to the next.
-    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 100)
+    monkeypatch.setattr(shares, "EVENTS_ALONE", 100)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 8 * workers)
     lines = list(day())
     arriving = disordered(lines, lateness_ms, seed=workers) if lateness_ms else lines
@@ -90,7 +91,7 @@ def test_the_alerts_of_the_replay_whatever_the_pieces(
 @pytest.mark.parametrize("kind", ["memory", "rocks"])
 def test_another_engine_goes_on_from_what_was_saved(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With other workers, from a checkpoint of the store; what the first one did after it is not seen."""
-    monkeypatch.setattr(engine_module, "EVENTS_ALONE", 200)
+    monkeypatch.setattr(shares, "EVENTS_ALONE", 200)
     monkeypatch.setattr(pages_module, "OPEN_MIN", 20)
     lines = disordered(list(day()), 5 * MINUTE_MS, seed=1)
     job = make_job(5 * MINUTE_MS, pages=2, dedup_ms=60 * MINUTE_MS)

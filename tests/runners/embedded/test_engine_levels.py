@@ -15,8 +15,8 @@ from cep.columnar.decode import decode_table
 from cep.columnar.route import KEY_SEPARATOR
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.engine import Engine, Stepped, Workers
-from cep.runners.job import Job
 from cep.state.memory import MemoryStore
+from cep.step.job import Job
 from tests.runners.embedded.cases import save
 from tests.runners.laundering import circles, records, transfers
 from tests.runners.spark.live_cases import END
@@ -85,9 +85,9 @@ def test_a_rule_without_a_stage_is_told_once() -> None:
     again = engine.step([], (END,), {})
     (refused,) = engine.rulebook.rulebook.report().refused
     engine.close()
-    (letter,) = map(json.loads, stepped.letters)
+    (letter,) = map(json.loads, stepped.dead_letters)
     assert (letter["code"], letter["rule_id"]) == ("control_refused", "circle")
     assert "--levels 3" in letter["reason"]
     assert stepped.counters["control_refused"] == 1
-    assert again.letters == ()
+    assert again.dead_letters == ()
     assert refused.rule_id == "circle"

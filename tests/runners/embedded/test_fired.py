@@ -13,11 +13,11 @@ from cep.base.limits import TIME_MS_MAX
 from cep.model.rule import utc_text
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.fired import FIRED, StoredMemory
-from cep.runners.job import Job
 from cep.sinks.json_form import json_lines
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
+from cep.step.job import Job
 from tests.runners.embedded.cases import cut, day, decoded, deployment, expected, latest_ms, suppressing
 from tests.runners.test_later_rules import written
 

@@ -10,9 +10,9 @@ import pytest
 from cep.base.errors import StateCorruptError
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.pasts import Pasts, Place
-from cep.runners.job import Job
 from cep.state.memory import MemoryStore
 from cep.state.rocks import RocksStore
+from cep.step.job import Job
 from tests.runners.embedded.cases import cut, deployment, expected
 from tests.runners.embedded.test_engine import feed, finish
 from tests.runners.spark.test_live_history import NAMES, history_lines, records
@@ -37,8 +37,8 @@ def test_the_alerts_of_the_replay(
     if limit is not None:
         monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", limit)
     if values is not None:
-        for module in ("known_values", "remembered", "history_kept"):
-            monkeypatch.setattr(f"cep.engine.{module}.HISTORY_VALUES_MAX", values)
+        for module in ("known_sub_keys", "remembered", "retained"):
+            monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", values)
     given = deployment(records())
     lines = history_lines()[:9_000]
     job = Job(given.schema, given.key_domains, 16, pages)

@@ -15,13 +15,15 @@ from cep.nfa.program import Program
 from cep.runners.embedded import pages as pages_module
 from cep.runners.embedded.pages import Shapes, stored_states
 from cep.runners.embedded.share import Cache, Share
-from cep.runners.group_entries import NEVER
-from cep.runners.intake import take_in
-from cep.runners.job import Job, StepOutput, match_step, programs_by_level
+from cep.runners.handover.group_entries import NEVER
 from cep.state.keys import group_range
 from cep.state.memory import MemoryStore
 from cep.state.pages import encode_page
 from cep.state.store import WriteBatch
+from cep.step.job import Job
+from cep.step.match import MatchOutput, match_events
+from cep.step.programs import programs_by_level
+from cep.step.validate import validate_events
 from tests.runners.embedded.cases import decoded, deployment, morning
 from tests.seeds import seeds
 
@@ -34,8 +36,8 @@ def whole() -> tuple[Program, KeyedState]:
     """The keyed state of one key domain after a morning of payments."""
     (programs,) = programs_by_level(GIVEN.rulebook, JOB.schema)
     domain, program = max(programs.items(), key=lambda item: len(item[1].rules))
-    batch = take_in(JOB, decoded(JOB, morning())[0]).batches[JOB.domains.index(domain)]
-    return program, match_step(program, None, batch, TIME_MS_MIN, StepOutput())
+    batch = validate_events(JOB, decoded(JOB, morning())[0]).batches[JOB.domains.index(domain)]
+    return program, match_events(program, None, batch, TIME_MS_MIN, MatchOutput())
 
 
 def open_share(store: MemoryStore, bytes_max: int | None) -> Share:
@@ -53,7 +55,7 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
     store = MemoryStore()
     bytes_max = (None, 2, 40_000, 10**9)[seed]
     share = open_share(store, bytes_max)
-    kept, pages = share.kept[0], share.pages[0]
+    kept, pages = share.stored_pages[0], share.pages[0]
     slots = pages.slots(keyed_state.keys)
     known: dict[int, KeyedState] = {}
     chosen, was_open = slots[:0], 0
@@ -103,7 +105,7 @@ def test_pages_are_a_dictionary_whatever_fits_in_memory_and_stays_open(
 def test_what_is_due_is_touched_once_its_time_has_come(whole: tuple[Program, KeyedState]) -> None:
     program, keyed_state = whole
     share = open_share(MemoryStore(), None)
-    kept, pages = share.kept[0], share.pages[0]
+    kept, pages = share.stored_pages[0], share.pages[0]
     slots = np.unique(pages.slots(keyed_state.keys))
     pages.put(slots, keyed_state, program)
     nobody = pa.array([], TEXT)
@@ -116,7 +118,7 @@ def test_dropped_pages_are_counted_and_gone(whole: tuple[Program, KeyedState]) -
     program, keyed_state = whole
     store = MemoryStore()
     share = open_share(store, None)
-    kept, pages = share.kept[0], share.pages[0]
+    kept, pages = share.stored_pages[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
     kept.save(batch)
@@ -133,7 +135,7 @@ def test_what_a_store_holds_and_what_it_lacks(whole: tuple[Program, KeyedState])
     program, keyed_state = whole
     store = MemoryStore()
     share = open_share(store, 2)
-    kept, pages = share.kept[0], share.pages[0]
+    kept, pages = share.stored_pages[0], share.pages[0]
     pages.put(np.unique(pages.slots(keyed_state.keys)), keyed_state, program)
     batch = WriteBatch()
     kept.save(batch)

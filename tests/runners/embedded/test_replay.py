@@ -17,12 +17,12 @@ from pyspark.sql import SparkSession
 from cep.model.rule import ControlRecord, RetireRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.spark import replay as on_spark
 from cep.sinks.json_form import json_lines
 from cep.sources import pieces
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
 
 

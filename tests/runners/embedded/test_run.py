@@ -26,9 +26,9 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import BatchReport, Pace, Runner
-from cep.runners.job import Job
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
+from cep.step.job import Job
 from tests.real_kafka import KafkaCluster, RealKafka
 from tests.runners.embedded.cases import MINUTE_MS, day, deployment, expected
 from tests.runners.spark.live_cases import END, disordered, rules, time_ms

@@ -119,6 +119,7 @@ def test_a_key_of_a_stopped_and_of_a_running_job(tmp_path: Path, capsys: pytest.
     asking = threading.Thread(target=ask)
     asking.start()
     arguments = ["run", "--rules", RULES, "--events", str(tmp_path / "events"), "--key-groups", "16", "--listen", "0"]
+    arguments += ["--answer-keys", "yes"]
     assert main([*arguments, "--alerts", str(tmp_path / "alerts")]) == 0
     asking.join()
     assert answers[-1] == stored

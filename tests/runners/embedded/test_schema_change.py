@@ -16,12 +16,12 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.sinks.files import FileSink
 from cep.sinks.json_form import json_lines
 from cep.sources.live.files import FilesSource
 from cep.sources.pieces import read_pieces
+from cep.step.job import Job
 from tests.runners.embedded.cases import morning
 from tests.runners.spark.live_cases import disordered, rules, write_file
 

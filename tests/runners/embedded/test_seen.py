@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from cep.columnar.batch import TEXT
 from cep.columnar.route import key_groups
-from cep.runners import duplicates
 from cep.runners.embedded import seen as seen_module
 from cep.runners.embedded.seen import ADDED_SEEN, SeenOfShare
 from cep.state.keys import STORE_GROUP, prefix_range
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
+from cep.step import duplicates
 
 GROUPS = 8
 NAMES = [b"account", b"card"]
@@ -49,7 +49,7 @@ def test_what_was_seen_is_known_and_found_again(steps: list[tuple[int, int, list
         bucket = max(drawn, oldest)  # nobody asks for one that is forgotten
         known = expected.setdefault((number, bucket), {})
         hashes = np.array(ids, np.uint64)
-        assert seen.known(number, bucket, hashes).tolist() == [id_ in known for id_ in ids]
+        assert seen.contains(number, bucket, hashes).tolist() == [id_ in known for id_ in ids]
         new = [id_ for id_ in ids if id_ not in known]
         if new:
             keys = KEYS.take(pa.array([id_ % len(KEYS) for id_ in new]))

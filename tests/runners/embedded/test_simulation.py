@@ -28,13 +28,13 @@ from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
-from cep.runners.job import Job
 from cep.sinks.base import Recalled
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.state.checkpoints import checkpoint_numbers, read_manifest
 from cep.state.manifest import FOLDER, fetch
 from cep.state.target import Target
+from cep.step.job import Job
 from tests.runners.embedded.cases import MINUTE_MS, deployment, expected, morning, suppressing
 from tests.runners.embedded.outside import Crash, TwoLanes
 from tests.runners.spark.live_cases import END, disordered

@@ -69,7 +69,7 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
             first += len(times)
             expected = sorted((event for event in waits if event[0] < due_ms), key=lambda event: event[0])
             waits = [event for event in waits if event[0] >= due_ms]
-            found = in_order(share.part(0, new, due_ms))
+            found = in_order(share.release(0, new, due_ms))
             assert (found == expected) if is_ordered else (sorted(found) == sorted(expected))
             batch = WriteBatch()
             if what in ("commit", "restart"):
@@ -81,7 +81,7 @@ def test_each_event_is_due_once_and_those_of_one_time_as_they_came(
             if what == "restart":
                 share, is_ordered = fresh_share(), False  # by key group, each of which has its order
                 share.restore(store)
-        assert sorted(in_order(share.part(0, None, 61))) == sorted(waits)
+        assert sorted(in_order(share.release(0, None, 61))) == sorted(waits)
         assert share.is_empty
 
 
@@ -103,7 +103,7 @@ def test_a_micro_batch_moves_little_of_what_waits(monkeypatch: pytest.MonkeyPatc
     for number in range(1_200):
         times = number * size + random.integers(0, size, size)
         times[0] = 10**9
-        due = share.part(0, events(times.tolist(), number * size), number * size - waiting_count)
+        due = share.release(0, events(times.tolist(), number * size), number * size - waiting_count)
         due_count += 0 if due is None else len(due)
     assert due_count > 30_000
     assert moved < 1_200 * size * 25

@@ -17,19 +17,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
+from cep.demo.stream import StreamSize, build, json_lines
 from cep.model.rule import ControlRecord, HeartbeatRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
 from cep.runners.spark.sources import FolderSource
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.json_form import json_lines as alert_lines
-from cep.sinks.letters import LetterFiles
-from demo.stream import StreamSize, build, json_lines
+from cep.step.job import Job
 
 ROOT = Path(__file__).parents[3]
 SIZE = StreamSize(cards_count=330)
@@ -133,7 +133,9 @@ class LiveRun:
         if control:
             self._add("control", control)
         self.spark.conf.set("spark.sql.shuffle.partitions", str(self.partitions))
-        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
+        output = LiveOutput(
+            self.folder / "checkpoint", DeadLetterFiles(self.folder / "letters"), [], self.reports.append
+        )
         settings = LiveSettings(
             self.job,
             self.initial,

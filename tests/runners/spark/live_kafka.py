@@ -16,11 +16,11 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from cep.model.rule import utc_text
-from cep.runners.job import Job
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.sources import FolderSource, TopicSource
-from cep.sinks.letters import LetterFiles
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.step.job import Job
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
 from tests.runners.spark.live_cases import disordered, rows, time_ms, write_file
 
@@ -64,7 +64,9 @@ class TopicRun:
         send(self.kafka, self.topic, records)
         if control:
             write_file(self.folder / "control" / f"{len(self.reports):03}.jsonl", control, len(self.reports))
-        output = LiveOutput(self.folder / "checkpoint", LetterFiles(self.folder / "letters"), [], self.reports.append)
+        output = LiveOutput(
+            self.folder / "checkpoint", DeadLetterFiles(self.folder / "letters"), [], self.reports.append
+        )
         settings = LiveSettings(
             self.job,
             self.initial,

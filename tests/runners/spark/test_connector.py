@@ -19,8 +19,8 @@ from cep.runners.spark.connector import java_settings
 from cep.runners.spark.live import LiveSettings, start_live
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.sources import JVM, TopicSource
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import read_alerts
-from cep.sinks.letters import LetterFiles
 from tests.real_kafka import KafkaCluster, NoBrokerError, fetched
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, write_file
 from tests.runners.spark.live_kafka import mix, send
@@ -131,6 +131,6 @@ def test_a_job_that_cannot_start_says_why(
     topic = TopicSource("127.0.0.1:9", "t", records_max, connector=JVM)
     initial = tuple(record.to_json() for record in given.values())
     settings = LiveSettings(make_job(given.values()), initial, topic, None, tmp_path / "job" / "query")
-    output = LiveOutput(tmp_path / "job", LetterFiles(tmp_path / "letters"), [], lambda _: None)
+    output = LiveOutput(tmp_path / "job", DeadLetterFiles(tmp_path / "letters"), [], lambda _: None)
     with pytest.raises(UsageError, match=said):
         start_live(spark, settings, output)

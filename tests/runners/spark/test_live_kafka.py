@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cep.runners.job import ARRIVAL
+from cep.step.job import ARRIVAL
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import END, make_job, payments, replayed, rows, rules, write_file
 from tests.runners.spark.live_kafka import TopicRun, mix

@@ -10,17 +10,17 @@ import orjson
 import pyarrow as pa
 
 from cep.rulebook.meaning import content_hash
-from cep.runners.group_rules import apply_records
 from cep.runners.live_progress import read_progress
 from cep.runners.output import encode_alerts
 from cep.runners.rule_output import RuleOutput
-from cep.runners.rule_status import rule_status
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, DEAD, LATE, REFUSED, STATUS
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink, read_alerts
-from cep.sinks.kafka import KafkaLetters
-from cep.sinks.letters import LetterFiles
+from cep.sinks.kafka import KafkaDeadLetters
 from cep.sinks.transactions.kafka import KafkaTarget
+from cep.step.rule_status import rule_status
+from cep.step.rules import apply_records
 from tests.real_kafka import KafkaCluster
 from tests.rulebook.records import SOURCE, new_book, upsert
 from tests.sinks.alerts import alert_table
@@ -45,7 +45,9 @@ def test_a_micro_batch_that_comes_again_changes_nothing(tmp_path: Path) -> None:
     reports: list[BatchReport] = []
 
     def output() -> LiveOutput:
-        return LiveOutput(tmp_path, LetterFiles(tmp_path / "letters"), [FileSink(tmp_path / "alerts")], reports.append)
+        return LiveOutput(
+            tmp_path, DeadLetterFiles(tmp_path / "letters"), [FileSink(tmp_path / "alerts")], reports.append
+        )
 
     assert read_progress(tmp_path)[0] == -1
     output().take_table(micro_batch(0), 0)
@@ -74,7 +76,7 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
     kinds, payloads = zip(*rows, strict=True)
     table = pa.table({"kind": pa.array(kinds), "payload": pa.array(payloads, pa.binary())})
     for _ in range(2):  # a micro-batch that is done again brings no letter a second time
-        output = LiveOutput(tmp_path, KafkaLetters(KafkaTarget(kafka_broker.address, topic, "job")), [])
+        output = LiveOutput(tmp_path, KafkaDeadLetters(KafkaTarget(kafka_broker.address, topic, "job")), [])
         output.rules = RuleOutput(tmp_path, rule_status(new_book()))
         output.take_table(table, 7)
         output.close()
@@ -89,6 +91,6 @@ def test_a_bad_control_record_goes_to_a_topic_with_its_diagnostics(tmp_path: Pat
 
 def test_a_micro_batch_without_rows(tmp_path: Path) -> None:
     rows = pa.table({"kind": pa.array([], pa.string()), "payload": pa.array([], pa.binary())})
-    LiveOutput(tmp_path, LetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
+    LiveOutput(tmp_path, DeadLetterFiles(tmp_path / "letters"), []).take_table(rows, 3)
     assert read_progress(tmp_path) == (3, {})
     assert not (tmp_path / "letters").exists()

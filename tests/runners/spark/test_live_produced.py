@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.rulebook.deploy import deploy
-from cep.runners.job import Job
+from cep.step.job import Job
 from tests.runners.laundering import circles, records, transfers
 from tests.runners.spark.live_cases import END, LiveRun, disordered, replayed, rows, split
 

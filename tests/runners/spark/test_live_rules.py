@@ -13,8 +13,8 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.model.rule import HeartbeatRecord, RetireRecord, utc_text
 from cep.rulebook.saved import rulebook_bytes
 from cep.rulebook.store import RulebookStore
-from cep.runners import group_rules
-from cep.runners.group_rules import JobRules, changed, forgotten, keep, known
+from cep.step import rules as group_rules
+from cep.step.rules import JobRules, change_rules, forget_rules, rulebook_of, save_rulebook
 from tests.runners.spark.live_cases import make_job, rules
 
 GIVEN = rules("card_testing", "small_then_large")
@@ -28,9 +28,9 @@ def job_rules(tmp_path: Path) -> JobRules:
 
 
 def test_key_groups_share_one_rulebook(job_rules: JobRules) -> None:
-    first = known(job_rules, "")
-    assert known(job_rules, "") is first
-    assert known(job_rules, first.digest) is first
+    first = rulebook_of(job_rules, "")
+    assert rulebook_of(job_rules, "") is first
+    assert rulebook_of(job_rules, first.digest) is first
     assert first.forget_ms == TIME_MS_MAX
 
 
@@ -38,19 +38,19 @@ def test_another_process_reads_the_rulebook_from_the_folder(
     job_rules: JobRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     retire = RetireRecord(id="card_testing", version=2).to_json()
-    before = changed(job_rules, known(job_rules, ""), (retire,), SEEN_MS).after
-    keep(job_rules, before)
-    for cache in ("_RULEBOOKS", "_CHANGES", "_INITIAL", "_KEPT_IN_FOLDER"):
+    before = change_rules(job_rules, rulebook_of(job_rules, ""), (retire,), SEEN_MS).after
+    save_rulebook(job_rules, before)
+    for cache in ("_RULEBOOKS", "_CHANGES", "_INITIAL", "_SAVED"):
         monkeypatch.setattr(group_rules, cache, OrderedDict())
-    again = known(job_rules, before.digest)
+    again = rulebook_of(job_rules, before.digest)
     assert again.rulebook is not before.rulebook
     assert rulebook_bytes(again.rulebook) == rulebook_bytes(before.rulebook)
 
 
 def test_rulebooks_that_match_alike_but_remember_differently_are_two(job_rules: JobRules) -> None:
-    before = known(job_rules, "")
+    before = rulebook_of(job_rules, "")
     unknown = RetireRecord(id="never_seen", version=3).to_json()
-    after = changed(job_rules, before, (unknown,), SEEN_MS).after
+    after = change_rules(job_rules, before, (unknown,), SEEN_MS).after
     assert after.rulebook.fingerprint == before.rulebook.fingerprint
     assert after.digest != before.digest
 
@@ -58,16 +58,16 @@ def test_rulebooks_that_match_alike_but_remember_differently_are_two(job_rules: 
 def test_another_job_does_not_get_the_rulebook_of_this_one(job_rules: JobRules) -> None:
     job = job_rules.job
     other = replace(job_rules, job=replace(job, domains=(*job.domains, ("account_id",))))
-    assert known(other, "") is not known(job_rules, "")
+    assert rulebook_of(other, "") is not rulebook_of(job_rules, "")
 
 
 def test_a_version_that_is_over_is_forgotten_at_its_time(job_rules: JobRules) -> None:
-    before = known(job_rules, "")
+    before = rulebook_of(job_rules, "")
     retire = RetireRecord(id="card_testing", version=2, effective_at=utc_text(SEEN_MS + 60_000))
-    after = changed(job_rules, before, (retire.to_json(),), SEEN_MS).after
+    after = change_rules(job_rules, before, (retire.to_json(),), SEEN_MS).after
     assert after.forget_ms == SEEN_MS + 60_000
-    assert forgotten(job_rules, after, after.forget_ms - 1).digest == after.digest
-    left = forgotten(job_rules, after, after.forget_ms)
+    assert forget_rules(job_rules, after, after.forget_ms - 1).digest == after.digest
+    left = forget_rules(job_rules, after, after.forget_ms)
     assert [rule.rule_id for rule in left.rulebook.deployed()] == ["small_then_large"]
 
 
@@ -77,7 +77,9 @@ def test_what_is_refused_is_told_and_heartbeats_are_read(job_rules: JobRules) ->
         update={"version": 2, "source": GIVEN["card_testing"].source.replace("by card_id", "by merchant_id")}
     )
     late = RetireRecord(id="small_then_large", version=2, effective_at=utc_text(SEEN_MS - 999))
-    change = changed(job_rules, known(job_rules, ""), (b"{", other_key.to_json(), beat, late.to_json()), SEEN_MS)
+    change = change_rules(
+        job_rules, rulebook_of(job_rules, ""), (b"{", other_key.to_json(), beat, late.to_json()), SEEN_MS
+    )
     assert change.heartbeat_ms == SEEN_MS
     assert change.counters == {
         "control_unreadable": 1, "control_refused": 1, "control_heartbeat": 1, "control_applied": 1,
@@ -86,4 +88,4 @@ def test_what_is_refused_is_told_and_heartbeats_are_read(job_rules: JobRules) ->
     unreadable, refused = (orjson.loads(letter) for letter in change.dead_letters)
     assert (unreadable["code"], refused["code"]) == ("control_unreadable", "control_refused")
     assert "does not route events by (merchant_id)" in refused["reason"]
-    assert changed(job_rules, change.after, (b"{",), SEEN_MS).heartbeat_ms == TIME_MS_MIN
+    assert change_rules(job_rules, change.after, (b"{",), SEEN_MS).heartbeat_ms == TIME_MS_MIN

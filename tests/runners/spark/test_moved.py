@@ -20,17 +20,17 @@ from cep.base.errors import SinkError, UsageError
 from cep.cli.main import main
 from cep.model.rule import UpsertRecord, utc_text
 from cep.rulebook.deploy import deploy
-from cep.rulebook.held import Policies, hold_back
+from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.embedded.targets import is_embedded
-from cep.runners.embedded.to_spark import load_for_spark
-from cep.runners.job import Job
+from cep.runners.handover.to_spark import load_for_spark
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.to_savepoint import save_for_both
 from cep.sinks.json_form import json_lines
 from cep.sources.pieces import read_pieces
 from cep.state.target import Target
+from cep.step.job import Job
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import (
     END,
@@ -77,7 +77,7 @@ class Case:
             assert given.rulebook.apply(self.change, None).kind == "applied"
         job = Job(given.schema, given.key_domains)
         found = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 1).alerts
-        return sorted(json_lines(hold_back(found, Policies.of(given.rulebook), {}).alerts))
+        return sorted(json_lines(suppress_alerts(found, Policies.of(given.rulebook), {}).alerts))
 
 
 def case(seed: int) -> Case:

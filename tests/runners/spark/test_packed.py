@@ -13,10 +13,10 @@ from cep.columnar.codec import decode_batch
 from cep.columnar.decode import Poison
 from cep.columnar.route import key_groups
 from cep.engine.alerts import ALERT_SCHEMA
-from cep.runners.job import Job
-from cep.runners.letters import dead_letter
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.runners.spark.packed import COUNTERS, DEAD, EVENTS, packer
+from cep.step.dead_letters import dead_letter
+from cep.step.job import Job
 from tests.columnar.common import GOOD_MS, TWO, record
 
 JOB = Job(TWO, (("card_id",), ("device",)), 4)

@@ -18,11 +18,11 @@ from rich.console import Console
 from cep.base.errors import SourceError, UsageError
 from cep.model.rule import ControlRecord, RetireRecord, utc_text
 from cep.rulebook.deploy import deploy
-from cep.runners.job import Job
 from cep.runners.output import Replayed
 from cep.runners.spark.progress import with_progress
 from cep.runners.spark.replay import read_events, replay
 from cep.sources.files import kind_of
+from cep.step.job import Job
 from tests.runners.spark.transactions import BY_CUSTOMER, BY_TERMINAL, oracle_alerts, records, transactions
 
 pytestmark = pytest.mark.spark

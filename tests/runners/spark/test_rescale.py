@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
-from cep.report.keyed_state import held
-from cep.runners.live_checkpoint import held as locked
+from cep.report.keyed_state import count_runs
+from cep.runners.live_checkpoint import lock_checkpoint as locked
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.rescale import PARTITIONS, partitions_of, rescale
 from cep.runners.spark.state import last_batch, stored_pages
@@ -48,17 +48,17 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     live.phase(parts[:1])
     for number, (before, after) in enumerate([(2, 4), (4, 1)], start=1):
         assert partitions_of(checkpoint) == before
-        kept = held(stored_pages(spark, checkpoint, live.job))
+        kept = count_runs(stored_pages(spark, checkpoint, live.job))
         assert kept.runs == live.totals["runs"] > 0, "there is something to move"
         assert rescale(spark, checkpoint, after) == before
-        assert held(stored_pages(spark, checkpoint, live.job)) == kept, "key groups move whole"
+        assert count_runs(stored_pages(spark, checkpoint, live.job)) == kept, "key groups move whole"
         live.phase(parts[number : number + 1])
         assert partitions_of(checkpoint) == after
     live.phase([], [END])
     found = replayed(spark, tmp_path / "events", live.job, rules().values())
     assert live.alerts() == rows(found.alerts)
     assert live.totals["late_events"] == 0
-    kept = held(stored_pages(spark, checkpoint, live.job))
+    kept = count_runs(stored_pages(spark, checkpoint, live.job))
     assert kept.runs == live.totals["runs"]
     assert {share.rule_id for share in kept.rules} == {"dormant_then_large"}, "its window is 1000 days, no other's is"
 

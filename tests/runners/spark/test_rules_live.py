@@ -23,17 +23,17 @@ from cep.model.rule import (
     topic_key,
     utc_text,
 )
-from cep.rulebook.held import Policies, hold_back
 from cep.rulebook.kafka import StatusTopic, Topic
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.control_topic import read_status
 from cep.runners.output import Replayed
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
 from cep.runners.spark.replay import replay
 from cep.runners.spark.sources import TopicSource
-from cep.sinks.kafka import KafkaLetters
+from cep.sinks.kafka import KafkaDeadLetters
 from cep.sinks.transactions.kafka import KafkaTarget
 from tests.real_kafka import KafkaCluster
 from tests.runners.spark.live_cases import make_job, payments, rows, rules, split, time_ms
@@ -65,7 +65,7 @@ class Run:
         self.kafka.send("life-events", ({"value": line, "partition": 0} for line in lines))
         self.spark.conf.set("spark.sql.shuffle.partitions", "2")
         output = LiveOutput(
-            self.folder / "checkpoint", KafkaLetters(KafkaTarget(self.kafka.address, "life-dead", "life")), [],
+            self.folder / "checkpoint", KafkaDeadLetters(KafkaTarget(self.kafka.address, "life-dead", "life")), [],
             self.reports.append,
         )  # fmt: skip
         settings = LiveSettings(
@@ -90,7 +90,7 @@ class Run:
             assert book.apply(record, None).kind == "applied"
         (self.folder / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
         found = replay(self.job, book, self.spark.read.text(str(self.folder / "events.jsonl")), "value", 2)
-        return Replayed(hold_back(found.alerts, Policies.of(book), {}).alerts, (), found.counters, 0.0)
+        return Replayed(suppress_alerts(found.alerts, Policies.of(book), {}).alerts, (), found.counters, 0.0)
 
 
 def test_the_life_of_a_rule_over_restarts(spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from cep.base.errors import StateCorruptError, UsageError
 from cep.cli.main import main
-from cep.runners.live_checkpoint import held, open_checkpoint
+from cep.runners.live_checkpoint import lock_checkpoint, open_checkpoint
 from cep.runners.live_progress import read_progress
 from cep.runners.spark.savepoint import restore, save, savepoints
 from cep.state.target import Target
@@ -42,7 +42,7 @@ def test_a_job_goes_on_from_a_savepoint(spark: SparkSession, tmp_path: Path) -> 
     found = replayed(spark, tmp_path / "job" / "events", live.job, given.values())
     assert live.alerts() == rows(found.alerts)
 
-    with held(checkpoint), pytest.raises(UsageError, match="is in use by process"):
+    with lock_checkpoint(checkpoint), pytest.raises(UsageError, match="is in use by process"):
         save(checkpoint, target)
     with pytest.raises(UsageError, match="is not empty"):
         restore(target, checkpoint)

@@ -14,7 +14,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.cli import state
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.runners.spark.group_parts import VARIABLE, refuse_other_variables
-from cep.runners.spark.match_stage import Progress
+from cep.runners.spark.group_progress import GroupProgress
 from tests.runners.spark.live_cases import ROOT, LiveRun, make_job, rules
 
 pytestmark = pytest.mark.spark
@@ -53,9 +53,9 @@ def test_state_of_an_older_build_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StateCorruptError, match="does not say what the job keeps"):
         refuse_other_variables(tmp_path / "query")
     refuse_other_variables(tmp_path / "none")
-    values = json.loads(Progress().to_bytes())
+    values = json.loads(GroupProgress().to_bytes())
     with pytest.raises(StateFormatError, match="of a build that kept other things of a key group"):
-        Progress.from_bytes(json.dumps(values[:-1]).encode())
+        GroupProgress.from_bytes(json.dumps(values[:-1]).encode())
 
 
 def test_runs_of_a_job(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cep.base.errors import StateCorruptError
-from cep.runners.beginning import Beginning
+from cep.runners.handover.beginning import Beginning
 from cep.runners.spark.to_savepoint import _positions
 from cep.sources.offsets import Position
 

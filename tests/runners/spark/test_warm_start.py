@@ -12,15 +12,15 @@ from pyspark.sql import SparkSession
 from cep.model.rule import UpsertRecord
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.handover.warm_start import About, Ending, finish, job_until, open_warm_start
 from cep.runners.spark.replay import read_events, replay
-from cep.runners.warm_start import About, Ending, finish, job_until, open_warm_start
 from tests.runners.embedded.cases import day, expected
+from tests.runners.handover.test_warm_start import job_for, lines_of
 from tests.runners.laundering import records as laundering
 from tests.runners.laundering import transfers
 from tests.runners.spark.live_cases import END, LiveRun, rows, rules, split, time_ms
 from tests.runners.spark.test_live_history import history_lines
 from tests.runners.spark.test_live_history import records as histories
-from tests.runners.test_warm_start import job_for, lines_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 OVERLAP = 30

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cep.lang.bind import bind
+from cep.lang.check.bind import bind
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.model.rule import UpsertRecord

@@ -1,0 +1,96 @@
+"""A job's Kafka settings → the options of librdkafka's clients: the one place for our defaults.
+
+    options = defaults of the kind of client  <  what the job's settings say  <  what a client must have
+
+Sources, sinks and the control topic each add what is theirs alone. Here too is what all of them do with a client: put a
+record into a full queue, and say why a call failed.
+Tested by: tests/base/test_kafka.py, tests/sources/test_kafka.py, tests/sinks/test_kafka.py,
+    tests/rulebook/test_kafka.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+_QUIET = {"log_level": "2"}  # broker errors reach the caller in our exceptions
+READER_DEFAULTS = {
+    **_QUIET,
+    "group.id": "cep",  # the client insists on a name; no group is joined
+    "check.crcs": "true",  # what a broker's disk has changed is no record; the client does not look by default
+}
+READER_FIXED = {
+    "auto.offset.reset": "error",  # a lost offset is an error, never a silent jump
+    "enable.auto.commit": "false",
+    "enable.partition.eof": "true",  # how the end of a range is seen when its last offsets are holes
+}
+WRITER_DEFAULTS = {
+    **_QUIET,
+    "linger.ms": "0",  # all of a micro-batch is there at once
+    "retry.backoff.ms": "10",  # the coordinator asks to try again while it ends the transaction before
+    "compression.type": "lz4",
+}
+WRITER_FIXED = {"enable.idempotence": "true", "acks": "all"}  # and with them, the order
+
+GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
+DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001
+END_CODE = KafkaError._PARTITION_EOF  # noqa: SLF001
+_FULL_QUEUE_WAIT_S = 0.1
+
+
+def reader_options(
+    servers: str, given: Mapping[str, str], defaults: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Return the options of a consumer; `defaults` and `fixed` are added to those of all consumers."""
+    return _options(servers, {**READER_DEFAULTS, **defaults}, given, {**READER_FIXED, **fixed})
+
+
+def writer_options(
+    servers: str, given: Mapping[str, str], wait_ms_max: int, defaults: Mapping[str, str] = {}
+) -> dict[str, Any]:
+    """Return the options of a producer that waits for an acknowledgement for `wait_ms_max` (ms) by default."""
+    ours = {**WRITER_DEFAULTS, "message.timeout.ms": str(wait_ms_max), **defaults}
+    return _options(servers, ours, given, WRITER_FIXED)
+
+
+def admin_options(servers: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options of a client that asks for topics and makes them."""
+    return _options(servers, _QUIET, given, {})
+
+
+def _options(
+    servers: str, defaults: Mapping[str, str], given: Mapping[str, str], fixed: Mapping[str, str]
+) -> dict[str, Any]:
+    return {**defaults, **given, **fixed, "bootstrap.servers": servers}
+
+
+def produce(
+    producer: Producer, topic: str, value: bytes | None, key: bytes | None, deadline_s: float, **more: Any
+) -> None:
+    """Put a record into the producer's queue, and wait for room until `deadline_s` (of time.monotonic).
+
+    `more` are arguments of Producer.produce. Raises: KafkaException if the queue stays full.
+    """
+    while True:
+        try:
+            producer.produce(topic, value, key, **more)
+        except BufferError as error:
+            if monotonic() >= deadline_s:
+                raise KafkaException(KafkaError(KafkaError._QUEUE_FULL)) from error  # noqa: SLF001 its public name
+            producer.poll(_FULL_QUEUE_WAIT_S)  # serves deliveries, which makes room
+        else:
+            return
+
+
+def seconds_left(deadline_s: float) -> float:
+    """Return the seconds until a deadline; the client takes 0 for an answer that is there already."""
+    return max(0.0, deadline_s - monotonic())
+
+
+def reason_of(error: KafkaException) -> str:
+    """Return what the client or a broker says of a failure, in one sentence."""
+    cause = error.args[0] if error.args else error
+    return str(cause.str()) if isinstance(cause, KafkaError) else str(cause)

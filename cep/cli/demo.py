@@ -1,0 +1,87 @@
+"""`cep demo`: the simulated day in this process, then commands to go on with.
+
+Tested by: tests/cli/test_demo.py, tests/demo/test_wheel.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from cep.base.errors import UsageError
+from cep.demo.compare import SEED, Outcome
+from cep.demo.day import PAYMENTS_FILE, SIZES, Day, run_day
+from cep.demo.feed import CONTROL, PAYMENTS
+from cep.demo.in_process import InProcess
+from cep.demo.library import copy_library
+from cep.demo.topics import MemoryTopics
+from cep.runners.embedded.commit import Sources
+
+HELP = """\
+Show a simulated day of card payments. A live job finds the fraud that is planted in it, takes up a new rule while it
+runs, and a replay of the same payments finds the same. Everything runs in this process: no Java, no Kafka, no files.
+
+examples:
+  cep demo
+  cep demo --into day       keep payments, patterns and rules in the folder day, to play with
+"""
+_FOLDER = Path("day")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="keep the payments, patterns and rules here")
+    parser.add_argument("--size", choices=tuple(SIZES), default="default", help="small is a twentieth of the payments")
+    parser.add_argument("--seed", type=int, default=SEED, metavar="N", help=f"another day (default {SEED})")
+    parser.add_argument(
+        "--seconds", type=float, default=12.0, metavar="N", help="how long the day takes at least (default 12)"
+    )
+    parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores to use (default 2)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show the day; returns 0, or 1 if live and replay differ. Raises: UsageError, CepError."""
+    if options.cores < 1:
+        raise UsageError(f"--cores is 1 or more, not {options.cores}")
+    began_s = time.monotonic()
+    console = Console(highlight=False, soft_wrap=True)
+    if options.into is not None:
+        copy_library(options.into)
+    topics = MemoryTopics()
+    with tempfile.TemporaryDirectory(prefix="cep-demo-") as scratch:
+
+        def platform() -> InProcess:
+            return InProcess(
+                Path(scratch), options.cores, console, lambda: Sources(topics.reader(PAYMENTS), topics.reader(CONTROL))
+            )
+
+        day = Day(options.seed, options.size, options.seconds)
+        outcome, is_good = run_day(day, topics, platform, options.into or Path(scratch), console)
+    console.print(f"[dim]{time.monotonic() - began_s:.0f} s in all[/dim]")
+    _print_next_steps(options.into, outcome, console)
+    return 0 if is_good else 1
+
+
+def _print_next_steps(kept_in: Path | None, outcome: Outcome, console: Console) -> None:
+    """Print commands to go on with. They use the files of the day, which the first command writes if need be."""
+    miss = next(case for case in outcome.stream.planted if case.rule_id == "card_testing" and not case.fires)
+    folder = shlex.quote(str(kept_in or _FOLDER))
+    data = f"--rules {folder}/rules --events {folder}/{PAYMENTS_FILE}"
+    steps = [
+        (f"cep test {folder}/patterns", "run the tests that stand beside the patterns"),
+        (f"cep replay --engine embedded {data} --out {folder}/alerts.jsonl", "find the fraud again, in a file"),
+        (f"cep why-not --rule card_testing --key {miss.key} {data}", "ask why a near miss is no alert"),
+        (f"cep new pattern rapid_refunds --folder {folder}/patterns --events events.cep", "begin a pattern"),
+    ]
+    if kept_in is None:
+        steps.insert(0, (f"cep demo --into {folder}", "keep the payments, patterns and rules of this day as files"))
+    console.print()
+    console.print("[bold]What next[/bold]")
+    for command, purpose in steps:
+        console.print(f"  [dim]# {purpose}[/dim]")
+        console.print(f"  {command}", markup=False)

@@ -1,0 +1,66 @@
+"""The lines that a job's verbs print: how it starts, problems of rules, and a table of its counters.
+
+Tested by: tests/cli/test_live.py, tests/cli/test_run.py, tests/cli/test_replay.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.lang.explain.render import render_text
+from cep.model.settings import JobSettings
+from cep.rulebook.deploy import Deployment
+from cep.runners.observe import Log
+
+Address = tuple[str, int]
+
+
+def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:
+    """Print the problems of rule files, and which rules are not in force."""
+    for problem in problems:
+        log.tell("rule_file_refused", problem, reason=problem)
+    for rule in deployment.set_aside:
+        sentence = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
+        if rule.diagnostics:
+            sentence += "\n" + render_text(rule.diagnostics, {rule.rule_id: rule.source})
+        log.tell("rule_set_aside", sentence, rule=rule.rule_id, version=rule.version, reason=rule.reason)
+
+
+def tell_rules_differ(settings: JobSettings, log: Log) -> None:
+    """Print that the folder of rules is not what the job has."""
+    advice = f"publish changes of {settings.rules} as control records"
+    log.tell("rules_differ", f"the job goes on with the rules it began with; {advice}")
+
+
+def tell_start(
+    log: Log, folder: Path | None, address: Address | None, paths: str, *, goes_on: bool, **facts: str
+) -> None:
+    """Print if the job begins or goes on, and where `paths` are served. `facts` are for a machine that reads it."""
+    begins = "goes on" if goes_on else "begins"
+    keeps = "nothing is kept" if folder is None else f"{folder} keeps its progress"
+    where = "" if address is None else f"; {paths} at {address[0]}:{address[1]}"
+    port = None if address is None else address[1]
+    log.tell("started", f"the job {begins}; {keeps}{where}", begins=begins, **facts, port=port)
+
+
+def print_counts(rows: Iterable[tuple[str, int]], console: Console) -> None:
+    """Print names and counts as a table."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, count in rows:
+        table.add_row(Text(name), f"{count:,}")
+    console.print(table)
+
+
+def tell_totals(totals: Mapping[str, int], sentence: str, log: Log, console: Console, **facts: int) -> None:
+    """Print the totals when a job has ended: a line for a machine, or a table for a person."""
+    if log.form == "json":
+        log.tell("ended", sentence, **facts, **dict(sorted(totals.items())))
+    else:
+        print_counts(sorted(totals.items()), console)

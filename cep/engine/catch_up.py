@@ -1,0 +1,93 @@
+"""A rule that leaves a shared beginning → the runs that it would have had alone.
+
+Rules that begin alike keep the events of their beginning once (nfa/shared.py). Each puts off what those events do to
+its own runs. A rule that shares the beginning no more catches up here: the matcher takes the events in their order.
+Tested by: tests/engine/test_starts.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cep.columnar.batch import read_only, slots
+from cep.engine.keyed_state import KeyedState
+from cep.engine.outputs import Outputs
+from cep.engine.starts import NO_STARTS
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64
+from cep.kernels.match.plain import advance_plain
+from cep.kernels.records import Events, Rule, RuleInput
+from cep.nfa.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """The events of a shared beginning of `length` conditions.
+
+    Shapes: runs int64[S, W] by key and row, keys int32[S].
+    """
+
+    length: int
+    runs: Int64
+    keys: Int32
+
+
+def catch_up(keyed_state: KeyedState, program: Program, rule: int, put_off: PutOff) -> KeyedState:
+    """Carry the rule's runs over the events that it has put off: those after what any of its runs or notes has seen.
+
+    The state is one of the program; its runs come back unsorted.
+    """
+    of_rule = keyed_state.run_rule == rule
+    last_taken = np.full(len(keyed_state.keys), -1, np.int64)
+    last_rows = keyed_state.nodes[keyed_state.runs[of_rule, y.RUN_NODE], y.NODE_ROW]
+    np.maximum.at(last_taken, keyed_state.run_key[of_rule], last_rows)
+    events = put_off.runs[put_off.runs[:, y.RUN_START_ROW] > last_taken[put_off.keys]]
+    event_rows = events[:, y.RUN_START_ROW]
+    open_runs = np.flatnonzero(of_rule & ~keyed_state.notes)
+    open_runs = open_runs[np.argsort(keyed_state.run_key[open_runs], kind="stable")]
+    columns, nulls = _retained_columns(keyed_state, program)
+    bitmaps = _bitmaps(keyed_state, program, rule, put_off.length, events)
+    outputs = Outputs(program, keyed_state.runs, keyed_state.nodes, len(event_rows))
+    runs, run_key = read_only(keyed_state.runs[open_runs]), read_only(keyed_state.run_key[open_runs])
+    given = RuleInput(event_rows.astype(np.int32), program.start_runs[rule], runs, run_key)
+    rule_record, table = Rule(program.image, program.rules[rule].row), Events(columns, nulls, bitmaps, 0)
+    while True:
+        full = advance_plain(
+            rule_record, table, given, NO_STARTS, -y.FOREVER, outputs.work, outputs.scratch, outputs.runs
+        )
+        if full == y.FULL_NOT:
+            break
+        outputs.enlarge(full)
+    done = outputs.runs
+    count = int(done.cursor[y.CURSOR_OUT])
+    return replace(
+        keyed_state,
+        runs=np.concatenate([keyed_state.runs[~of_rule], done.runs[:count]]),
+        run_rule=np.concatenate([keyed_state.run_rule[~of_rule], np.full(count, rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key[~of_rule], done.keys[:count]]),
+        nodes=outputs.work.nodes[: int(done.cursor[y.CURSOR_NODES])].copy(),
+    )
+
+
+def _bitmaps(keyed_state: KeyedState, program: Program, rule: int, length: int, events: Int64) -> UInt64:
+    """Return which conditions of the rule's beginning hold for the events: uint64[predicates, words]."""
+    bitmaps = np.zeros((max(program.predicates.count, 1), len(keyed_state.events) // 64 + 1), np.uint64)
+    event_rows = events[:, y.RUN_START_ROW]
+    for bit, predicate in enumerate(program.prefix_of(rule)[:length].tolist()):
+        rows = event_rows if length == 1 else event_rows[events[:, y.RUN_ORDINAL] >> bit & 1 != 0]
+        np.bitwise_or.at(bitmaps[predicate], rows >> 6, np.uint64(1) << (rows & 63).astype(np.uint64))
+    return bitmaps
+
+
+def _retained_columns(keyed_state: KeyedState, program: Program) -> tuple[Int64, UInt8]:
+    """Make the event table of the retained events alone, with the columns that are retained."""
+    events = keyed_state.events
+    columns = np.zeros((len(program.columns), len(events)), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[y.COLUMN_TIME], columns[y.COLUMN_KEY] = events.time_ms, events.key
+    for number, column in enumerate(program.columns):
+        if column.retained and not column.type.is_text:
+            columns[number], nulls[number] = slots(events.columns[column.name])
+    return columns, nulls

@@ -1,0 +1,190 @@
+"""KeyedState of one program → the same runs in the numbers of another.
+
+Rules are known by their identity. A migration has four steps:
+
+1. Renumber rules, NFA states and columns. This is data alone.
+2. Catch up the rules that shared how they begin and share it no more (catch_up.py). Only this step runs the matcher.
+3. Note how far a rule with runs of its own has come in a beginning that it shares now.
+4. Sort the runs by rule and key again.
+
+Step 2 cannot wait for `advance`. The events that a rule has put off belong to a shared beginning that the new program
+does not have, so the migrated state has no place for them. Pages are joined and stored between migration and `advance`.
+Tested by: tests/engine/test_keyed_state.py, tests/engine/test_starts.py
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import arrow_type
+from cep.engine.catch_up import PutOff, catch_up
+from cep.engine.keyed_state import KeyedState, Layout
+from cep.kernels import layout as y
+from cep.kernels.layout import Int32, Int64
+from cep.nfa.program import Program
+from cep.nfa.shared import prefix_length, shares
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """The new numbers of rules and of NFA states: -1 and 0 for those that are gone.
+
+    `parted` are (number before of a shared prefix, number of a rule that shares it no more). `joined` are (number of a
+    shared prefix that goes on, number of a rule that shares it from now on and had runs of its own).
+    """
+
+    slots: Int32
+    nfa_states: Int64
+    parted: tuple[tuple[int, int], ...]
+    joined: tuple[tuple[int, int], ...]
+
+
+_MOVES_KEPT = 16
+_MOVES: OrderedDict[tuple[str, str], tuple[Layout, _Moves]] = OrderedDict()
+
+
+def _moves(before: Layout, after: Layout) -> _Moves:
+    """Work out the new numbers, once for all pages of the process."""
+    at = before.fingerprint, after.fingerprint
+    cached = _MOVES.get(at)
+    if cached is not None and (cached[0].rules is before.rules or cached[0].rules == before.rules):
+        return cached[1]
+    places = {identity: (slot, first) for slot, (identity, first, _) in enumerate(after.rules)}
+    start_of = {
+        (rule, prefix_length(identity)): slot
+        for slot, (identity, _, _) in enumerate(after.rules)
+        for rule in shares(identity)
+    }
+    moved_to: list[tuple[int, int]] = []
+    parted: list[tuple[int, int]] = []
+    shared: set[tuple[int, int]] = set()
+    for slot, (identity, _, _) in enumerate(before.rules):
+        sharing = shares(identity)
+        if not sharing:
+            moved_to.append(places.get(identity, (-1, 0)))
+            continue
+        length = prefix_length(identity)
+        numbers = [moved_to[rule][0] for rule in sharing if moved_to[rule][0] >= 0]
+        staying = {rule: start_of.get((rule, length), -1) for rule in numbers}
+        goes_on = max(staying.values(), default=-1)  # a rule has one prefix of a length, so there is no other
+        moved_to.append((goes_on, after.rules[goes_on][1]) if goes_on >= 0 else (-1, 0))
+        parted += [(slot, rule) for rule, start in staying.items() if start < 0]
+        shared |= {(goes_on, rule) for rule, start in staying.items() if start >= 0}
+    old, going_on = {slot for slot, _ in moved_to}, {start for start, _ in shared}
+    joined = [(start, rule) for (rule, _), start in start_of.items() if start in going_on and rule in old]
+    counts = np.array([count for _, _, count in before.rules], np.int64)
+    firsts = np.array([first for _, first in moved_to], np.int64)
+    slots = np.array([*(slot for slot, _ in moved_to), -1], np.int32)
+    moved = np.arange(int(counts.sum())) + np.repeat(firsts - (np.cumsum(counts) - counts), counts)
+    moves = _Moves(
+        slots,
+        np.where(np.repeat(slots[:-1] >= 0, counts), moved, 0),
+        tuple(parted),
+        tuple(one for one in joined if one not in shared),
+    )
+    _MOVES[at] = before, moves
+    while len(_MOVES) > _MOVES_KEPT:
+        _MOVES.popitem(last=False)
+    return moves
+
+
+def migrate_state(keyed_state: KeyedState, program: Program) -> tuple[KeyedState, int]:
+    """Move a state to a program. Return it, and how many runs were dropped because their rule is gone.
+
+    Columns that the program newly retains are null in events bound before: no run of an older rule reads them.
+    """
+    if keyed_state.layout.fingerprint == program.fingerprint:
+        return keyed_state, 0
+    moves = _moves(keyed_state.layout, Layout.of(program))
+    migrated = _renumbered(keyed_state, program, moves)  # step 1
+    for start, rule in moves.parted:  # step 2
+        migrated = catch_up(migrated, program, rule, _put_off(keyed_state, start))
+    for start, rule in moves.joined:  # step 3
+        migrated = _noted(migrated, program, start, rule)
+    order = np.lexsort((np.arange(len(migrated)), ~migrated.notes, migrated.run_key, migrated.run_rule))  # step 4
+    runs, run_rule, run_key = migrated.runs[order], migrated.run_rule[order], migrated.run_key[order]
+    return replace(migrated, runs=runs, run_rule=run_rule, run_key=run_key), _orphans(keyed_state, moves)
+
+
+def _renumbered(keyed_state: KeyedState, program: Program, moves: _Moves) -> KeyedState:
+    """Give the runs of rules that the program still has its numbers, and drop the others."""
+    run_rule = moves.slots[keyed_state.run_rule]
+    goes_on = run_rule >= 0
+    runs = np.zeros((int(goes_on.sum()), program.width), np.int64)
+    shared = min(program.width, keyed_state.runs.shape[1])
+    runs[:, :shared] = keyed_state.runs[goes_on, :shared]
+    runs[:, y.RUN_STATE] = moves.nfa_states[runs[:, y.RUN_STATE]]
+    nodes = keyed_state.nodes.copy()
+    single = nodes[:, y.NODE_ROW] >= 0
+    nodes[single, y.NODE_STATE] = moves.nfa_states[nodes[single, y.NODE_STATE]]
+    columns = {
+        c.name: keyed_state.events.columns.get(c.name, pa.nulls(len(keyed_state.events), arrow_type(c.type)))
+        for c in program.columns
+        if c.retained
+    }
+    return replace(
+        keyed_state,
+        layout=Layout.of(program),
+        runs=runs,
+        run_rule=run_rule[goes_on],
+        run_key=keyed_state.run_key[goes_on],
+        nodes=nodes,
+        events=replace(keyed_state.events, columns=columns),
+    )
+
+
+def _put_off(keyed_state: KeyedState, start: int) -> PutOff:
+    """Return the events of a shared beginning, of the number that it had before."""
+    is_start = keyed_state.run_rule == start
+    length = prefix_length(keyed_state.layout.rules[start][0])
+    return PutOff(length, keyed_state.runs[is_start], keyed_state.run_key[is_start])
+
+
+def _orphans(keyed_state: KeyedState, moves: _Moves) -> int:
+    """Count the runs that belong to no rule any more."""
+    is_lost = (moves.slots[keyed_state.run_rule] < 0) & keyed_state.is_run
+    return int((is_lost & ~np.isin(keyed_state.run_rule, [start for start, _ in moves.parted])).sum())
+
+
+def _noted(keyed_state: KeyedState, program: Program, start: int, rule: int) -> KeyedState:
+    """Add the note that a rule, which had runs of its own, has taken over all shared events that there are."""
+    is_start = np.flatnonzero(keyed_state.run_rule == start)
+    last = is_start[np.flatnonzero(np.diff(keyed_state.run_key[is_start], append=-1))]  # they are by key and row
+    rows, joining = keyed_state.runs[last, y.RUN_START_ROW], program.rules[rule]
+    notes = np.repeat(program.start_runs[rule : rule + 1], len(last), axis=0)
+    notes[:, y.RUN_START_ROW], notes[:, y.RUN_NODE] = rows, len(keyed_state.nodes) + np.arange(len(last))
+    notes[:, y.RUN_EXPIRY] = np.minimum(keyed_state.events.time_ms[rows] + joining.row[y.R_WITHIN_MS], y.FOREVER)
+    nodes = np.column_stack([rows, np.full(len(last), joining.first_state), np.full(len(last), -1)])
+    return replace(
+        keyed_state,
+        runs=np.concatenate([keyed_state.runs, notes]),
+        run_rule=np.concatenate([keyed_state.run_rule, np.full(len(last), rule, np.int32)]),
+        run_key=np.concatenate([keyed_state.run_key, keyed_state.run_key[last]]),
+        nodes=np.concatenate([keyed_state.nodes, nodes]),
+    )
+
+
+def hand_over(keyed_state: KeyedState, program: Program, giver: int, taker: int) -> KeyedState:
+    """Make the runs of one rule runs of another that has the same automaton. The state is one of the program."""
+    given = keyed_state.run_rule == giver
+    if not given.any():
+        return keyed_state
+    old, new = program.rules[giver], program.rules[taker]
+    assert old.states_count == new.states_count, "rules that carry have the same automaton"
+    moved = new.first_state - old.first_state
+    runs, nodes = keyed_state.runs.copy(), keyed_state.nodes.copy()
+    runs[given, y.RUN_STATE] += moved
+    is_given = nodes[:, y.NODE_ROW] >= 0
+    is_given &= (nodes[:, y.NODE_STATE] >= old.first_state) & (
+        nodes[:, y.NODE_STATE] < old.first_state + old.states_count
+    )
+    nodes[is_given, y.NODE_STATE] += moved
+    run_rule = np.where(given, np.int32(taker), keyed_state.run_rule)
+    order = np.lexsort((np.arange(len(runs)), keyed_state.run_key, run_rule))
+    return replace(
+        keyed_state, runs=runs[order], run_rule=run_rule[order], run_key=keyed_state.run_key[order], nodes=nodes
+    )

@@ -1,0 +1,112 @@
+"""Times → hour, weekday, date, and the start of calendar units, by the clock of a zone with its daylight saving.
+
+The zone's clock is looked up once for each day that the times have.
+Tested by: tests/nfa/test_functions.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
+from cep.kernels.layout import Int64
+from cep.lang.ir import CalendarUnit, HistoryWindow
+
+_HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
+_MS = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_WEEKDAY = 3  # a Thursday, counted from Monday as 0
+# Python's calendar ends where event times begin and a zone is behind UTC; no zone changed its clock that day.
+_CLOCK_FIRST_MS = EVENT_TIME_MS_MIN + _DAY_MS
+
+
+def of_times(fn: str, zone_name: str, times_ms: Int64) -> Int64:
+    """hour, weekday or date of each time, by the clock of the zone."""
+    zone = ZoneInfo(zone_name)
+    local_ms = times_ms + _offsets_ms(zone, times_ms)
+    if fn == "hour":
+        return local_ms % _DAY_MS // _HOUR_MS
+    days = local_ms // _DAY_MS
+    if fn == "weekday":
+        return (days + _EPOCH_WEEKDAY) % 7 + 1
+    return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
+
+
+def unit_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
+    """When the hour, day, week (from Monday), month or year of each time began by the clock of the zone, in ms UTC."""
+    zone = ZoneInfo(zone_name)
+    local_ms = times_ms + _offsets_ms(zone, times_ms)
+    if unit == "hour":
+        return times_ms - local_ms % _HOUR_MS
+    days = local_ms // _DAY_MS
+    if unit == "week":
+        days -= (days + _EPOCH_WEEKDAY) % 7
+    elif unit in ("month", "year"):
+        dates = days.astype("datetime64[D]")
+        days = dates.astype(f"datetime64[{unit[0].upper()}]").astype("datetime64[D]").astype(np.int64)
+    return _for_each_distinct(days, lambda day: _day_start_ms(zone, day))
+
+
+def pane_starts(unit: CalendarUnit, zone_name: str, times_ms: Int64) -> Int64:
+    """For each time, at or before it, the latest moment at which some unit begins: no unit that begins later has it.
+
+    Where the clock is put back, a unit may begin inside of what was another one: an hour by half an hour, and a day of
+    which the first minutes come twice.
+    """
+    starts_ms = unit_starts(unit, zone_name, times_ms)
+    for later_ms in (_HOUR_MS // 2, _HOUR_MS):
+        begins = unit_starts(unit, zone_name, times_ms + later_ms)
+        starts_ms = np.where(begins <= times_ms, np.maximum(starts_ms, begins), starts_ms)
+    return starts_ms
+
+
+def opens_ms(window: HistoryWindow | None, time_ms: Int64) -> Int64:
+    """For each time, that after which events are in the window of an event then."""
+    if window is None:
+        return np.full(len(time_ms), TIME_MS_MIN, np.int64)
+    if window.calendar is not None:
+        return unit_starts(window.calendar, window.zone, time_ms) - 1
+    assert isinstance(window.ms, int), "parameters are bound before compilation"
+    return time_ms - window.ms
+
+
+def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int64:
+    """How far the zone's clock is ahead of UTC at each time."""
+    spans = times_ms // span_ms
+    offsets = _for_each_distinct(spans, lambda span: _offset_ms(zone, span * span_ms))
+    if span_ms == 1:
+        return offsets
+    ends = _for_each_distinct(spans, lambda span: _offset_ms(zone, span * span_ms + span_ms - 1))
+    changed = offsets != ends  # within the day; then within an hour of UTC, as in zones with half hours
+    if changed.any():
+        offsets[changed] = _offsets_ms(zone, times_ms[changed], _HOUR_MS if span_ms == _DAY_MS else 1)
+    return offsets
+
+
+def _for_each_distinct(values: Int64, function: Callable[[int], int]) -> Int64:
+    """Return the function over an array, called once for each different value."""
+    encoded = pa.array(values).dictionary_encode()
+    table = np.array([function(value) for value in encoded.dictionary.to_pylist()], np.int64)
+    results: Int64 = table[np.asarray(encoded.indices)]
+    return results
+
+
+def _offset_ms(zone: ZoneInfo, time_ms: int) -> int:
+    moment = _EPOCH + timedelta(milliseconds=min(max(time_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX))
+    ahead = moment.astimezone(zone).utcoffset()
+    assert ahead is not None, "a zone has an offset at every time"
+    return ahead // _MS
+
+
+def _day_start_ms(zone: ZoneInfo, day: int) -> int:
+    """Midnight by the zone's clock, the first if there are two; where the clock skips it, the moment of the change."""
+    midnight_ms = day * _DAY_MS
+    calendar_ms = min(max(midnight_ms, _CLOCK_FIRST_MS), EVENT_TIME_MS_MAX)
+    ahead = (_EPOCH + timedelta(milliseconds=calendar_ms)).replace(tzinfo=zone).utcoffset()
+    assert ahead is not None, "a zone has an offset at every time"
+    return midnight_ms - ahead // _MS

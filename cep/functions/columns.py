@@ -1,0 +1,189 @@
+"""Functions of one event's text or time → columns of the event table.
+
+    lower(country) == "fr"      once for each different text that the batch has in the field
+    hour(event_time, zone)      over the times (calendar.py)
+    card_id in blocked          once for each different text, in the version of the list that the event's time sees
+
+Tested by: tests/nfa/test_functions.py
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.schema import list_kind
+from cep.columnar.batch import TEXT, slots
+from cep.functions.calendar import of_times
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64, UInt8
+from cep.lang.functions import IN_LIST
+from cep.lang.ir import Call, Const, CurrentField, Expr
+from cep.lists.timeline import Lists, spans, timeline_of
+from cep.nfa.columns import Column
+
+
+def fill_computed(
+    kinds: Sequence[Column], lists: Lists, texts: pa.Array, first_row: int, columns: Int64, nulls: UInt8
+) -> pa.Array:
+    """Fill the computed ones of the columns, from the first new row on; returns the dictionary with their texts added.
+
+    Cost: O(N) for each such column, and its function once for each different text of its source.
+    """
+    present: dict[int, Int64] = {}
+    made: list[tuple[int, Int64, pa.Array]] = []
+    for number, column in enumerate(kinds):
+        call, source = column.computed, column.source
+        if call is None:
+            continue
+        nulls[number, first_row:] = nulls[source, first_row:]
+        if call.fn == IN_LIST:
+            _fill_listed(call, lists, texts, _Place(number, source, first_row), columns, nulls)
+            continue
+        if not kinds[source].type.is_text:
+            columns[number, first_row:] = of_times(
+                call.fn, str(_constant(call.arguments[1])), columns[source, first_row:]
+            )
+            continue
+        if source not in present:
+            present[source] = _present(columns[source, first_row:], nulls[source, first_row:], len(texts))
+        values = of_texts(call, texts.take(pa.array(present[source])))
+        if column.type.is_text:
+            made.append((number, present[source], values))
+        else:
+            _scatter(number, source, present[source], *slots(values), first_row, columns, nulls)
+    if not made:
+        return texts
+    # The texts that are there differ from each other, so they keep their numbers.
+    joined = pa.concat_arrays([texts, *(values for _, _, values in made)]).dictionary_encode()
+    codes, at = np.asarray(joined.indices).astype(np.int64), len(texts)
+    for number, numbers, values in made:
+        value_codes = codes[at : at + len(values)]
+        source = kinds[number].source
+        _scatter(number, source, numbers, value_codes, np.zeros(len(value_codes), np.uint8), first_row, columns, nulls)
+        at += len(values)
+    return joined.dictionary
+
+
+def _present(codes: Int64, nulls: UInt8, texts_count: int) -> Int64:
+    """Return the numbers of the texts that the column has."""
+    seen = np.zeros(texts_count, bool)
+    seen[codes[nulls == 0]] = True
+    return np.flatnonzero(seen)
+
+
+def _scatter(
+    number: int, source: int, present: Int64, values: Int64, flags: UInt8, first_row: int, columns: Int64,
+    nulls: UInt8,
+) -> None:  # fmt: skip
+    """Write the value of each present text (null where flagged) to the rows that have it."""
+    codes = columns[source, first_row:]
+    table = np.zeros(int(present[-1]) + 1 if len(present) else 1, np.int64)
+    # A row without text has number 0 whether that text is present or not.
+    table[present] = values
+    columns[number, first_row:] = table[codes]
+    if flags.any():
+        missing = np.zeros(len(table), np.uint8)
+        missing[present] = flags
+        nulls[number, first_row:] |= missing[codes]
+
+
+# ------------------------------------------------------------------------------------------------------- lists
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A computed column, the column that it is of, and the first row to fill."""
+
+    number: int
+    source: int
+    first_row: int
+
+
+def _fill_listed(call: Call, lists: Lists, texts: pa.Array, at: _Place, columns: Int64, nulls: UInt8) -> None:
+    """Fill the column that says whether a value is in a list, row by row in the version that its time sees; null where
+    there is none."""
+    named = call.arguments[1]
+    timeline = timeline_of(lists, str(_constant(named)), list_kind(named.type))
+    listed, own_nulls = columns[at.number, at.first_row :], nulls[at.number, at.first_row :]
+    source = columns[at.source, at.first_row :]
+    for content, rows in spans(timeline, columns[y.COLUMN_TIME, at.first_row :]):
+        if content is None:
+            own_nulls[rows] = 1
+        elif not call.arguments[0].type.is_text:
+            listed[rows] = content.numbers_within(source[rows])
+        else:
+            present = _present(source[rows], own_nulls[rows], len(texts))
+            is_listed, none = content.texts_within(of_texts(call.arguments[0], texts.take(pa.array(present))))
+            table = np.zeros((2, len(texts) + 1), np.uint8)
+            table[:, present] = is_listed, none
+            listed[rows] = table[0, source[rows]]
+            own_nulls[rows] |= table[1, source[rows]]
+
+
+# -------------------------------------------------------------------------------------------------------- text
+
+
+def of_texts(expr: Expr, texts: pa.Array) -> pa.Array:
+    """Return the function's value for each of the texts, none of which is null."""
+    if isinstance(expr, CurrentField):
+        return texts
+    assert isinstance(expr, Call), "checked before"
+    subject = of_texts(expr.arguments[0], texts)
+    return _TEXT_FUNCTIONS[expr.fn](subject, *(_constant(argument) for argument in expr.arguments[1:]))
+
+
+def _constant(expr: Expr) -> int | float | str:
+    assert isinstance(expr, Const), "parameters are bound before compilation"
+    assert expr.value is not None, "checked before"
+    return expr.value
+
+
+def _is_ascii(texts: pa.Array) -> bool:
+    return pc.all(pc.string_is_ascii(texts)).as_py() is not False
+
+
+# Unicode maps some characters to several, ß to SS. Arrow maps one character to one, so only ASCII goes to Arrow.
+def _lower(texts: pa.Array) -> pa.Array:
+    return pc.ascii_lower(texts) if _is_ascii(texts) else pa.array([t.lower() for t in texts.to_pylist()], TEXT)
+
+
+def _upper(texts: pa.Array) -> pa.Array:
+    return pc.ascii_upper(texts) if _is_ascii(texts) else pa.array([t.upper() for t in texts.to_pylist()], TEXT)
+
+
+def _substring(texts: pa.Array, first: int, length: int | None = None) -> pa.Array:
+    return pc.utf8_slice_codeunits(texts, first - 1, None if length is None else first - 1 + length)
+
+
+def _in_network(texts: pa.Array, network: str) -> pa.Array:
+    """Null for what is no address."""
+    wanted = ipaddress.ip_network(network)
+
+    def lies_within(text: str) -> bool | None:
+        try:
+            return ipaddress.ip_address(text) in wanted
+        except ValueError:
+            return None
+
+    return pa.array([lies_within(text) for text in texts.to_pylist()], pa.bool_())
+
+
+# The texts, then the constants, to the value of each text. A function of text of the language is one row here.
+_TEXT_FUNCTIONS: dict[str, Callable[..., pa.Array]] = {
+    "lower": _lower,
+    "upper": _upper,
+    "substring": _substring,
+    "length": pc.utf8_length,
+    "starts_with": pc.starts_with,
+    "ends_with": pc.ends_with,
+    "contains": pc.match_substring,
+    "in_cidr": _in_network,
+    "like": pc.match_like,
+    "matches": pc.match_substring_regex,
+}

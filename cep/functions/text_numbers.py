@@ -1,0 +1,78 @@
+"""Texts → which of a call's texts each one is.
+
+Tested by: tests/histories/test_classes.py, tests/histories/test_tally.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.columnar.batch import TEXT, read_only, slots, text_buffers
+from cep.kernels.arrange import hash_texts
+from cep.kernels.histories.reach import fill_places, number_texts
+from cep.kernels.layout import Int32, Int64, UInt8
+
+_SEED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class HashedTexts:
+    """Texts with their hashes. Shapes: hashes uint64[N], offsets int64[N + 1] into data uint8[B]; read-only."""
+
+    hashes: NDArray[np.uint64]
+    offsets: Int64
+    data: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBytes:
+    """The values of a column, to be compared byte by byte. Shapes: offsets int64[N + 1] into data uint8[B], nulls
+    uint8[N], or none if no value is; read-only."""
+
+    offsets: Int64
+    data: UInt8
+    nulls: UInt8
+
+
+def value_bytes(column: pa.Array) -> ValueBytes:
+    """Those of a text column are a view of it."""
+    nulls = read_only(np.asarray(pc.is_null(column)).view(np.uint8) if column.null_count else np.zeros(0, np.uint8))
+    if column.type == TEXT:
+        return ValueBytes(*text_buffers(column), nulls)
+    values, _ = slots(column)
+    offsets = np.arange(len(values) + 1, dtype=np.int64) * values.itemsize
+    return ValueBytes(read_only(offsets), read_only(values.view(np.uint8)), nulls)
+
+
+def hashed_texts(texts: pa.Array) -> HashedTexts:
+    """Those of a text array without nulls, of which it is a view."""
+    offsets, data = text_buffers(texts)
+    hashes = np.empty(len(texts), np.uint64)
+    hash_texts(offsets, data, _SEED, hashes)
+    return HashedTexts(read_only(hashes), offsets, data)
+
+
+class TextNumbers:
+    """The number of each of some different texts, found by its hash and compared."""
+
+    def __init__(self, texts: pa.Array) -> None:
+        self.own = hashed_texts(texts)
+        self._places = np.full(2 << max(len(texts) - 1, 1).bit_length(), -1, np.int32)
+        fill_places(self.own.hashes, self._places)
+
+    def of(self, texts: pa.Array) -> Int32:
+        """int32[N]: the number of each text, -1 for others."""
+        return self.of_hashed(hashed_texts(texts))
+
+    def of_hashed(self, texts: HashedTexts) -> Int32:
+        """int32[N]: the number of each hashed text, -1 for others."""
+        mine, numbers = self.own, np.empty(len(texts.hashes), np.int32)
+        number_texts(
+            self._places, mine.hashes, mine.offsets, mine.data, texts.hashes, texts.offsets, texts.data, numbers
+        )
+        return numbers

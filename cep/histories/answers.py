@@ -1,0 +1,77 @@
+"""A call → the value of each history at each new event, and what those values lack.
+
+Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from cep.histories.call import Call
+from cep.histories.incomplete import incomplete_texts
+from cep.histories.kinds.choose import kind_of
+from cep.histories.kinds.kind import Column
+from cep.histories.numbers.panes import opens_pane
+from cep.histories.numbers.whole_window import Members
+from cep.histories.remembered import remembered
+from cep.kernels.layout import UInt8
+from cep.nfa.histories import CUT, HistoryColumn
+
+
+class Answers:
+    """The values of a call's histories. It counts what is folded, cut, dropped, and sums that became null."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self.overflows = self.folded = self.cut = self.dropped = 0
+        self._incomplete: dict[str, UInt8] = {}
+
+    def column(self, history: HistoryColumn) -> Column:
+        """Return the value at each new event, in their order. Texts are numbers of the table's texts."""
+        call = self._call
+        windows = call.windows.of(history)
+        if history.is_single and history.by:
+            memory = remembered(history, call.table, windows, call.windows.member(history))
+            windows, cut = memory.windows, memory.cut
+            self.dropped += int(memory.dropped.sum())
+        else:
+            cut = self._cut(history, windows)
+        answer = kind_of(history).values(call, history, windows)
+        self.overflows += answer.overflows
+        if windows.folded.any():
+            answer = self._with_folded(history, windows, answer)
+            self.folded += int(windows.folded.sum())
+        self.cut += int(cut.sum())
+        self._note(history.identity, windows, windows.folded)
+        self._note(history.identity + CUT, windows, cut)
+        slots, nulls = np.empty(len(answer.slots), np.int64), np.empty(len(answer.slots), np.uint8)
+        slots[windows.at], nulls[windows.at] = answer.slots, answer.nulls
+        return Column(slots, nulls)
+
+    def incomplete(self) -> pa.Array:
+        """text[Q]: which values at each new event lack older events or have them folded (columns.TOLD)."""
+        return incomplete_texts(self._incomplete, len(self._call.new_rows))
+
+    def _with_folded(self, history: HistoryColumn, windows: Members, answer: Column) -> Column:
+        """Replace the values of windows with more events than the limit: their older events are panes."""
+        is_folded = windows.folded.astype(bool)
+        wide = kind_of(history).folded_values(self._call, history, windows)
+        self.overflows += wide.overflows
+        slots, nulls = np.where(is_folded, wide.slots, answer.slots), np.where(is_folded, wide.nulls, answer.nulls)
+        return Column(slots, nulls)
+
+    def _cut(self, history: HistoryColumn, windows: Members) -> UInt8:
+        """Return in the order of the windows 1 where events of the sub-key may be forgotten."""
+        call = self._call
+        sub_keys = call.sub_keys.memory_of(history) if windows.folded.any() else None
+        if sub_keys is None:
+            return np.zeros(len(windows.at), np.uint8)
+        new = call.new_rows[windows.at]
+        may_lack = sub_keys.lacking_ms[new] >= opens_pane(history, call.table.time[new])
+        return windows.folded * may_lack.astype(np.uint8)
+
+    def _note(self, name: str, windows: Members, flags: UInt8) -> None:
+        if flags.any():
+            self._incomplete[name] = np.empty(len(flags), np.uint8)
+            self._incomplete[name][windows.at] = flags

@@ -1,0 +1,170 @@
+"""One call: the table, its windows, its panes and its sub-keys, put together for the kinds of histories.
+
+    table ──▶ windows ──▶ sub_keys ──▶ woven       each is made of those before it; none inherits
+
+Tested by: tests/histories/test_values.py, tests/histories/test_folds.py, tests/histories/test_known_sub_keys.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.histories.known_sub_keys import Asking, KnownSubKeys, has_many, known_values, of_panes
+from cep.histories.numbers.folds import folded, members_of
+from cep.histories.numbers.panes import (
+    NO_PANES,
+    PaneRows,
+    PaneWindows,
+    Woven,
+    appended_panes,
+    opens_pane,
+    woven,
+)
+from cep.histories.numbers.whole_window import Members
+from cep.histories.reach import Reached
+from cep.histories.store import Segment
+from cep.histories.sub_keys import in_segments, sub_numbers
+from cep.histories.table import HistoryTable
+from cep.histories.windows import Windows
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+class SubKeys:
+    """The sub-keys of a table's rows, and those of which the keys still know the past."""
+
+    def __init__(self, table: HistoryTable, windows: Windows, panes: Mapping[int, PaneRows]) -> None:
+        self._table = table
+        self._windows = windows
+        self._panes = panes
+        self._known: dict[int, KnownSubKeys | None] = {}
+        self._numbers: dict[tuple[str, ...], Int64] = {}
+
+    def numbers(self, history: HistoryColumn) -> Int64:
+        """Return the number of each row's sub-key."""
+        if history.expr.by not in self._numbers:
+            fields = [self._table.fields[name] for name in history.expr.by]
+            self._numbers[history.expr.by] = sub_numbers(fields)
+        return self._numbers[history.expr.by]
+
+    def asking(self, history: HistoryColumn) -> Asking:
+        """Return the rows that ask for the past of their sub-key, or count for it."""
+        table, member = self._table, self._windows.member(history)
+        asks = (member != 0) | (table.new_at >= 0)
+        for column in history.by:
+            asks &= table.nulls[column] == 0
+        rows = np.flatnonzero(asks)
+        return Asking(rows, member[rows], self.numbers(history)[rows])
+
+    def memory_of(self, history: HistoryColumn, *, always: bool = False) -> KnownSubKeys | None:
+        """Return the sub-keys that are known; None if all are, unless the caller `always` wants them."""
+        if not history.by:
+            return None
+        if history.known_sub_keys not in self._known:
+            asking, segment = self.asking(history), self._windows.of(history).segment
+            before = self._panes.get(history.known_sub_keys, NO_PANES)
+            before = of_panes(before, self._panes.get(history.panes, NO_PANES))
+            is_asked = always or has_many(self._table, asking, segment[asking.rows], before)
+            self._known[history.known_sub_keys] = known_values(self._table, asking, before) if is_asked else None
+        return self._known[history.known_sub_keys]
+
+    def first_known(self, memory: KnownSubKeys, windows: Members) -> Int64:
+        """Return by window the first member since its sub-key was unknown the last time; -1 if it never was."""
+        member = np.full(len(self._table.time), len(windows.rows), np.int64)
+        member[windows.rows] = np.arange(len(windows.rows))
+        begins = memory.begins[self._table.new_rows[windows.at]]
+        first: Int64 = np.where(begins < 0, -1, member[begins])
+        return first
+
+    def still_counting(self, history: HistoryColumn) -> UInt8:
+        """Return 1 for the rows that count for later events: not those of sub-keys that are forgotten."""
+        memory, member = self.memory_of(history, always=True), self._windows.member(history)
+        if memory is not None:
+            rows, table = np.flatnonzero(member), self._table
+            member = np.zeros_like(member)
+            member[rows] = memory.still_of(table.key[rows], self.numbers(history)[rows], rows, table.time[rows])
+        return member
+
+
+class Call:
+    """Everything that the kinds of histories need of one call."""
+
+    def __init__(
+        self, table: HistoryTable, reached: Reached | None = None, panes: Mapping[int, PaneRows] | None = None
+    ) -> None:
+        self.table = table
+        self.windows = Windows(table, reached)
+        self._panes = {} if panes is None else panes
+        self.sub_keys = SubKeys(table, self.windows, self._panes)
+        self._woven: dict[str, Woven] = {}
+        # Kinds keep here what several of their verbs need, by the name of what is carried.
+        self.memo: dict[tuple[str, str], object] = {}
+
+    @property
+    def new_rows(self) -> Int64:
+        """The rows of the new events, in their order."""
+        return self.table.new_rows
+
+    def woven(self, history: HistoryColumn) -> Woven:
+        """Lay the members that are in no pane yet behind the history's panes, and find the windows in both."""
+        if history.identity not in self._woven:
+            self._woven[history.identity] = self._weave(history)
+        return self._woven[history.identity]
+
+    def _weave(self, history: HistoryColumn) -> Woven:
+        table, windows = self.table, self.windows.of(history)
+        rows, segment = windows.rows, windows.segment
+        members = members_of(history, segment[rows], table.time[rows], self.windows.values(history, rows), table.texts)
+        new = table.new_rows[windows.at]
+        old = self._panes.get(history.panes, NO_PANES)
+        memory = self.sub_keys.memory_of(history)
+        if history.by:
+            asking = self.sub_keys.asking(history)
+            old = in_segments(old, table.key[asking.rows], asking.sub, segment[asking.rows])
+        wanted = PaneWindows(segment[new], opens_pane(history, table.time[new]), windows.highs)
+        if memory is not None:  # forgotten events are laid before all panes and windows
+            before_ms = np.concatenate([old.pane_ms, members.pane_ms, wanted.opens]).min() - 1
+            members = replace(members, pane_ms=np.where(memory.forgotten[rows], before_ms, members.pane_ms))
+        both = woven(old, members, table.new_at[rows] >= 0, wanted)
+        if memory is None:
+            return both
+        places = np.append(both.members, len(both.rows))
+        at = self.sub_keys.first_known(memory, windows)
+        return replace(both, lows=begin_at(both.lows, np.where(at < 0, 0, places[at]), both.highs))
+
+    def rounded_windows(self, history: HistoryColumn) -> Members:
+        """Return the windows of a `first` with their far edge at a pane, without events of forgotten sub-keys."""
+        windows, memory = self.windows.of(history, rounded=True), self.sub_keys.memory_of(history)
+        if memory is None:
+            return windows
+        forgotten = np.flatnonzero(memory.forgotten[windows.rows])
+        behind = np.zeros(int(windows.segment.max(initial=-1)) + 1, np.int64)
+        behind[windows.segment[windows.rows[forgotten]]] = forgotten + 1  # of those of a sub-key the last one stays
+        at = self.sub_keys.first_known(memory, windows)
+        segment = windows.segment[self.table.new_rows[windows.at]]
+        least = np.where(at < 0, behind[segment], at)
+        return replace(windows, lows=begin_at(windows.lows, least, windows.highs))
+
+    def fold(self, history: HistoryColumn, rows: Int64) -> PaneRows:
+        """Fold these rows of the table into panes of a history."""
+        table, values = self.table, self.windows.values(history, rows)
+        members = members_of(history, table.key[rows], table.time[rows], values, table.texts)
+        if history.by:
+            members = replace(members, sub=self.sub_keys.numbers(history)[rows])
+        return folded(history, members, values)
+
+    def new_panes(self, histories: Iterable[HistoryColumn], keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+        """Make segments of what has come into the panes of these histories; `keys` are the call's."""
+        for history in histories:
+            both = self.woven(history)
+            yield from appended_panes(history, both.rows.take(both.members), keys, watermark_ms)
+
+
+def begin_at(lows: Int64, least: Int64, highs: Int64) -> Int64:
+    """Move the begins of windows to `least` where they lie before it."""
+    moved: Int64 = np.maximum(lows, np.minimum(least, highs))
+    return moved

@@ -1,0 +1,135 @@
+"""Events of many segments → those of wanted classes: the events of a key with equal values of some fields.
+
+A class has a code of 32 bits, which a segment keeps for each of its events once it has been asked. Other classes may
+have the same code: their events are looked at in vain, and all of them, so that none of a class is ever missing. Where
+the latest event of a class is enough, its values are compared too.
+Tested by: tests/histories/test_classes.py, tests/histories/test_reach.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.columnar.batch import TEXT, read_only, slots
+from cep.functions.text_numbers import HashedTexts, ValueBytes, hashed_texts, value_bytes
+from cep.histories.rows import Block, HistoryRows
+from cep.kernels.histories import records
+from cep.kernels.histories.reach import fill_classes, fill_codes, find_latest
+from cep.kernels.layout import Int32, Int64
+
+UInt32 = NDArray[np.uint32]
+UInt64 = NDArray[np.uint64]
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_PLACES, _BITS = 2, 16  # or more of a table for each code; of other codes one in so many is looked for in vain
+_ROWS = 1 << 32  # more than a block has
+
+
+class Wanted:
+    """Codes of the classes that are asked for, uint32[C], and the table in which they are found."""
+
+    def __init__(self, codes: UInt32) -> None:
+        self.codes = codes
+        self.table = records.CodeTable(codes, *_empty_table(len(codes)))
+        fill_codes(self.table)
+
+
+class Latest:
+    """The latest event of each class that is asked for, in some blocks. It is later than a time.
+
+    It is of an event type if that is not -1. Classes are compared by their values, not only by their codes.
+
+    Shapes, of the classes asked for, some of them several times: number int32[C] of the key, -1 for none; codes
+    uint32[C]; column of length C.
+    """
+
+    def __init__(
+        self, name: str, number: Int32, codes: UInt32, column: pa.Array, back_ms: int, event_type: int
+    ) -> None:
+        self._name, self._event_type, self._column = name, event_type, column
+        table = records.CodeTable(read_only(codes), *_empty_table(len(codes)))
+        self._classes = records.Classes(table, read_only(number), _as_record(value_bytes(column)))
+        fill_classes(*self._classes)
+        self._latest = records.Latest(np.full(len(codes), back_ms, np.int64), np.full(len(codes), -1, np.int64))
+
+    def look(self, blocks: Sequence[Block], numbers: Sequence[Int32], last_ms: Sequence[int]) -> None:
+        """Look at blocks in the order of their segments, whose keys have these numbers and whose latest events are of
+        these times. The newest block comes first, or else more events are looked at than need be."""
+        scratch = records.Scratch(*np.empty((3, max(map(len, blocks), default=0)), np.int64))
+        for at in reversed(range(len(blocks))):
+            block = blocks[at]
+            if self._name not in block.rows.columns:
+                continue
+            if self._name not in block.values:
+                block.values[self._name] = value_bytes(block.rows.columns[self._name])
+            events = records.ClassBlock(
+                records.BlockRows(*block.read_only_rows),
+                codes_of_block(block, (self._name,)),
+                _as_record(block.values[self._name]),
+                numbers[at],
+                at * _ROWS,
+                last_ms[at],
+            )
+            find_latest(self._classes, events, self._event_type, self._latest, scratch)
+
+    def rows(self, blocks_count: int) -> list[Int64]:
+        """By block the rows that are the latest of their class, ascending, after all blocks were looked at."""
+        at = np.sort(self._latest.at[self._latest.at >= 0])
+        return np.split(at % _ROWS, np.searchsorted(at, _ROWS * np.arange(1, blocks_count)))
+
+    def events(self) -> tuple[HistoryRows, Int64]:
+        """Return the latest events with no field but that one, in the order of their times; and the block of each."""
+        there = np.flatnonzero(self._latest.at >= 0)
+        there = there[np.argsort(self._latest.time[there], kind="stable")]
+        event_type, span = np.full(len(there), self._event_type), np.zeros(len(there), np.int8)
+        columns = {self._name: self._column.take(pa.array(there))}
+        rows = HistoryRows(self._classes.number[there], event_type, self._latest.time[there], span, columns)
+        return rows, self._latest.at[there] // _ROWS
+
+
+def _as_record(values: ValueBytes) -> records.ValueBytes:
+    return records.ValueBytes(values.offsets, values.data, values.nulls)
+
+
+def _empty_table(count: int) -> tuple[UInt64, Int32]:
+    """Bits and places for so many codes."""
+    size = 1 << max(count - 1, 1).bit_length()
+    return np.zeros(max(_BITS * size // 64, 1), np.uint64), np.full(_PLACES * size, -1, np.int32)
+
+
+def codes_of_block(block: Block, names: tuple[str, ...]) -> UInt32:
+    """Return the codes of a block's events by these fields, worked out once. A field that is missing there is null."""
+    if names not in block.codes:
+        rows = block.rows
+        nothing = pa.nulls(len(rows), pa.int64())
+        columns = [rows.columns.get(name, nothing) for name in names]
+        block.codes[names] = _codes(hashed_keys(block).hashes, rows.key, columns)
+    return block.codes[names]
+
+
+def hashed_keys(block: Block) -> HashedTexts:
+    """Hash the keys of a block, once."""
+    if not block.hashed:
+        block.hashed.append(hashed_texts(block.keys))
+    return block.hashed[0]
+
+
+def class_codes(keys: HashedTexts, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
+    """uint32[N]: the codes of events of keys[key] with these values."""
+    return _codes(keys.hashes, key, columns)
+
+
+def _codes(hashes: UInt64, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
+    mixed = hashes[key]
+    for column in columns:
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _ODD + _hashes(column)
+    return ((mixed ^ (mixed >> np.uint64(29))) * _ODD >> np.uint64(32)).astype(np.uint32)
+
+
+def _hashes(values: pa.Array) -> UInt64:
+    if values.type != TEXT:
+        return slots(values)[0].view(np.uint64) * _ODD
+    return hashed_texts(values).hashes

@@ -1,0 +1,88 @@
+"""distinct: the latest event with each value is pinned. Of many values only their count is carried.
+
+Tested by: tests/histories/test_classes.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from cep.functions.calendar import opens_ms
+from cep.histories.call import Call
+from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.panes import values_of
+from cep.histories.numbers.whole_window import Members
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Count the different values of each window."""
+    table, counts = call.table, np.empty(len(windows.lows), np.int64)
+    # In the window of one key the pairs of key and value differ where the values do.
+    pairs, _ = table.segments((*history.by, history.value))
+    codes = pairs[windows.rows]
+    kernels.count_distinct(codes, int(codes.max(initial=-1)) + 1, windows.lows, windows.highs, counts)
+    if call.windows.is_counted(history):
+        counts += _elsewhere(call, history)[table.key[call.new_rows][windows.at]]
+    return Column(counts, np.zeros(len(counts), np.uint8))
+
+
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+    """Return how many different values the window of each key has: int64[K, 1], 0 where it is not known."""
+    if not call.windows.is_counted(history):
+        return NOTHING
+    assert history.expr.window is not None, "it has a window"
+    rows = call.windows.of(history).rows
+    stays = call.table.time[rows] > opens_ms(history.expr.window, np.array([clock_ms]))[0]
+    counts = _elsewhere(call, history) + _different(call, history, rows[stays])
+    is_known, tally = call.windows.begun(history.counted), call.windows.before.by_key.get(history.counted)
+    if tally is not None:
+        is_known = is_known | (tally[:, 0] != 0)
+    return Carry({history.counted: np.where(is_known, counts, 0).reshape(-1, 1)})
+
+
+def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+    """Pin the latest event with each value."""
+    if not call.windows.is_carried(history):
+        return None
+    table, pinned = call.table, np.zeros(len(call.table.time), np.uint8)
+    segment, order = table.segments((*history.by, history.value))
+    rows = order[call.windows.member(history)[order] != 0]
+    kernels.mark_kept(rows, segment, table.time, opens, 1, history.is_first, pinned)
+    return pinned
+
+
+def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+    """Count different hashes of events and panes."""
+    return Column(*values_of(history, call.woven(history)))
+
+
+def _elsewhere(call: Call, history: HistoryColumn) -> Int64:
+    """int64[K]: how many values of each key are in the window but not in the table; none of them leaves it now."""
+    at = ("elsewhere", history.counted)
+    if at not in call.memo:
+        call.memo[at] = _count_elsewhere(call, history)
+    return cast("Int64", call.memo[at])
+
+
+def _count_elsewhere(call: Call, history: HistoryColumn) -> Int64:
+    table, windows = call.table, call.windows
+    tally = windows.before.by_key.get(history.counted)
+    if tally is None:
+        return np.zeros(table.keys_count, np.int64)
+    rows = windows.of(history).rows
+    rows = rows[(table.new_at[rows] < 0) & ~windows.begun(history.counted)[table.key[rows]]]
+    return tally[:, 0] - _different(call, history, rows[windows.is_still_inside(history, rows)])
+
+
+def _different(call: Call, history: HistoryColumn, rows: Int64) -> Int64:
+    """int64[K]: how many different values these rows have by key."""
+    table = call.table
+    pairs, _ = table.segments((history.value,))
+    key_of = np.full(int(pairs.max(initial=-1)) + 1, -1, np.int64)
+    key_of[pairs[rows]] = table.key[rows]
+    return np.bincount(key_of[key_of >= 0], minlength=table.keys_count)

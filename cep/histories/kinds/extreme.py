@@ -1,0 +1,52 @@
+"""min and max: the events that can still be the least or the greatest are pinned.
+
+Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.base.schema import Type
+from cep.histories.call import Call
+from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.folds import extreme_in
+from cep.histories.numbers.whole_window import Members, extreme, sortable
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Find the least or the greatest event of each window."""
+    events, is_least = call.table.columns[history.value, windows.rows], history.expr.fn == "min"
+    empty = (windows.highs == windows.lows).astype(np.uint8)
+    return Column(extreme(events, _type(history), windows, is_least=is_least), empty)
+
+
+def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
+    """Carry no numbers: events are pinned."""
+    return NOTHING
+
+
+def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+    """Pin the events that no later one is less than, or greater."""
+    if not call.windows.is_carried(history):
+        return None
+    table, windows = call.table, call.windows.of(history)
+    pinned = np.zeros(len(table.time), np.uint8)
+    ordered = sortable(table.columns[history.value, windows.rows], _type(history))
+    ordered = ordered if history.expr.fn == "min" else ~ordered
+    kernels.mark_least(windows.rows, windows.segment, table.time, opens, ordered, pinned)
+    return pinned
+
+
+def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+    """Find the least or the greatest of events and panes."""
+    both = call.woven(history)
+    return Column(extreme_in(history, both), (both.lows == both.highs).astype(np.uint8))
+
+
+def _type(history: HistoryColumn) -> Type:
+    assert history.expr.argument is not None, "it has a field"
+    return history.expr.argument.type

@@ -1,0 +1,71 @@
+"""sum, avg and stddev of floats, and counts of them: a tally of few floats with exactly the same sum is carried.
+
+Tested by: tests/histories/test_float_tally.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.histories.call import Call
+from cep.histories.kinds import tally
+from cep.histories.kinds.kind import Carry, Column
+from cep.histories.numbers.float_tally import float_tallies_of, float_windows
+from cep.histories.numbers.folds import counts_in, float_spreads_in, float_sums_in
+from cep.histories.numbers.whole_window import Members, float_spreads, float_sums
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Move the carried floats to each new event, or add up whole windows."""
+    fn = history.expr.fn
+    if call.windows.is_tallied(history):
+        segment = windows.segment[call.new_rows][windows.at]
+        before, moves = tally.begin(call, history), call.windows.moves(history, None)
+        counts, numbers = float_windows(before, moves, segment, windows.lows, windows.highs)
+        return _column(fn, counts, numbers)
+    counts = windows.highs - windows.lows
+    if fn == "count":
+        return _column(fn, counts, counts)
+    events = call.windows.values(history, windows.rows)
+    return _column(fn, counts, float_spreads(events, windows) if fn == "stddev" else float_sums(events, windows))
+
+
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+    """Move the carried floats to the clock. They are not exact where too many are needed for the sum."""
+    after, is_exact = float_tallies_of(tally.begin(call, history), call.windows.moves(history, clock_ms))
+    return tally.named(call, history, after, is_exact=is_exact)
+
+
+def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+    """Pin nothing: the tally says all."""
+    return None
+
+
+def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Add the floats that panes have."""
+    fn, both = history.expr.fn, call.woven(history)
+    if fn == "count":
+        counts = counts_in(both)
+        return _column(fn, counts, counts)
+    if fn == "stddev":
+        spreads, counts = float_spreads_in(both)
+        return _column(fn, counts, spreads)
+    sums, counts = float_sums_in(both, windows)
+    return _column(fn, counts, sums)
+
+
+def _column(fn: str, counts: Int64, numbers: np.ndarray) -> Column:
+    """Turn how many events each window has, and their sum or spread, into its value."""
+    empty, never = (counts == 0).astype(np.uint8), np.zeros(len(counts), np.uint8)
+    match fn:
+        case "count":
+            return Column(counts, never)
+        case "stddev":
+            return Column(numbers.view(np.int64), empty)
+        case "sum":
+            return Column(numbers.view(np.int64), never)
+        case _:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                return Column((numbers / counts).view(np.int64), empty)

@@ -1,0 +1,60 @@
+"""The four verbs that every way to carry a value has. A kind is a module with these functions.
+
+A micro-batch is moved at once, not event by event. So `enters` and `leaves` are columns (`Windows.moves`), made in one
+place for all kinds, and a kind has no functions for one event that enters or leaves.
+Tested by: tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from cep.histories.call import Call
+from cep.histories.numbers.whole_window import Members
+from cep.histories.store import SubTallies
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+class Column(NamedTuple):
+    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that became null."""
+
+    slots: Int64
+    nulls: UInt8
+    overflows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """The numbers that a history carries to the next call, by name: of keys int64[K, W], and of sub-keys.
+
+    `is_exact` is False where the numbers cannot say the value; then they are not carried.
+    """
+
+    by_key: Mapping[str, Int64] = field(default_factory=dict)
+    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
+    is_exact: bool = True
+
+
+NOTHING = Carry()
+
+
+class Kind(Protocol):
+    """One way to carry a value."""
+
+    def values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
+        """Return the value at each new event, in the order of the windows."""
+
+    def carry(self, call: Call, history: HistoryColumn, clock_ms: int, /) -> Carry:
+        """Return the numbers that the next call begins with, as they stand at the clock."""
+
+    def pin(self, call: Call, history: HistoryColumn, opens: Int64, /) -> UInt8 | None:
+        """Return 1 for the rows of the table that can decide the value at a later event; None for a kind without.
+
+        Shapes: opens int64[N], how far back the windows of the row's key reach at most.
+        """
+
+    def folded_values(self, call: Call, history: HistoryColumn, windows: Members, /) -> Column:
+        """Return the value of each window with its older events as panes. Only windows with too many are read."""

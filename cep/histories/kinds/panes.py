@@ -1,0 +1,33 @@
+"""approx_distinct and approx_percentile: no event is retained; panes with hashes or buckets are.
+
+Tested by: tests/histories/test_panes.py, tests/histories/test_sketches.py
+"""
+
+from __future__ import annotations
+
+from cep.histories.call import Call
+from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.panes import values_of
+from cep.histories.numbers.whole_window import Members
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+    """Read the panes of each window."""
+    return Column(*values_of(history, call.woven(history)))
+
+
+def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
+    """Carry no numbers: panes are segments."""
+    return NOTHING
+
+
+def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+    """Pin nothing: panes are segments."""
+    return None
+
+
+def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Read the panes: no event is retained."""
+    return values(call, history, windows)

@@ -1,0 +1,78 @@
+"""median and percentile: the values around the rank are carried, in a band that moves with the window.
+
+Tested by: tests/histories/test_rank.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cep.base.schema import Type
+from cep.histories.call import Call
+from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.bands import Bands, after, bands_of, ranked
+from cep.histories.numbers.panes import values_of
+from cep.histories.numbers.whole_window import Members, as_floats, of_rank, sortable
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Find the rank in the carried band, or in whole windows."""
+    type_ = _type(history)
+    if call.windows.is_ranked(history):
+        counts, chosen = _ranked(call, history, windows, type_)
+    else:
+        counts = windows.highs - windows.lows
+        ordered = sortable(call.table.columns[history.value, windows.rows], type_)
+        chosen = of_rank(ordered, history.percent, windows.lows, windows.highs)
+    return Column(as_floats(sortable(chosen, type_), type_).view(np.int64), (counts == 0).astype(np.uint8))
+
+
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+    """Move the bands to the clock."""
+    if not call.windows.is_ranked(history):
+        return NOTHING
+    moves = call.windows.moves(history, clock_ms)
+    moves = replace(moves, values=sortable(moves.values, _type(history)))
+    bands = after(_begin(call, history)[0], moves, history.percent)
+    return Carry({history.ranked: bands.counts}, {history.band: bands.entries()})
+
+
+def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+    """Pin nothing: the band says all."""
+    return None
+
+
+def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+    """Find the rank among the buckets of events and panes."""
+    return Column(*values_of(history, call.woven(history)))
+
+
+def _begin(call: Call, history: HistoryColumn) -> tuple[Bands, np.ndarray]:
+    """Return the bands of the call before, and bool[K] for which keys they begin anew."""
+    begun, before = call.windows.begun(history.ranked), call.windows.before
+    counts, entries = before.by_key.get(history.ranked), before.by_sub_key.get(history.band)
+    return bands_of(counts, entries, call.table.keys_count).without(begun), begun
+
+
+def _ranked(call: Call, history: HistoryColumn, windows: Members, type_: Type) -> tuple[Int64, Int64]:
+    """Return how many events each window has, and the value of its rank in the order of `sortable`."""
+    bands, begun = _begin(call, history)
+    key = call.table.key[call.new_rows][windows.at]
+    moves = call.windows.moves(history, None)
+    ordered = sortable(moves.values, type_)
+    counts, chosen = np.empty(len(key), np.int64), np.empty(len(key), np.int64)
+    whole, carried = np.flatnonzero(begun[key]), np.flatnonzero(~begun[key])
+    lows, highs = windows.lows[whole], windows.highs[whole]
+    counts[whole], chosen[whole] = highs - lows, of_rank(ordered, history.percent, lows, highs)
+    wanted = key[carried], windows.lows[carried], windows.highs[carried]
+    counts[carried], chosen[carried] = ranked(bands, replace(moves, values=ordered), history.percent, wanted)
+    return counts, chosen
+
+
+def _type(history: HistoryColumn) -> Type:
+    assert history.expr.argument is not None, "it has a field"
+    return history.expr.argument.type

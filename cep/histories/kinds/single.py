@@ -1,0 +1,58 @@
+"""last, exists, first_seen and first: one event decides. It is pinned, or is the first of its window.
+
+Tested by: tests/histories/test_values.py, tests/histories/test_remembered.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.histories.call import Call
+from cep.histories.kinds.kind import NOTHING, Carry, Column
+from cep.histories.numbers.whole_window import Members
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Read the first or the last event of each window."""
+    has_event = windows.highs > windows.lows
+    match history.expr.fn:
+        case "exists":
+            return Column(has_event.astype(np.int64), np.zeros(len(has_event), np.uint8))
+        case "first_seen":
+            return Column(_since_first(call, windows), (~has_event).astype(np.uint8))
+    at = windows.lows if history.expr.fn == "first" else windows.highs - 1
+    rows = windows.rows[np.where(has_event, at, 0)] if len(windows.rows) else np.zeros(len(at), np.int64)
+    nulls = np.where(has_event, call.table.nulls[history.value, rows], 1).astype(np.uint8)
+    return Column(call.table.columns[history.value, rows], nulls)
+
+
+def carry(_call: Call, _history: HistoryColumn, _clock_ms: int) -> Carry:
+    """Carry no numbers: events are pinned."""
+    return NOTHING
+
+
+def pin(call: Call, history: HistoryColumn, opens: Int64) -> UInt8 | None:
+    """Pin the newest event, or the oldest; nothing for the `first` of a window."""
+    if not history.is_single:
+        return None
+    windows, pinned = call.windows.of(history), np.zeros(len(call.table.time), np.uint8)
+    kernels.mark_kept(windows.rows, windows.segment, call.table.time, opens, 1, history.is_first, pinned)
+    return pinned
+
+
+def folded_values(call: Call, history: HistoryColumn, _windows: Members) -> Column:
+    """Read the first event, with the window's far edge at a pane."""
+    return values(call, history, call.rounded_windows(history))
+
+
+def _since_first(call: Call, windows: Members) -> Int64:
+    """Return the time since the first event of each window; any where there is none."""
+    now = call.table.time[call.new_rows][windows.at]
+    if not len(windows.rows):
+        return np.zeros(len(now), np.int64)
+    first = windows.rows[np.minimum(windows.lows, len(windows.rows) - 1)]
+    since: Int64 = now - call.table.time[first]
+    return since

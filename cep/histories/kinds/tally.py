@@ -1,0 +1,109 @@
+"""count, sum, avg and stddev of whole numbers: a tally is carried, and moved by what enters and leaves.
+
+Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+
+from cep.histories.call import Call
+from cep.histories.kinds.kind import Carry, Column
+from cep.histories.numbers.folds import counts_in, tallies_in
+from cep.histories.numbers.sub_tally import entries_after, no_entries, segments_of
+from cep.histories.numbers.tally import at_clock, at_events, of_windows, spreads, whole_sums
+from cep.histories.numbers.whole_window import Members
+from cep.histories.store import SubTallies, tally_width
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+
+def values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Move the carried tally to each new event, or add up whole windows."""
+    if call.windows.is_tallied(history):
+        segment = windows.segment[call.new_rows][windows.at]
+        moves = call.windows.moves(history, None)
+        sums = at_events(begin(call, history), moves, segment, windows.lows, windows.highs)
+        return _column(history, sums, sums[:, 0])
+    counts = windows.highs - windows.lows
+    if history.expr.fn == "count":
+        return Column(counts, np.zeros(len(counts), np.uint8))
+    events = call.windows.values(history, windows.rows)
+    return _column(history, of_windows(events, windows.lows, windows.highs, tally_width(history.tally)), counts)
+
+
+def carry(call: Call, history: HistoryColumn, clock_ms: int) -> Carry:
+    """Move the carried tally to the clock."""
+    return named(call, history, at_clock(begin(call, history), call.windows.moves(history, clock_ms)))
+
+
+def pin(_call: Call, _history: HistoryColumn, _opens: Int64) -> UInt8 | None:
+    """Pin nothing: the tally says all."""
+    return None
+
+
+def folded_values(call: Call, history: HistoryColumn, windows: Members) -> Column:
+    """Add the parts of tallies that panes have."""
+    both = call.woven(history)
+    if history.expr.fn == "count":
+        counts = counts_in(both)
+        return Column(counts, np.zeros(len(counts), np.uint8))
+    sums = tallies_in(history, both, call.windows.values(history, windows.rows))
+    sums[windows.folded == 0] = 0  # their overflows are counted already
+    return _column(history, sums, sums[:, 0])
+
+
+def begin(call: Call, history: HistoryColumn) -> Int64:
+    """Lay the tallies of the call before by segment of the table: int64[S, W], zero where there is none."""
+    table, width = call.table, tally_width(history.tally)
+    if not history.by:
+        tally = call.windows.before.by_key.get(history.tally)
+        return np.zeros((table.keys_count, width), np.int64) if tally is None else tally
+    at = ("begin", history.tally)
+    if at not in call.memo:
+        segment, _ = table.segments(history.by)
+        sums = np.zeros((int(segment.max(initial=-1)) + 1, width), np.int64)
+        entries, segments = _entries(call, history)
+        there = np.flatnonzero(segments >= 0)
+        sums[segments[there]] = entries.sums[there]
+        call.memo[at] = sums
+    return cast("Int64", call.memo[at])
+
+
+def named(call: Call, history: HistoryColumn, tally: Int64, *, is_exact: bool = True) -> Carry:
+    """Put the tally after the call under the history's name, by sub-key as entries."""
+    if not history.by:
+        return Carry({history.tally: tally}, is_exact=is_exact)
+    before, segments = _entries(call, history)
+    after = entries_after(before, segments, tally, call.table, history.by, history.expr.by)
+    return Carry(by_sub_key={history.tally: after}, is_exact=is_exact)
+
+
+def _entries(call: Call, history: HistoryColumn) -> tuple[SubTallies, Int64]:
+    """Return the entries of the call before, and the segment of each."""
+    at = ("entries", history.tally)
+    if at not in call.memo:
+        entries = call.windows.before.by_sub_key.get(history.tally)
+        if entries is None:
+            entries = no_entries(call.table, history.expr.by, tally_width(history.tally))
+        call.memo[at] = entries, segments_of(entries, call.table, history.by)
+    return cast("tuple[SubTallies, Int64]", call.memo[at])
+
+
+def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
+    """Turn the tally of each window into its value."""
+    fn, argument = history.expr.fn, history.expr.argument
+    empty = (counts == 0).astype(np.uint8)
+    if fn == "count" or argument is None:
+        return Column(counts, np.zeros(len(counts), np.uint8))
+    if fn == "stddev":
+        return Column((spreads(sums) / float(10**argument.type.scale)).view(np.int64), empty)
+    total, fits = whole_sums(sums)
+    overflows = int((~fits).sum())
+    if fn == "sum":
+        return Column(total, np.zeros(len(counts), np.uint8) | ~fits, overflows)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        average = total / float(10**argument.type.scale) / counts
+    return Column(average.view(np.int64), empty | ~fits, overflows)

@@ -1,0 +1,122 @@
+"""Histories of one page → fewer segments, and of each key no more events than its histories use.
+
+A history's value is worked out from the newest `events_max` of its key, and from panes of those before them (folds.py).
+To tell which events those are takes all events of a key. So it is looked at only when the segments say that some key
+may have a quarter more.
+Tested by: tests/histories/test_values.py, tests/histories/test_store.py, tests/histories/test_folds.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import NO_TEXTS, EventBatch, arrow_type
+from cep.histories.call import Call
+from cep.histories.known_sub_keys import panes_after
+from cep.histories.numbers.panes import appended_panes, joined_panes, pane_of, panes_of_keys
+from cep.histories.rows import Block, block_of, concat_blocks
+from cep.histories.segments import join_segments
+from cep.histories.store import Histories, Segment, segment_of
+from cep.histories.table import HistoryTable, NewEvents, build_table
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64, UInt8
+from cep.lists.timeline import NO_LISTS
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+
+
+def compact_page(plan: HistoryPlan, histories: Histories, watermark_ms: int) -> Histories:
+    """Compact the past of one page after a micro-batch that has reached it."""
+    events = tuple(segment for segment in histories.segments if not segment.panes)
+    panes = tuple(segment for segment in histories.segments if segment.panes)
+    joined = join_segments(replace(histories, segments=events), plan.stored_names, watermark_ms)
+    most = sum(segment.most for segment in joined.segments)
+    if most > plan.events_max + 1 + max(joined.loose, plan.events_max // 4):
+        events, panes = _limited(plan, joined.segments, panes, watermark_ms)
+        rest = sum(segment.most for segment in events) - plan.events_max - 1
+        # Where the bound stays above, another quarter has to come before the next look.
+        joined = replace(joined, segments=events, loose=rest + plan.events_max // 4 if rest > 0 else 0)
+    return replace(joined, segments=(*joined.segments, *joined_panes(plan, panes, watermark_ms)))
+
+
+def _limited(
+    plan: HistoryPlan, segments: tuple[Segment, ...], panes: tuple[Segment, ...], watermark_ms: int
+) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """Without the events of busy keys that no history uses any more; and panes with what they are folded into."""
+    blocks = [segment.load() for segment in segments]
+    whole = concat_blocks(blocks)
+    busy = np.bincount(whole.rows.key, minlength=len(whole.keys)) > plan.events_max + 1
+    if not busy.any():
+        return segments, panes
+    limited: list[Segment] = []
+    is_used, panes = _used(plan, whole, busy, panes, watermark_ms)
+    numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
+    # The whole has the events key by key, those of a key in the order of the segments.
+    keys = np.concatenate([np.asarray(pa.compute.index_in(b.keys, value_set=whole.keys))[b.rows.key] for b in blocks])
+    order = np.argsort(keys, kind="stable")
+    is_kept = np.empty(len(order), bool)
+    is_kept[order] = is_used
+    for at, (segment, block) in enumerate(zip(segments, blocks, strict=True)):
+        used_here = is_kept[numbers == at]
+        if used_here.all():
+            limited.append(segment)
+        elif used_here.any():
+            rows = block.rows.take(np.flatnonzero(used_here))
+            limited.append(segment_of(block_of(block.keys, rows), segment.span_ms, segment.page))
+    return tuple(limited), tuple(replace(segment, page=segments[0].page) for segment in panes)
+
+
+def _used(
+    plan: HistoryPlan, whole: Block, busy: np.ndarray, panes: tuple[Segment, ...], watermark_ms: int
+) -> tuple[np.ndarray, tuple[Segment, ...]]:
+    """Find which events of the block are used, bool[H], and fold the others into panes. Keys that are not busy use
+    all."""
+    looked_at = np.flatnonzero(busy[whole.rows.key])
+    table = _table(plan, Block(whole.keys, whole.rows.take(looked_at)))
+    marked = np.zeros(len(table.time), np.uint8)
+    call, always = Call(table, panes=panes_of_keys(panes, whole.keys, busy)), np.full(len(marked), -(2**62), np.int64)
+    foldable = [history for history in plan.histories if history.is_foldable]
+    still = {history.identity: call.sub_keys.still_counting(history) for history in foldable}
+    for history in foldable:
+        members = np.flatnonzero(call.windows.member(history))
+        _mark(members, table.key, table, always, history.events_max, marked)
+        if history.is_first_of_window:
+            marked[_firsts(history, table, still[history.identity])] = 1
+    for code in plan.retained_ms:
+        _mark(np.flatnonzero(table.event_type == code), table.key, table, always, plan.events_max, marked)
+    used = np.ones(len(whole), bool)
+    used[looked_at] = marked.astype(bool)
+    memories = {h.known_sub_keys: k for h in foldable if (k := call.sub_keys.memory_of(h, always=True)) is not None}
+    fresh = [*panes_after(plan, memories, panes, whole.keys, watermark_ms)]
+    for history in plan.panes.values():
+        if history.is_foldable:
+            rows = np.flatnonzero((still[history.identity] != 0) & (marked == 0))
+            fresh += appended_panes(history, call.fold(history, rows), whole.keys, watermark_ms)
+    return used, tuple(fresh)
+
+
+def _mark(members: Int64, segment: Int64, table: HistoryTable, always: Int64, events_max: int, marked: UInt8) -> None:
+    # One more than is asked for: it tells whether older events are left out.
+    kernels.mark_kept(members, segment, table.time, always, events_max + 1, False, marked)
+
+
+def _firsts(history: HistoryColumn, table: HistoryTable, member: UInt8) -> Int64:
+    """Return the first member of each pane."""
+    segment, order = table.segments(history.by)
+    rows = order[member[order] != 0]
+    pane_ms = pane_of(history, table.time[rows])
+    is_first = np.ones(len(rows), bool)
+    is_first[1:] = (segment[rows[1:]] != segment[rows[:-1]]) | (pane_ms[1:] != pane_ms[:-1])
+    firsts: Int64 = rows[is_first]
+    return firsts
+
+
+def _table(plan: HistoryPlan, block: Block) -> HistoryTable:
+    """Return the table of these events, none of them new."""
+    text, nothing = NO_TEXTS, np.empty(0, np.int64)
+    columns = {column.name: pa.array([], arrow_type(column.type)) for column in plan.stored_columns}
+    empty = EventBatch(text, text, nothing.astype(np.int16), nothing, columns)
+    new = NewEvents(empty, nothing, nothing.astype(np.int32), len(block.keys))
+    return build_table(plan, NO_LISTS, block.rows, 0, new)  # what lists said is kept with them

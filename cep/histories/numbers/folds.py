@@ -1,0 +1,139 @@
+"""Windows with more events than the limit: exact up to the limit, and what is older folded into panes (panes.py).
+
+A window of a key with more than `events_max` events in it has its far edge rounded outwards to a pane. So it says the
+same whether its older events are still there one by one, as in a replay, or only as rows of panes:
+
+    count                     a row with how many
+    sum, avg, stddev          a row for each part of a tally (tallies.py): its weight is their sum; nothing is rounded
+    sum, avg of floats        few floats with the same sum, their bits as codes; nothing is rounded
+    stddev of floats          the same, and floats with the sum of the squares, their weight -1; nothing is rounded
+    min, max                  the least one of a pane, as a code
+    distinct                  hashes, like approx_distinct; median, percentile: buckets, like approx_percentile
+    first                     the first event of each pane, which stays an event (limits.py)
+
+A unit of the calendar is one pane, so that nothing is rounded at its edge. By a sub-key there are panes for each value
+of it that is known (known_values.py), and the events of all values together are what may be more than the limit.
+Tested by: tests/histories/test_folds.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.schema import Type
+from cep.histories.numbers.panes import PaneRows, Woven, codes_of, concat_panes, pane_of
+from cep.histories.numbers.spreads import can_be_squared, spreads_of, squares, two_sums
+from cep.histories.numbers.tally import of_parts, parts_of
+from cep.histories.numbers.whole_window import Members, float_sums, sortable
+from cep.histories.store import tally_width
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64
+from cep.nfa.histories import HistoryColumn
+
+
+def members_of(history: HistoryColumn, key: Int64, time_ms: Int64, values: Int64, texts: pa.Array) -> PaneRows:
+    """Return a row for each event, to be laid behind a history's panes. Of tallies its code means nothing."""
+    nothing = np.zeros(len(key), np.int64)
+    return PaneRows(key, pane_of(history, time_ms), _codes(history, values, texts), nothing + 1, nothing)
+
+
+def folded(history: HistoryColumn, rows: PaneRows, values: Int64) -> PaneRows:
+    """Return the rows of panes that stand for these events, which are as `members_of` gives them; `values` are
+    theirs."""
+    nothing = np.zeros(len(rows), np.int64)
+    if history.is_float_sum or history.is_float_spread:
+        counted = replace(rows, code=nothing)  # all the weight is with a zero
+        if history.is_float_sum:
+            return concat_panes([replace(rows, weight=nothing), counted])
+        is_finite = can_be_squared(values)
+        codes = np.where(is_finite, values, np.float64(np.inf).view(np.int64))
+        of_squares = [replace(rows, code=part, weight=nothing - 1) for part in squares(np.where(is_finite, values, 0))]
+        return concat_panes([replace(rows, code=codes, weight=nothing), counted, *of_squares])
+    if not history.tally or history.expr.fn == "count":
+        return rows
+    parts = parts_of(values, tally_width(history.tally))
+    return concat_panes(
+        [replace(rows, code=nothing + at, weight=parts[:, at]) for at in range(parts.shape[1])],
+    )
+
+
+def tallies_in(history: HistoryColumn, both: Woven, values: Int64) -> Int64:
+    """int64[Q, W]: the tally of each window; `values` are those of the members."""
+    width = tally_width(history.tally)
+    rows = both.rows
+    parts = np.zeros((len(rows), width), np.int64)
+    parts[both.members] = parts_of(values, width)
+    at = np.flatnonzero(_is_old(both))
+    parts[at, rows.code[at]] = rows.weight[at]
+    return of_parts(parts, both.lows, both.highs)
+
+
+def counts_in(both: Woven) -> Int64:
+    """int64[Q]: how many events windows have."""
+    return _running(both.rows.weight, both)
+
+
+def float_sums_in(both: Woven, windows: Members) -> tuple[np.ndarray, Int64]:
+    """float64[Q] sums of windows, rounded once, and int64[Q] how many events they are of."""
+    wide = replace(windows, lows=both.lows, highs=both.highs)
+    return float_sums(both.rows.code, wide), counts_in(both)
+
+
+def float_spreads_in(both: Woven) -> tuple[Int64, Int64]:
+    """int64[Q] population standard deviations of windows, as slots, and how many events they are of."""
+    rows, old = both.rows, _is_old(both)
+    is_square, is_finite = old & (rows.weight < 0), np.where(old, np.isfinite(rows.code.view(np.float64)), True)
+    is_finite[both.members] = can_be_squared(rows.code[both.members])
+    finite = np.where(is_finite, rows.code, 0)
+    of_squares = np.zeros((len(rows), 2), np.int64)
+    of_squares[is_square, 0] = finite[is_square]
+    of_squares[both.members] = np.stack(squares(finite[both.members]), axis=1)
+    counts = _running(np.maximum(rows.weight, 0), both)
+    spread = spreads_of(
+        counts,
+        two_sums(np.where(is_square, 0, finite), both.lows, both.highs),
+        two_sums(of_squares.reshape(-1), 2 * both.lows, 2 * both.highs),
+    )
+    has_none = _running((~is_finite).astype(np.int64), both) == 0
+    return np.where(has_none, spread, np.nan).view(np.int64), counts
+
+
+def extreme_in(history: HistoryColumn, both: Woven) -> Int64:
+    """Return the least or greatest value of each window; any where it is empty."""
+    at = np.empty(len(both.lows), np.int64)
+    kernels.least(both.rows.code, both.lows, both.highs, at)
+    chosen = both.rows.code[np.maximum(at, 0)] if len(both.rows) else at
+    return sortable(chosen if history.expr.fn == "min" else ~chosen, _type(history))
+
+
+def _is_old(both: Woven) -> np.ndarray:
+    """bool[C]: which rows are panes, not members."""
+    old = np.ones(len(both.rows), bool)
+    old[both.members] = False
+    return old
+
+
+def _running(numbers: Int64, both: Woven) -> Int64:
+    """int64[Q]: the sum of numbers int64[C] in each window."""
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(numbers)])
+    summed: Int64 = running[both.highs] - running[both.lows]
+    return summed
+
+
+def _codes(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
+    if history.is_float_sum or history.is_float_spread:
+        return values
+    if history.tally:
+        return np.zeros(len(values), np.int64)
+    if history.is_extreme:
+        ordered = sortable(values, _type(history))
+        return ordered if history.expr.fn == "min" else ~ordered
+    return codes_of(history, values, texts)
+
+
+def _type(history: HistoryColumn) -> Type:
+    assert history.expr.argument is not None, "they have a field"
+    return history.expr.argument.type

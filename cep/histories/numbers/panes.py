@@ -1,0 +1,353 @@
+"""Panes: long windows kept by stretches of time, in which a key's events are codes with a weight, not events.
+
+    time   ──┼────────┼────────┼────────┼────────┼──▶      window / 64 long, from the epoch on
+    key      codes    codes    codes    codes             a bucket or hash (sketches.py) → how many events
+
+The grid depends on the window alone, and a window has whole panes at its far edge, which is so rounded outwards. A unit
+of the calendar is one pane. So a value is the same however the events came: in one replay, in micro-batches, before and
+after a restart.
+
+Panes are rows of segments of their own, of one history or of several that share them (`Segment.panes`): a micro-batch
+adds what its events are. When newer segments have grown to the size of an older one they become one, in which equal
+codes of a pane are one row. So a key has no more rows than its panes have codes, twice over at most, and a row is
+written anew some ten times.
+
+    HistoryRows   key | event_type -1 | time_ms: begin of the pane | span | pane_code, pane_weight: int32 if they fit
+                  pane_sub: the number of the sub-key (sub_keys.py), of histories that have one
+
+Tested by: tests/histories/test_panes.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import DISTINCT_HASHES_MAX
+from cep.functions.calendar import opens_ms, pane_starts
+from cep.histories.numbers import sketches
+from cep.histories.rows import HistoryRows, block_of
+from cep.histories.store import Histories, Segment, segment_of, span_code
+from cep.kernels.histories import sketches as kernels
+from cep.kernels.histories.windows import sum_floats
+from cep.kernels.layout import Int64
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+
+_CODE, _WEIGHT, _SUB = "pane_code", "pane_weight", "pane_sub"
+_EVENT_TYPE = -1
+_JOINED_SHARE = 2  # a segment is joined with the newer ones when they have this share of its rows
+
+
+@dataclass(frozen=True, slots=True)
+class PaneRows:
+    """Rows of panes. Shapes: int64[P] each; key is a number of somebody's keys, pane_ms the begin of the pane, sub the
+    number of a sub-key (sub_keys.py) or 0."""
+
+    key: Int64
+    pane_ms: Int64
+    code: Int64
+    weight: Int64
+    sub: Int64
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, rows: np.ndarray) -> PaneRows:
+        """Return the rows at these positions, or where this is true."""
+        return PaneRows(self.key[rows], self.pane_ms[rows], self.code[rows], self.weight[rows], self.sub[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Woven:
+    """The panes of a history with the members that come behind them: rows by key, older ones first, and windows.
+
+    Shapes: rows of C; lows, highs int64[Q] by new event, in their order; members int64[M] where the members are.
+    """
+
+    rows: PaneRows
+    lows: Int64
+    highs: Int64
+    members: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class PaneWindows:
+    """The windows of new events. Shapes: int64[Q]: its key, its first pane, and how many members are before its end."""
+
+    key: Int64
+    opens: Int64
+    highs: Int64
+
+
+_NOTHING = np.empty(0, np.int64)
+NO_PANES = PaneRows(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING)
+
+
+def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
+    """All rows, part after part."""
+    if len(parts) == 1:
+        return parts[0]
+    parts = [NO_PANES, *parts]
+    return PaneRows(
+        np.concatenate([part.key for part in parts]),
+        np.concatenate([part.pane_ms for part in parts]),
+        np.concatenate([part.code for part in parts]),
+        np.concatenate([part.weight for part in parts]),
+        np.concatenate([part.sub for part in parts]),
+    )
+
+
+def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
+    """Return the kept panes of those of the keys that are touched, bool[K]; by what they are of."""
+    parts: dict[int, list[PaneRows]] = {}
+    for segment in segments:
+        if segment.panes:
+            block = segment.load()
+            number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(-1)).astype(np.int64)
+            wanted = (number >= 0) & touched[number]
+            rows_here = np.flatnonzero(wanted[block.rows.key])
+            parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
+    return {of: concat_panes(rows_here) for of, rows_here in parts.items()}
+
+
+def pane_of(history: HistoryColumn, time_ms: Int64) -> Int64:
+    """Where the pane of each time begins."""
+    window = history.expr.window
+    if window is not None and window.calendar is not None:
+        return pane_starts(window.calendar, window.zone, time_ms)
+    return time_ms // history.pane_ms * history.pane_ms
+
+
+def opens_pane(history: HistoryColumn, time_ms: Int64) -> Int64:
+    """Return the first pane of the window of an event at each time."""
+    opens = opens_ms(history.expr.window, time_ms) + 1
+    return opens if history.is_of_calendar else pane_of(history, opens)
+
+
+def codes_of(history: HistoryColumn, values: Int64, texts: pa.Array) -> Int64:
+    """By what each of a history's values is kept."""
+    assert history.expr.argument is not None, "they have a field"
+    type_ = history.expr.argument.type
+    return sketches.hashes(values, type_, texts) if history.is_hashed else sketches.buckets(values, type_)
+
+
+def woven(old: PaneRows, members: PaneRows, is_new: np.ndarray, windows: PaneWindows) -> Woven:
+    """Lay the members that are new, bool[M], behind old panes and other members by their panes, and find the windows.
+
+    Members are by key, in their order, old ones before new ones.
+    """
+    both = concat_panes([old, members])
+    behind = np.concatenate([np.zeros(len(old), bool), is_new])
+    # One number for key and pane: below 2^63 for a million keys and windows of centuries.
+    first_ms = int(both.pane_ms.min()) if len(both) else 0
+    last_ms = int(both.pane_ms.max()) if len(both) else 0
+    within = np.where(behind, last_ms - first_ms + 1, both.pane_ms - first_ms)
+    order = np.argsort(both.key * (last_ms - first_ms + 2) + within, kind="stable")
+    place = np.empty(len(both), np.int64)
+    place[order] = np.arange(len(both))
+    rows = both.take(order)
+    key = windows.key
+    keys_count = int(max(both.key.max(initial=-1), key.max(initial=-1))) + 1
+    before = [np.concatenate([[0], np.cumsum(np.bincount(p.key, minlength=keys_count))]) for p in (old, members)]
+    starts, ends = before[0][key] + before[1][key], windows.highs + before[0][key + 1]
+    lows = np.empty(len(key), np.int64)
+    kernels.follow_panes(rows.key, rows.pane_ms, starts, windows.opens, ends, lows)
+    return Woven(rows, lows, ends, place[len(old) :])
+
+
+def values_of(history: HistoryColumn, both: Woven) -> tuple[Int64, np.ndarray]:
+    """Slots and null flags, at each new event, of a history that is told from hashes or buckets."""
+    expr, rows = history.expr, both.rows
+    assert expr.argument is not None, "they have a field"
+    at = np.empty(len(both.lows), np.int64)
+    if history.is_hashed:
+        return _different(both), np.zeros(len(at), np.uint8)
+    least = int(rows.code.min(initial=0))
+    count = int(rows.code.max(initial=0)) - least + 1  # of the buckets between: an octave has 50
+    kernels.find_weighted_rank(rows.code - least, rows.weight, count, history.percent, both.lows, both.highs, at)
+    return sketches.middles(at + least, expr.argument.type).view(np.int64), (at < 0).astype(np.uint8)
+
+
+def _different(both: Woven) -> Int64:
+    """How many different hashes windows have, or are estimated to have."""
+    counts, at = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
+    encoded = pa.array(both.rows.code).dictionary_encode()
+    codes, different = np.asarray(encoded.indices).astype(np.int64), np.asarray(encoded.dictionary)
+    order = np.argsort(different)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    kernels.count_different(rank[codes], len(order), DISTINCT_HASHES_MAX, both.lows, both.highs, counts, at)
+    chosen = different[order][np.maximum(at, 0)] if len(order) else at
+    return sketches.estimated(counts, chosen)
+
+
+# -------------------------------------------------------------------------------------------------------- kept
+
+
+def appended_panes(history: HistoryColumn, rows: PaneRows, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+    """Return a segment of these rows of a history, if anything of them can still be asked for."""
+    rows = merged(history, rows, watermark_ms)
+    if len(rows):
+        yield _segment(history, rows, keys)
+
+
+def without_strange_panes(plan: HistoryPlan, histories: Histories) -> Histories:
+    """Without panes that the rules of now do not ask for, or that were not kept all the time until now.
+
+    What a rule leaves behind that is gone must not be taken for its own when it comes back.
+    """
+    wanted = plan.kept_panes.keys()
+    segments = histories.segments
+    remaining = [s for s in segments if not s.panes or s.panes in wanted & histories.facts_of(s.page).panes]
+    return replace(histories, segments=tuple(remaining)) if len(remaining) < len(segments) else histories
+
+
+def joined_panes(plan: HistoryPlan, segments: Sequence[Segment], watermark_ms: int) -> Iterator[Segment]:
+    """Return the same panes in fewer segments, where newer ones have come to the size of an older one. All are of one
+    page."""
+    for of, history in plan.kept_panes.items():
+        yield from _joined_of(history, [segment for segment in segments if segment.panes == of], watermark_ms)
+
+
+def _joined_of(history: HistoryColumn, segments: list[Segment], watermark_ms: int) -> list[Segment]:
+    start = len(segments) - 1
+    total = len(segments[start]) if segments else 0
+    while start > 0 and len(segments[start - 1]) <= _JOINED_SHARE * total:
+        start -= 1
+        total += len(segments[start])
+    if start < len(segments) - 1:
+        return [*segments[:start], *_joined(history, segments[start:], watermark_ms)]
+    for at, segment in enumerate(segments):
+        # Times are those of panes: about as many rows as the share of its time that has left the window.
+        over_ms = watermark_ms - segment.first_ms - segment.span_ms
+        if _JOINED_SHARE * over_ms > segment.last_ms - segment.first_ms:
+            again = _joined(history, [segment], watermark_ms)
+            return [*segments[:at], *again, *segments[at + 1 :]]  # one a micro-batch: the others have time
+    return segments
+
+
+def merged(history: HistoryColumn, rows: PaneRows, watermark_ms: int) -> PaneRows:
+    """One row for each code of a pane, without what no window can hold any more.
+
+    Of hashes only the newest pane of each stays, and of those the ones that some window may have among its least.
+    """
+    rows = rows.take(rows.pane_ms + history.panes_span_ms > watermark_ms)
+    if not len(rows):
+        return rows
+    if history.is_extreme:
+        return _least_of_each(rows)
+    if history.is_float_sum:
+        return _condensed(rows)
+    if history.is_float_spread:
+        return _condensed_spreads(rows)
+    if history.is_hashed:
+        return _least(rows)
+    added = _added(rows)
+    return added.take(added.weight != 0) if history.tally else added
+
+
+def _added(rows: PaneRows) -> PaneRows:
+    """Equal codes of a pane are one row with their weight together."""
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
+    begins = np.flatnonzero(_differs(rows.key, rows.sub, rows.pane_ms, rows.code))
+    return replace(rows.take(begins), weight=np.add.reduceat(rows.weight, begins))
+
+
+def _least_of_each(rows: PaneRows) -> PaneRows:
+    """Return the row with the least code of each pane."""
+    rows = rows.take(np.lexsort((rows.code, rows.pane_ms, rows.sub, rows.key)))
+    return rows.take(_differs(rows.key, rows.sub, rows.pane_ms))
+
+
+def _condensed_spreads(rows: PaneRows) -> PaneRows:
+    """Return the same for what spreads are of: floats with the sum of the values, and others with that of their
+    squares."""
+    is_square = rows.weight < 0
+    squares = _condensed(replace(rows, weight=0 * rows.weight).take(is_square))
+    squares = squares.take(squares.code != 0)
+    return concat_panes([_condensed(rows.take(~is_square)), replace(squares, weight=squares.weight - 1)])
+
+
+def _condensed(rows: PaneRows) -> PaneRows:
+    """Few floats in the place of many, of each pane, with the same sum: the nearest to it, the nearest to what is left
+    then, and so on; their codes are bits. All the weight is with a zero."""
+    is_finite = np.isfinite(rows.code.view(np.float64))
+    special = _added(replace(rows.take(~is_finite), weight=np.zeros(int((~is_finite).sum()), np.int64)))
+    ordered = rows.take(np.lexsort((rows.pane_ms, rows.sub, rows.key)))
+    begins = np.flatnonzero(_differs(ordered.key, ordered.sub, ordered.pane_ms))
+    panes = replace(ordered.take(begins), code=np.zeros(len(begins), np.int64))
+    panes = replace(panes, weight=np.add.reduceat(ordered.weight, begins))
+    values = np.where(np.isfinite(ordered.code.view(np.float64)), ordered.code, 0)
+    lows, highs, at = begins, np.append(begins[1:], len(ordered)), np.arange(len(begins))
+    parts, sums = [panes, special], np.empty(len(begins), np.float64)
+    sum_floats(values, lows, highs, sums)
+    while sums.any():
+        if not np.isfinite(sums).all():  # no float is as large; they stay many
+            some = rows.take(is_finite & (rows.code.view(np.float64) != 0))
+            return concat_panes([panes, special, replace(some, weight=np.zeros(len(some), np.int64))])
+        parts.append(
+            replace(panes, code=sums.view(np.int64).copy(), weight=np.zeros(len(sums), np.int64)).take(sums != 0)
+        )
+        values = np.insert(values, highs, (-sums).view(np.int64))
+        lows, highs = lows + at, highs + at + 1
+        sum_floats(values, lows, highs, sums)
+        at = np.arange(len(begins))
+    return concat_panes(parts)
+
+
+def _least(rows: PaneRows) -> PaneRows:
+    """Return the newest pane of each hash, of those that a window may need."""
+    rows = rows.take(np.lexsort((rows.pane_ms, rows.code, rows.sub, rows.key)))
+    is_newest = np.append(_differs(rows.key, rows.sub, rows.code)[1:], True)
+    rows = replace(rows.take(is_newest), weight=np.ones(int(is_newest.sum()), np.int64))
+    panes, pane = np.unique(rows.pane_ms, return_inverse=True)
+    is_retained = np.ones(len(rows), np.uint8)
+    most = DISTINCT_HASHES_MAX + 1  # one more tells whether there are more
+    kernels.keep_least(np.cumsum(_differs(rows.key, rows.sub)), pane, len(panes), most, is_retained)
+    return rows.take(is_retained.astype(bool))
+
+
+def _differs(*columns: Int64) -> np.ndarray:
+    """Where rows differ from the one before; the first one does."""
+    differs = np.zeros(len(columns[0]), bool)
+    for column in columns:
+        differs[1:] |= column[1:] != column[:-1]
+    differs[:1] = True
+    return differs
+
+
+def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
+    """One segment of all; none for nothing."""
+    blocks = [segment.load() for segment in segments]
+    encoded = pa.concat_arrays([block.keys for block in blocks]).dictionary_encode()
+    numbers = np.split(np.asarray(encoded.indices).astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
+    parts = [rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
+    rows = merged(history, concat_panes(parts), watermark_ms)
+    return [replace(_segment(history, rows, encoded.dictionary), page=segments[0].page)] if len(rows) else []
+
+
+def rows_of(rows: HistoryRows, positions: Int64, number: Int64) -> PaneRows:
+    """StoredSegment rows at these positions as panes; `number` is what the keys of the block are called."""
+    code, weight = (np.asarray(rows.columns[name])[positions].astype(np.int64) for name in (_CODE, _WEIGHT))
+    sub = np.asarray(rows.columns[_SUB])[positions] if _SUB in rows.columns else np.zeros(len(positions), np.int64)
+    return PaneRows(number[rows.key[positions]], rows.time_ms[positions], code, weight, sub)
+
+
+def _segment(history: HistoryColumn, rows: PaneRows, keys: pa.Array) -> Segment:
+    rows = rows.take(np.lexsort((rows.pane_ms, rows.key)))
+    codes = np.full(len(rows), span_code(history.panes_span_ms), np.int8)
+    columns = {_CODE: _narrow(rows.code), _WEIGHT: _narrow(rows.weight)}
+    columns |= {_SUB: pa.array(rows.sub)} if history.by else {}
+    types = np.full(len(rows), _EVENT_TYPE, np.int64)
+    stored_rows = HistoryRows(rows.key.astype(np.int32), types, rows.pane_ms, codes, columns)
+    return replace(segment_of(block_of(keys, stored_rows), history.panes_span_ms), panes=history.panes)
+
+
+def _narrow(values: Int64) -> pa.Array:
+    info = np.iinfo(np.int32)
+    fits = values.min(initial=0) >= info.min and values.max(initial=0) <= info.max
+    return pa.array(values.astype(np.int32) if fits else values)

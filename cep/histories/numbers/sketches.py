@@ -1,0 +1,103 @@
+"""Values ↔ the codes by which they are kept in panes, and what a window's codes say of its values.
+
+    approx_percentile   a bucket: 50 of equal width between two powers of two, so that its middle is at most 1 % off any
+                        value in it; zero and negative values have theirs. Whole numbers and decimals below 64 units are
+                        alone in their bucket. After DDSketch (Masson, Rim, Lee, "DDSketch: a fast and fully-mergeable
+                        quantile sketch with relative-error guarantees", 2019), its buckets cut with integers alone, so
+                        that no machine's logarithm decides.
+    approx_distinct     63 bits of a hash. A window is told from its least 1 024 different hashes: exactly up to there,
+                        then from how close together they are, with a standard error of 3.1 % (Bar-Yossef and others,
+                        "Counting distinct elements in a data stream", 2002: the k minimum values).
+
+Neither depends on how the values were divided into panes or batches.
+Tested by: tests/histories/test_sketches.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.base.limits import DISTINCT_HASHES_MAX
+from cep.base.schema import Type
+from cep.columnar.batch import text_buffers
+from cep.kernels.arrange import hash_texts
+from cep.kernels.layout import Int64
+
+UInt64 = NDArray[np.uint64]
+_CUTS = 50  # of an octave
+_MANTISSA_BITS = 52
+_MANTISSA = np.int64((1 << _MANTISSA_BITS) - 1)
+_MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
+_BIAS, _INFINITE = 1023, 2047
+_HASH_BITS = 63
+_SEED = 1  # not that of keys: those of one key group have hashes that are alike
+
+
+def buckets(values: Int64, type_: Type) -> Int64:
+    """Return the bucket of each value, whose slots these are, in the order of the values; 0 is that of zero.
+
+    Floats nearer to zero than 2.3e-308 count as zero; infinities and what is no number have buckets of their own.
+    """
+    floats = values.view(np.float64) if type_.is_float else values.astype(np.float64)
+    bits = np.ascontiguousarray(floats).view(np.int64)
+    magnitude = bits & _MAGNITUDE
+    exponent = magnitude >> _MANTISSA_BITS
+    code = exponent * _CUTS + (((magnitude & _MANTISSA) * _CUTS) >> _MANTISSA_BITS) + 1
+    code[exponent == 0] = 0
+    codes: Int64 = np.where(bits < 0, -code, code)
+    return codes
+
+
+def middles(codes: Int64, type_: Type) -> np.ndarray:
+    """float64[N], the value that stands for each bucket: of whole numbers and decimals the middle of those in it."""
+    at = np.maximum(np.abs(codes) - 1, 0)
+    exponent, cut = (at // _CUTS).astype(np.int32), at % _CUTS
+    power = np.where(exponent == _INFINITE, 0, exponent - _BIAS).astype(np.int32)
+    if type_.is_float:
+        values = np.ldexp((_CUTS + cut + 0.5) / _CUTS, power)
+        values[exponent == _INFINITE] = np.where(cut[exponent == _INFINITE] == 0, np.inf, np.nan)
+    else:
+        least, beyond = (np.ceil(np.ldexp((_CUTS + cut + more) / _CUTS, power)) for more in (0, 1))
+        values = (least + beyond - 1) / 2 / 10**type_.scale
+    values = np.where(codes < 0, -values, values)
+    return np.where(codes == 0, 0.0, values)
+
+
+def hashes(values: Int64, type_: Type, texts: pa.Array) -> Int64:
+    """63 bits of a hash of each value, whose slots these are; `texts` is the dictionary of texts."""
+    hashed = text_hashes(texts)[values] if type_.is_text else mixed(values)
+    return (hashed >> np.uint64(1)).view(np.int64)
+
+
+def text_hashes(texts: pa.Array) -> UInt64:
+    """64 bits of a hash of each text."""
+    offsets, data = text_buffers(texts)
+    hashed = np.empty(len(texts), np.uint64)
+    hash_texts(offsets, data, _SEED, hashed)
+    return hashed
+
+
+def mixed(values: Int64) -> UInt64:
+    """64 bits for each number, different ones for different numbers.
+
+    The finaliser of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014).
+    """
+    bits = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    out: UInt64 = bits ^ (bits >> np.uint64(31))
+    return out
+
+
+def estimated(counts: Int64, hash_at: Int64) -> Int64:
+    """How many different values windows have.
+
+    Shapes: counts int64[Q] of hashes that were kept; hash_at int64[Q] the `DISTINCT_HASHES_MAX`th least of them, where
+    there are more than that.
+    """
+    estimates, are_more = counts.copy(), counts > DISTINCT_HASHES_MAX
+    share = (hash_at[are_more] + 1) / 2.0**_HASH_BITS
+    estimates[are_more] = np.rint((DISTINCT_HASHES_MAX - 1) / share).astype(np.int64)
+    return estimates

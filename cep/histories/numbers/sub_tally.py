@@ -1,0 +1,101 @@
+"""SubTallies: the tallies of one history by sub-key, for many keys: an entry for each with events in its window.
+
+    entry    key | the sub-key's fields | tally        gone with the last event of its window
+
+Tested by: tests/histories/test_tally.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from cep.columnar.batch import TEXT, read_only, slots
+from cep.functions.text_numbers import TextNumbers
+from cep.histories.store import SubTallies, concat_sub_tallies
+from cep.histories.table import HistoryTable, empty_places
+from cep.kernels.groups import find_pairs, group_pairs
+from cep.kernels.layout import Int32, Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """Tallies by keys, int64[K, W] by name, and by sub-keys; those of which there are none, because they would have too
+    many entries, are `crowded`."""
+
+    by_key: Mapping[str, Int64] = field(default_factory=dict)
+    by_sub_key: Mapping[str, SubTallies] = field(default_factory=dict)
+    crowded: frozenset[str] = frozenset()
+
+    def of_keys(self, numbers: Int64 | Int32, keys_count: int) -> Tallied:
+        """Return the same with key k as numbers[k] of so many keys."""
+        by_key = {}
+        for name, tally in self.by_key.items():
+            by_key[name] = np.zeros((keys_count, tally.shape[1]), np.int64)
+            by_key[name][numbers] = tally
+        by_sub_key = {name: entries.of_keys(numbers[entries.key]) for name, entries in self.by_sub_key.items()}
+        return Tallied(by_key, by_sub_key, self.crowded)
+
+
+def no_entries(table: HistoryTable, names: Sequence[str], width: int) -> SubTallies:
+    """None yet, for a sub-key of these fields."""
+    by = tuple(table.fields[name].slice(0, 0) for name in names)
+    return SubTallies(np.empty(0, np.int32), by, np.empty((0, width), np.int64))
+
+
+def segments_of(entries: SubTallies, table: HistoryTable, by: Sequence[int]) -> Int64:
+    """int64[E]: the segment of the table (`table.segments(by)`) that each entry is of, -1 for those that it has no row
+    of. The entries have the fields `by`."""
+    has_all = np.ones(len(table.key), bool)
+    for column in by:
+        has_all &= table.nulls[column] == 0
+    rows = np.flatnonzero(has_all)
+    row_group, entry_group = table.key[rows], entries.key.astype(np.int64)
+    for column, values in zip(by, entries.by, strict=True):
+        codes = _codes(values, table.texts)
+        row_group, entry_group = _grouped_with(row_group, table.columns[column, rows], entry_group, codes)
+    segment, _ = table.segments(tuple(by))
+    of_group = np.full(int(row_group.max(initial=-1)) + 2, -1, np.int64)
+    of_group[row_group] = segment[rows]
+    of_entries: Int64 = of_group[entry_group]  # the last one is for what has no row
+    return of_entries
+
+
+def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_second: Int64) -> tuple[Int64, Int64]:
+    """Numbers of pairs, and those of other pairs, -1 where there is no such pair."""
+    places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
+    codes, other_codes = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
+    pairs = read_only(first), read_only(second)
+    group_pairs(*pairs, places, firsts, codes)
+    find_pairs(*pairs, places, firsts, read_only(others_first), read_only(others_second), other_codes)
+    return codes, other_codes
+
+
+def entries_after(entries: SubTallies, segment_of: Int64, sums: Int64, table: HistoryTable, by: Sequence[int],
+                  names: Sequence[str]) -> SubTallies:  # fmt: skip
+    """Return the entries after a call, in which those of segments of the table have become sums int64[S, W]."""
+    segment, _ = table.segments(tuple(by))
+    row_of = np.zeros(len(sums), np.int64)
+    row_of[segment] = np.arange(len(segment))
+    there = np.flatnonzero(segment_of >= 0)
+    now = entries.sums.copy()
+    now[there] = sums[segment_of[there]]
+    is_new = sums[:, 0] != 0
+    is_new[segment_of[there]] = False
+    rows = row_of[is_new]
+    fields = tuple(table.fields[name].take(pa.array(rows)) for name in names)
+    fresh = SubTallies(table.key[rows].astype(np.int32), fields, sums[is_new])
+    old, alive = SubTallies(entries.key, entries.by, now), now[:, 0] != 0
+    if not alive.all():
+        old = old.take(np.flatnonzero(alive))
+    return concat_sub_tallies([part for part in (old, fresh) if len(part)] or [fresh])
+
+
+def _codes(values: pa.Array, texts: pa.Array) -> Int64:
+    """Return the values as a table has them whose texts these are; -1 for other texts."""
+    if values.type != TEXT:
+        return slots(values)[0]
+    return TextNumbers(texts).of(values).astype(np.int64)

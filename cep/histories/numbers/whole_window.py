@@ -1,0 +1,83 @@
+"""The events of windows → sums, extremes and spreads: the arithmetic of histories that looks at whole windows.
+
+Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.base.schema import Type
+from cep.histories.numbers.spreads import can_be_squared
+from cep.kernels.histories import windows as kernels
+from cep.kernels.layout import Int64, UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The rows that count for some histories, by (sub-)key, and the window of each new event (histories/windows.py)."""
+
+    rows: Int64
+    segment: Int64
+    lows: Int64
+    highs: Int64
+    at: Int64
+    folded: UInt8
+
+
+def sortable(values: Int64, type_: Type) -> Int64:
+    """Integers in the order of the values, whose slots these are; applied twice it is the slots again."""
+    if not type_.is_float:
+        return values
+    flipped: Int64 = values ^ ((values >> 63) & np.int64(0x7FFFFFFFFFFFFFFF))
+    return flipped
+
+
+def extreme(values: Int64, type_: Type, windows: Members, *, is_least: bool) -> Int64:
+    """Return the least or the greatest value of each window; any where it is empty."""
+    ordered = sortable(values, type_)
+    out = np.empty(len(windows.lows), np.int64)
+    kernels.least(ordered if is_least else ~ordered, windows.lows, windows.highs, out)
+    return values[np.maximum(out, 0)] if len(values) else np.zeros(len(out), np.int64)
+
+
+def as_floats(values: Int64, type_: Type) -> np.ndarray:
+    """Slots as the numbers that they mean."""
+    return values.view(np.float64) if type_.is_float else values / float(10**type_.scale)
+
+
+def float_sums(values: Int64, windows: Members) -> np.ndarray:
+    """Return the sum of each window, rounded once."""
+    floats = values.view(np.float64)
+    finite = np.isfinite(floats)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.sum_floats(np.where(finite, values, 0), windows.lows, windows.highs, out)
+    if not finite.all():
+        for special in (np.inf, -np.inf, np.nan):
+            has = np.isnan(floats) if special != special else floats == special  # noqa: PLR0124 nan alone differs
+            out = np.where(_any_in(has, windows), out + special, out)
+    return out
+
+
+def _any_in(flags: np.ndarray, windows: Members) -> np.ndarray:
+    running = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])
+    has_any: np.ndarray = running[windows.highs] > running[windows.lows]
+    return has_any
+
+
+def float_spreads(values: Int64, windows: Members) -> Int64:
+    """Return the population standard deviation of each window, as slots."""
+    is_told = can_be_squared(values)
+    out = np.empty(len(windows.lows), np.float64)
+    kernels.spread_floats(np.where(is_told, values, 0), windows.lows, windows.highs, out)
+    return np.where(_any_in(~is_told, windows), np.nan, out).view(np.int64)
+
+
+def of_rank(ordered: Int64, percent: int, lows: Int64, highs: Int64) -> Int64:
+    """Return the value of a rank in each window of these, any where it is empty."""
+    different, codes = np.unique(ordered, return_inverse=True)
+    out = np.empty(len(lows), np.int64)
+    kernels.find_rank(codes, len(different), percent, lows, highs, out)
+    return different[np.maximum(out, 0)] if len(different) else np.zeros(len(out), np.int64)

@@ -1,0 +1,118 @@
+"""Histories of several pages ↔ one value for a call: joined before it, divided by page after it.
+
+Tested by: tests/histories/test_store.py, tests/step/test_pages.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.histories.rows import Block, HistoryRows, concat_rows
+from cep.histories.store import Histories, PageFacts, Segment, SubTallies, concat_sub_tallies, segment_of, tally_width
+from cep.kernels.layout import Int64
+
+
+def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
+    """Join the histories of pages by their numbers, -1 for parts of no page. No key is in two parts."""
+    if not parts:
+        return Histories()
+    if len(parts) > 1 and any(page < 0 for page, _ in parts):  # they may stand at different times
+        panes = [part.facts.panes for _, part in parts if part]
+        facts = PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())
+        parts = [(page, replace(without_tallies(part), facts=facts)) for page, part in parts]
+    offsets = np.cumsum([0, *(len(part.keys) for _, part in parts)])
+    pinned = [
+        part.pinned.of_keys(part.pinned.key + np.int32(at)) for (_, part), at in zip(parts, offsets[:-1], strict=True)
+    ]
+    names = dict.fromkeys(name for _, part in parts for name in part.tallies)
+    subs: dict[str, list[SubTallies]] = {}
+    for (_, part), at in zip(parts, offsets[:-1], strict=True):
+        for name, entries in part.sub_tallies.items():
+            subs.setdefault(name, []).append(entries.of_keys(entries.key + at))
+    return Histories(
+        pa.concat_arrays([part.keys for _, part in parts]),
+        concat_rows(pinned),
+        tuple(replace(segment, page=page) for page, part in parts for segment in part.segments),
+        max(part.loose for _, part in parts),
+        parts[0][1].facts if len(parts) == 1 else PageFacts(),
+        tallies={name: np.concatenate([_tally(part, name) for _, part in parts]) for name in names},
+        sub_tallies={name: concat_sub_tallies(entries) for name, entries in subs.items()},
+        pages={page: part.facts for page, part in parts},
+    )
+
+
+def _tally(part: Histories, name: str) -> Int64:
+    tally = part.tallies.get(name)
+    return np.zeros((len(part.keys), tally_width(name)), np.int64) if tally is None else tally
+
+
+def without_tallies(part: Histories) -> Histories:
+    """Drop all tallies, so that they begin anew from the retained events."""
+    return replace(part, tallies={}, sub_tallies={}, facts=PageFacts(panes=part.facts.panes), pages={})
+
+
+def keys_with_past(histories: Histories) -> pa.Array:
+    """Return the keys that have a past, some of them several times. Every segment is read."""
+    return pa.concat_arrays([histories.keys, *(segment.load().keys for segment in histories.segments)])
+
+
+def detach_segments(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """Return the segments as in memory only and of no page, to be divided anew by keys."""
+    return tuple(replace(segment, stored=None, page=-1) for segment in segments)
+
+
+def partition_histories(
+    histories: Histories, pages: Sequence[int], page_of: Callable[[pa.Array], Int64]
+) -> list[Histories]:
+    """Divide histories by page. `pages` are ascending; `page_of` returns the page of each of an array of keys."""
+    if not pages:
+        return []
+    if len(pages) == 1:
+        return [replace(histories, segments=tuple(replace(s, page=pages[0]) for s in histories.segments))]
+    at_page = {page: at for at, page in enumerate(pages)}
+    segments: list[list[Segment]] = [[] for _ in pages]
+    for segment in histories.segments:
+        if segment.page >= 0:
+            segments[at_page[segment.page]].append(segment)
+            continue
+        block = segment.load()
+        for at, share in _cut(block.keys, block.rows, np.searchsorted(pages, page_of(block.keys)), len(pages)):
+            segments[at].append(replace(segment_of(share, segment.span_ms, pages[at]), panes=segment.panes))
+    parts = [Histories(segments=tuple(theirs), loose=histories.loose, facts=histories.facts) for theirs in segments]
+    if len(histories.keys):
+        part = np.searchsorted(pages, page_of(histories.keys))
+        order = np.argsort(part, kind="stable")
+        bounds = np.searchsorted(part[order], np.arange(len(pages) + 1))
+        pinned_part = part[histories.pinned.key]
+        for at in np.flatnonzero(np.diff(bounds)).tolist():
+            chosen = order[bounds[at] : bounds[at + 1]]
+            rows = histories.pinned.take(np.flatnonzero(pinned_part == at))
+            key = np.searchsorted(chosen, rows.key).astype(np.int32)
+            tallies = {name: tally[chosen] for name, tally in histories.tallies.items()}
+            subs = {}
+            for name, entries in histories.sub_tallies.items():
+                theirs = entries.take(np.flatnonzero(part[entries.key] == at))
+                subs[name] = theirs.of_keys(np.searchsorted(chosen, theirs.key))
+            parts[at] = replace(
+                parts[at], keys=histories.keys.take(pa.array(chosen)), pinned=rows.of_keys(key), tallies=tallies,
+                sub_tallies=subs,
+            )  # fmt: skip
+    return parts
+
+
+def _cut(keys: pa.Array, rows: HistoryRows, part: Int64, parts_count: int) -> list[tuple[int, Block]]:
+    """Divide events by part: (part, its events) of each that has any. `part` is that of each key."""
+    row_part = part[rows.key]
+    order = np.argsort(row_part, kind="stable")
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_part, minlength=parts_count))])
+    ordered = rows.take(order)
+    shares = []
+    for at in np.flatnonzero(np.diff(bounds)).tolist():
+        theirs = ordered.take(np.arange(bounds[at], bounds[at + 1]))
+        used, key = np.unique(theirs.key, return_inverse=True)
+        shares.append((at, Block(keys.take(pa.array(used)), theirs.of_keys(key.astype(np.int32)))))
+    return shares

@@ -1,0 +1,427 @@
+"""Histories of the pages of one call → the past events that it has to look at.
+
+A count, a sum or a spread is carried from call to call as a *tally*: what is in its window at the page's clock. So of
+old events only those are looked at that leave the window until the last new event; windows over minutes and over months
+cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
+decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
+leaves; of `distinct` without a condition the latest one with each value (classes.py). Of percentiles the values
+around the rank are carried (ranks.py), and a key's whole window is looked at when they may not be enough. Of `first`
+what leaves is looked at, and the next event. What else there is looks at its whole windows, of the keys that have new
+events.
+
+    ── clock ─────────────────────────────────────────▶ time
+    │← leaves →│           carried in the tally        │← new events →│
+    opens(clock) opens(now)
+
+A *strange* page was written for other rules: all its events are looked at once, to begin its tallies with, and are kept
+from then on as long as the rules of now ask for them.
+Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX
+from cep.functions.calendar import opens_ms
+from cep.functions.text_numbers import TextNumbers
+from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block, hashed_keys
+from cep.histories.numbers.bands import bands_of, sure
+from cep.histories.numbers.sub_tally import Tallied
+from cep.histories.rows import Block, HistoryRows, Int8, concat_rows
+from cep.histories.store import Histories, PageFacts, Segment, segment_of
+from cep.histories.table import NewEvents
+from cep.kernels.histories import reach as kernels
+from cep.kernels.histories import records
+from cep.kernels.layout import Int32, Int64
+from cep.lang.ir import CurrentField, HistoryWindow
+from cep.nfa.histories import HistoryColumn, HistoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CallKeys:
+    """The keys of one call, text[K], and the number among them of each key of its histories."""
+
+    keys: pa.Array
+    of_histories: Int32
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The past that a call looks at. `keys` are those of the call, and behind them others of strange pages.
+
+    Shapes: page int32[H], the place in `facts` of each row's page; segment, row int64[H], where in which of `segments`
+    it is. `is_carried`: whether anything is carried: not while a key may have more events than a history counts.
+    `carried` is what is: of its windows only what leaves them is looked at, and in strange pages all events. So is what
+    is `counted` or `ranked`, but in keys of which it is not known: `begun` bool[K] by name, which look at their whole
+    windows. `before` is what was carried until now.
+    """
+
+    keys: pa.Array
+    rows: HistoryRows
+    page: Int32
+    segment: Int64
+    row: Int64
+    segments: tuple[Segment, ...]
+    facts: tuple[PageFacts, ...]
+    is_strange: np.ndarray
+    is_carried: bool
+    carried: frozenset[str]
+    begun: Mapping[str, np.ndarray]
+    before: Tallied
+
+    def left(self, window: HistoryWindow) -> Int64:
+        """For each page the time up to which events have left a window at its clock."""
+        return opens_ms(window, np.array([fact.clock_ms for fact in self.facts], np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Events of segments that are looked at: those later than a time, of keys bool[K + 1] by their numbers; with `by`
+    only those of the classes by these fields that have new events, or events that leave; with `is_latest` only the
+    latest one of each of these classes, of an event type if that is not -1. After `until_ms` it is no more than the
+    first one of each key, of such a type. `is_begun`: all events of keys of which nothing is carried yet."""
+
+    back_ms: int
+    keys: np.ndarray
+    by: tuple[str, ...] = ()
+    until_ms: int = TIME_MS_MAX
+    event_type: int = -1
+    is_latest: bool = False
+    is_begun: bool = False
+
+    def mark(
+        self, wanted: Wanted | None, block: Block, rows: records.BlockRows, number: Int32, chosen: np.ndarray
+    ) -> None:
+        """Set chosen bool[N] for the events of a block, whose keys have these numbers; rows are its `read_only_rows`,
+        wanted are classes. Keys that have their first event are done with."""
+        asked = records.BlockRequest(number, self.keys)
+        if wanted is not None:
+            codes = codes_of_block(block, self.by)
+            kernels.choose_classes(codes, wanted.table, rows, asked, self.back_ms, chosen)
+        elif self.until_ms == TIME_MS_MAX:
+            kernels.choose(rows, asked, self.back_ms, chosen)
+        else:
+            kernels.choose_first(rows, asked, self.back_ms, self.until_ms, self.event_type, chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Blocks that are looked at, in the order of their segments, each with the time of its latest event.
+
+    `numbers` are those of a block's keys among the keys of the call, -1 for others. `leaving` has by place the events
+    that leave a window now, bool[N], of blocks that have some.
+    """
+
+    texts: TextNumbers
+    blocks: list[Block]
+    last_ms: list[int]
+    numbers: list[Int32]
+    leaving: dict[int, np.ndarray]
+
+    def latest(self, looks: list[_Look], new: NewEvents) -> list[Latest]:
+        """Return the latest events of classes that are looked at."""
+        latest = [self._latest(look, new) for look in looks if look.is_latest and self.blocks]
+        for classes in latest:
+            classes.look(self.blocks, self.numbers, self.last_ms)
+        return latest
+
+    def is_all(self, looks: list[_Look]) -> bool:
+        """Return True if nothing else is looked at: keys of which nothing is carried yet have no events here."""
+        return all(
+            look.event_type >= 0
+            if look.is_latest
+            else look.is_begun and not any(kernels.is_any_asked(number, look.keys) for number in self.numbers)
+            for look in looks
+        )
+
+    def chosen(self, looks: list[_Look], latest: list[Latest], new: NewEvents) -> list[Int64]:
+        """By block the events that leave, and those that are looked at, ascending."""
+        if not looks and not latest:
+            nothing = np.empty(0, np.int64)
+            return [
+                np.flatnonzero(self.leaving[at]) if at in self.leaving else nothing for at in range(len(self.blocks))
+            ]
+        of_latest = [classes.rows(len(self.blocks)) for classes in latest]
+        others = [look for look in looks if not look.is_latest]
+        if len(latest) == 1 and not others and not self.leaving:
+            return of_latest[0]
+        wanted = {look.by: self._wanted(look.by, new) for look in others if look.by}
+        rows_by_block = []
+        for at, (block, number) in enumerate(zip(self.blocks, self.numbers, strict=True)):
+            chosen = self.leaving[at].copy() if at in self.leaving else np.zeros(len(block), bool)
+            read_only_rows = records.BlockRows(*block.read_only_rows)
+            for look in others:
+                look.mark(wanted.get(look.by), block, read_only_rows, number, chosen)
+            for rows in of_latest:
+                chosen[rows[at]] = True
+            rows_by_block.append(np.flatnonzero(chosen))
+        return rows_by_block
+
+    def _wanted(self, by: tuple[str, ...], new: NewEvents) -> Wanted:
+        """Return the classes of new events and of those that leave."""
+        fresh = class_codes(self.texts.own, new.key, [new.batch.columns[name] for name in by])
+        left = [codes_of_block(self.blocks[at], by)[leaves] for at, leaves in self.leaving.items()]
+        return Wanted(np.concatenate([fresh, *left]))
+
+    def _latest(self, look: _Look, new: NewEvents) -> Latest:
+        """Return the same, to look for the latest event of each."""
+        (name,) = look.by
+        column = new.batch.columns[name]
+        numbers, columns, codes = [new.key], [column], [class_codes(self.texts.own, new.key, [column])]
+        for at, leaves in self.leaving.items():
+            rows, block = np.flatnonzero(leaves), self.blocks[at]
+            if name in block.rows.columns:
+                numbers.append(self.numbers[at][block.rows.key[rows]])
+                columns.append(block.rows.columns[name].take(pa.array(rows)))
+                codes.append(codes_of_block(block, look.by)[rows])
+        asked = np.concatenate(numbers), np.concatenate(codes), pa.concat_arrays(columns)
+        return Latest(name, *asked, look.back_ms, look.event_type)
+
+
+def reach(plan: HistoryPlan, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int) -> Reached:
+    """Choose the past events that a call looks at. After it the clock stands at `clock_ms`."""
+    segments = [segment for segment in histories.segments if not segment.panes]
+    pages = sorted({segment.page for segment in segments})
+    facts = tuple(histories.facts_of(page) for page in pages)
+    most = dict.fromkeys(pages, int(np.bincount(new.key).max()))
+    for segment in segments:
+        most[segment.page] += segment.most
+    is_carried = max(most.values(), default=int(np.bincount(new.key).max())) <= plan.events_max
+    crowded = frozenset[str]().union(*(fact.crowded for fact in facts))
+    carried = plan.carried - crowded if is_carried else frozenset()
+    is_known = [plan.identities <= fact.identities and carried <= fact.carried for fact in facts]
+    has_panes = [plan.approximate.keys() <= fact.panes for fact in facts]
+    is_strange = ~np.array(has_panes, bool) | (is_carried & ~np.array(is_known, bool))
+    first_ms, last_ms = int(new.batch.time_ms.min()), max(int(new.batch.time_ms.max()), clock_ms)
+    ends = np.array([first_ms, last_ms], np.int64)
+    before = Tallied(histories.tallies, histories.sub_tallies).of_keys(call_keys.of_histories, len(call_keys.keys))
+    by_key = [h for h in plan.histories if is_carried and (h.ranked or (h.counted and h.carried not in carried))]
+    edges = [_edge(window, facts, ends) for window in plan.tally_windows(carried | {_name(h) for h in by_key})]
+    place = {page: at for at, page in enumerate(pages)}
+    opened = [(segment, place[segment.page]) for segment in segments]
+    at_edges = {s: s.load() for s, page in opened if is_strange[page] or _may_leave(s, page, edges)}
+    begun, texts = {}, TextNumbers(call_keys.keys)
+    for history in by_key:
+        assert history.expr.window is not None, "they have a window"
+        goes = _goes(texts, len(call_keys.keys), at_edges, _edge(history.expr.window, facts, ends), place)
+        begun[_name(history)] = _begun(history, before, np.bincount(new.key, minlength=len(call_keys.keys)), goes)
+    asked = _looks(plan, carried, begun if is_carried else None, new, min(first_ms, clock_ms))
+    looks = [look for look in asked if look.keys.any()]
+    back_ms = min((look.back_ms for look in looks), default=first_ms)
+    opened = [(s, page) for s, page in opened if s in at_edges or s.last_ms > back_ms]
+    blocks = [at_edges[segment] if segment in at_edges else segment.load() for segment, _ in opened]
+    keys, numbers = _numbered(call_keys.keys, texts, blocks, [is_strange[page] for _, page in opened])
+    leaving = {
+        at: leaves
+        for at, ((segment, page), block) in enumerate(zip(opened, blocks, strict=True))
+        if segment in at_edges and (leaves := _leaving(segment, page, edges, block)).any()
+    }
+    # Of other keys of strange pages everything is looked at.
+    of_call = [
+        np.where(number < len(call_keys.keys), number, -1) if is_strange[page] else number
+        for (_, page), number in zip(opened, numbers, strict=True)
+    ]
+    events = _Opened(texts, blocks, [s.last_ms for s, _ in opened], of_call, leaving)
+    latest = events.latest(looks, new)
+    is_alone = bool(latest) and not is_strange.any() and events.is_all(looks)
+    chosen = events.chosen(*([], []) if is_alone else (looks, latest), new)
+    strange = [at for at, (_, page) in enumerate(opened) if is_strange[page]]
+    place_of = np.array([page for _, page in opened], np.int32)
+    looked_at = _found(blocks, numbers, chosen, place_of, strange, leaving)
+    for classes in latest if is_alone else ():
+        events_alone, block_of = classes.events()
+        looked_at = looked_at.and_latest(events_alone, place_of[block_of], edges)
+    return Reached(
+        keys,
+        looked_at.rows,
+        looked_at.page,
+        looked_at.segment,
+        looked_at.row,
+        tuple(segment for segment, _ in opened),
+        facts,
+        is_strange,
+        is_carried,
+        carried,
+        {name: np.append(flags, np.zeros(len(keys) - len(flags), bool)) for name, flags in begun.items()},
+        before.of_keys(np.arange(len(call_keys.keys)), len(keys)) if len(keys) > len(call_keys.keys) else before,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The rows that are looked at, as in `Reached`."""
+
+    rows: HistoryRows
+    page: Int32
+    segment: Int64
+    row: Int64
+
+    def and_latest(self, rows: HistoryRows, page: Int32, edges: list[tuple[Int64, int]]) -> _Found:
+        """With the latest events of classes, of one field alone and in the order of their times, but not those that
+        leave a window: they are there, with all fields. These have no place in a segment, as nobody asks for it."""
+        leaves = np.zeros(len(rows), bool)
+        for lows, high in edges:
+            leaves |= (rows.time_ms > lows[page]) & (rows.time_ms <= high)
+        if leaves.any():
+            rows, page = rows.take(np.flatnonzero(~leaves)), page[~leaves]
+        nowhere = np.full(len(rows), -1)
+        if not len(self.rows):
+            return _Found(rows, page, nowhere, nowhere)
+        both = concat_rows([self.rows, rows])
+        order = np.argsort(both.time_ms, kind="stable")
+        page, segment, row = (
+            np.concatenate([mine, more])[order]
+            for mine, more in ((self.page, page), (self.segment, nowhere), (self.row, nowhere))
+        )
+        return _Found(both.take(order), page, segment, row)
+
+
+def _found(
+    blocks: list[Block], numbers: list[Int32], chosen: list[Int64], place_of: Int32, strange: list[int],
+    leaving: Mapping[int, np.ndarray],
+) -> _Found:  # fmt: skip
+    """Return the chosen rows of blocks, which are of these pages; all of those that are strange."""
+    parts: list[HistoryRows] = []
+    rows: list[Int64] = [np.empty(0, np.int64)]
+    for at, (block, number, rows_here) in enumerate(zip(blocks, numbers, chosen, strict=True)):
+        if at in strange:
+            rows_here = np.arange(len(block))  # noqa: PLW2901
+        if at in strange or at in leaving:  # what leaves may be of other keys
+            rows_here = rows_here[number[block.rows.key[rows_here]] >= 0]  # noqa: PLW2901
+        rows.append(rows_here)
+        if len(rows_here):
+            part = block.rows if len(rows_here) == len(block) else block.rows.take(rows_here)
+            parts.append(part.of_keys(number[part.key]))
+    counts = [len(rows_here) for rows_here in rows[1:]]
+    segment = np.repeat(np.arange(len(blocks)), counts)
+    return _Found(concat_rows(parts), place_of[segment], segment, np.concatenate(rows))
+
+
+def _may_leave(segment: Segment, page: int, edges: list[tuple[Int64, int]]) -> bool:
+    return any(segment.first_ms <= high and segment.last_ms > lows[page] for lows, high in edges)
+
+
+def _leaving(segment: Segment, page: int, edges: list[tuple[Int64, int]], block: Block) -> np.ndarray:
+    """bool[N]: the events of a block that leave a window now."""
+    leaves = np.zeros(len(block), bool)
+    for lows, high in edges:
+        if segment.first_ms <= high and segment.last_ms > lows[page]:
+            leaves |= (block.rows.time_ms > lows[page]) & (block.rows.time_ms <= high)
+    return leaves
+
+
+def _name(history: HistoryColumn) -> str:
+    """Under what name it is known of each key by itself whether it is carried."""
+    return history.ranked or history.counted
+
+
+def _goes(
+    texts: TextNumbers, keys_count: int, at_edges: Mapping[Segment, Block], edge: tuple[Int64, int],
+    place: Mapping[int, int],
+) -> Int64:  # fmt: skip
+    """int64[K]: how many events of each key leave a window at most."""
+    counted = np.zeros(keys_count + 1, np.int64)
+    lows, high = edge
+    for segment, block in at_edges.items():
+        rows = np.flatnonzero((block.rows.time_ms > lows[place[segment.page]]) & (block.rows.time_ms <= high))
+        if len(rows):
+            number = texts.of_hashed(hashed_keys(block))
+            counted += np.bincount(number[block.rows.key[rows]] + 1, minlength=len(counted))  # the first one: of no key
+    counts: Int64 = counted[1:]
+    return counts
+
+
+def _begun(history: HistoryColumn, before: Tallied, comes: Int64, goes: Int64) -> np.ndarray:
+    """bool[K]: the keys with new events of which what decides a value is not carried, or may not be enough."""
+    tally = before.by_key.get(_name(history))
+    begins: np.ndarray = comes > 0
+    if history.ranked:
+        bands = bands_of(tally, before.by_sub_key.get(history.band), len(comes))
+        begins &= ~sure(bands, history.percent, comes, goes)
+    elif tally is not None:
+        begins &= tally[:, 0] == 0
+    return begins
+
+
+def _looks(
+    plan: HistoryPlan, carried: frozenset[str], begun: Mapping[str, np.ndarray] | None, new: NewEvents, first_ms: int
+) -> Iterator[_Look]:
+    """Choose what to look at in the windows of an event at this time and later ones. With
+    `begun` None nothing is: what is older than the events of a limit counts by key, not by sub-key.
+    """
+    touched = np.zeros(new.keys_count + 1, bool)  # the last one: not of this call
+    touched[new.key] = True
+    in_call = np.arange(new.keys_count + 1) < new.keys_count
+    whole: dict[tuple[str, ...], int] = {}
+    for history in plan.histories:
+        if history.is_single or history.is_approximate or history.carried in carried:
+            continue
+        at = np.array([first_ms], np.int64)
+        back_ms = int(opens_ms(history.expr.window, at)[0]) - (history.kept_ms - history.span_ms)
+        if begun and _name(history) in begun:
+            yield _Look(back_ms, np.append(begun[_name(history)], False), is_begun=True)
+            if history.counted:
+                assert isinstance(history.expr.argument, CurrentField), "others are not counted"
+                # Whether a value is still there is told by the latest event with it; conditions are not known yet.
+                field, is_latest = history.expr.argument.field, history.expr.where is None
+                yield _Look(back_ms, in_call, (field,), event_type=history.event_type, is_latest=is_latest)
+        elif begun is not None and history.is_oldest:
+            until_ms = int(opens_ms(history.expr.window, new.batch.time_ms.max(keepdims=True))[0])
+            yield _Look(back_ms, touched.copy(), until_ms=until_ms, event_type=history.event_type)
+        else:
+            by = () if begun is None else history.expr.by
+            whole[by] = min(back_ms, whole.get(by, back_ms))
+    for by, back_ms in whole.items():
+        yield _Look(back_ms, touched, by)
+
+
+def _edge(window: HistoryWindow, facts: tuple[PageFacts, ...], ends: Int64) -> tuple[Int64, int]:
+    """By page the time up to which events have left a window, and that up to which they leave now."""
+    clocks = np.array([fact.clock_ms for fact in facts], np.int64)
+    return opens_ms(window, clocks), int(opens_ms(window, ends)[1])
+
+
+def _numbered(
+    keys: pa.Array, texts: TextNumbers, blocks: list[Block], strange: list[bool]
+) -> tuple[pa.Array, list[Int32]]:
+    """Return the keys with those behind them that only strange pages have; by block the number of each of its keys, or
+    -1."""
+    numbers = [texts.of_hashed(hashed_keys(block)) for block in blocks]
+    others = [
+        block.keys.filter(pa.array(number < 0)) for block, number, is_new in zip(blocks, numbers, strange, strict=True)
+        if is_new
+    ]  # fmt: skip
+    if any(map(len, others)):
+        more = pa.concat_arrays(others).dictionary_encode()
+        at, codes = 0, np.asarray(more.indices) + len(keys)
+        for number, is_new in zip(numbers, strange, strict=True):
+            unknown = np.flatnonzero(number < 0) if is_new else np.empty(0, np.int64)
+            number[unknown] = codes[at : at + len(unknown)]
+            at += len(unknown)
+        keys = pa.concat_arrays([keys, more.dictionary])
+    return keys, numbers
+
+
+def extended_segments(reached: Reached, span: Int8, span_ms: Int64) -> dict[Segment, Segment]:
+    """For the segments of strange pages that rules of now want kept longer, the same with that.
+
+    Shapes: span int8[H] and span_ms int64[H], of the rows: how long after each of them somebody may ask for it.
+    """
+    extended: dict[Segment, Segment] = {}
+    for at, segment in enumerate(reached.segments):
+        rows_here = np.flatnonzero(reached.segment == at)
+        if not len(rows_here) or not reached.is_strange[reached.page[rows_here[0]]]:
+            continue
+        block = segment.load()
+        codes = block.rows.span.copy()
+        codes[reached.row[rows_here]] = np.maximum(codes[reached.row[rows_here]], span[rows_here])
+        longest_ms = max(segment.span_ms, int(span_ms[rows_here].max()))
+        if longest_ms > segment.span_ms or (codes != block.rows.span).any():
+            rows = replace(block.rows, span=codes)
+            extended[segment] = segment_of(Block(block.keys, rows), longest_ms, segment.page)
+    return extended

@@ -1,0 +1,140 @@
+"""Windows by a sub-key of which one event decides the value → the same, without values that their key does not know.
+
+A key knows `HISTORY_VALUES_MAX` values of a sub-key: for a `last` or `exists` those that came last, in the order (time,
+id) of events, for a `first` or `first_seen` those that came first. So a value that is not known has no past: `last` is
+null, a `first_seen` begins with the event under test. Which values these are follows from the order of events alone.
+What is pinned after a call (history_kept.py) has the deciding events of all values that are known then; so it is the
+same in a replay and however events were cut into micro-batches.
+Tested by: tests/histories/test_remembered.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX, TIME_MS_MIN
+from cep.functions.calendar import opens_ms
+from cep.histories.numbers.whole_window import Members
+from cep.histories.table import HistoryTable, dense_codes
+from cep.kernels.histories import records
+from cep.kernels.histories.known_values import follow_values
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryColumn
+
+NEVER = TIME_MS_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Windows of what is known. Shapes, by window: cut uint8[Q] is 1 where events of the value may be forgotten that
+    the window could have; dropped uint8[Q] where a value is forgotten, or not remembered, because of the event."""
+
+    windows: Members
+    cut: UInt8
+    dropped: UInt8
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Rows that ask for their value or count for it, of keys that may have more values than they know: key by key,
+    those of a key in their order. Shapes: rows, key int64[M]; member uint8[M], 1 for those that count; value int64[M],
+    the number of each one's value, of which there are `values_count`."""
+
+    rows: Int64
+    key: Int64
+    member: UInt8
+    value: Int64
+    values_count: int
+
+
+def remembered(history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8) -> Remembered:
+    """Return the windows of a history that one event decides, by a sub-key; `member` uint8[N] are the rows that count.
+
+    Cost: O(members) where no key has as many values as it can know, else O(rows · log rows) of those that have.
+    """
+    nothing = np.zeros(len(windows.at), np.uint8)
+    is_full = _full_keys(table, windows)
+    if not is_full.any():
+        return Remembered(windows, nothing, nothing)
+    asking = _asking(history, table, windows, member, is_full)
+    is_unknown, lacking_ms = _not_first(asking) if history.is_first else _not_last(asking, table.time[asking.rows])
+    by_row = np.full(len(table.time), NEVER, np.int64)  # up to when others may be forgotten; NEVER: it is known
+    by_row[asking.rows[is_unknown]] = lacking_ms[is_unknown]
+    unknown = np.zeros(len(table.time), bool)
+    unknown[asking.rows] = is_unknown
+    new = table.new_rows[windows.at]
+    before = np.maximum(windows.highs - 1, 0)
+    has_itself = (windows.highs > windows.lows) & (windows.rows[before] == new)
+    lows = np.where(unknown[new], windows.highs - has_itself, windows.lows)
+    may_lack = by_row[new] > opens_ms(history.expr.window, table.time[new])
+    # Of the last one of a window that has the event itself nothing is lacking.
+    cut = may_lack & (history.is_first | ~has_itself)
+    dropped = may_lack & (member[new] != 0)
+    return Remembered(replace(windows, lows=lows), cut.astype(np.uint8), dropped.astype(np.uint8))
+
+
+def _full_keys(table: HistoryTable, windows: Members) -> np.ndarray:
+    """bool[K]: the keys with as many values as they can know, or more."""
+    is_full = np.zeros(table.keys_count, bool)
+    if len(windows.rows) < HISTORY_VALUES_MAX:
+        return is_full
+    key = table.key[windows.rows]
+    if np.bincount(key).max() < HISTORY_VALUES_MAX:
+        return is_full
+    key_of = np.full(int(windows.segment.max()) + 1, -1, np.int64)
+    key_of[windows.segment[windows.rows]] = key
+    is_full[:] = np.bincount(key_of[key_of >= 0], minlength=table.keys_count) >= HISTORY_VALUES_MAX
+    return is_full
+
+
+def _asking(
+    history: HistoryColumn, table: HistoryTable, windows: Members, member: UInt8, is_full: np.ndarray
+) -> _Asking:
+    asks = ((member != 0) | (table.new_at >= 0)) & is_full[table.key]
+    for column in history.by:
+        asks &= table.nulls[column] == 0
+    rows = np.flatnonzero(asks)
+    value, count = dense_codes(windows.segment[rows])
+    return _Asking(rows, table.key[rows], member[rows], value, count)
+
+
+def _not_last(asking: _Asking, time_ms: Int64) -> tuple[np.ndarray, Int64]:
+    """bool[M]: the rows of which the value is not among those that came last; int64[M]: for them the time of the last
+    event of the one that is forgotten next, NEVER if none is."""
+    count, place = len(asking.rows), np.arange(len(asking.rows))
+    key_of = np.empty(asking.values_count, np.int64)
+    key_of[asking.value] = asking.key
+    starts, ends = (np.searchsorted(asking.key, key_of, side) for side in ("left", "right"))
+    last, since, lacks = (np.full(asking.values_count, number, np.int64) for number in (-1, 0, NEVER))
+    is_kept, is_known = np.zeros(asking.values_count, np.uint8), np.zeros(asking.values_count, np.uint8)
+    begins, lacking, forgotten = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.uint8)
+    follow_values(
+        records.ValueRows(asking.value, place, time_ms, asking.member),
+        records.Places(time_ms, starts, ends),
+        HISTORY_VALUES_MAX,
+        NEVER,
+        records.Memory(last, since, lacks, is_kept, is_known),
+        records.RowAnswers(begins, lacking, forgotten),
+    )
+    return begins == place, lacking
+
+
+def _not_first(asking: _Asking) -> tuple[np.ndarray, Int64]:
+    """bool[M]: the rows behind the first ones of as many other values as are known; int64[M]: TIME_MS_MAX, for there is
+    no window."""
+    count = len(asking.rows)
+    members = np.flatnonzero(asking.member)
+    first = np.full(asking.values_count, count, np.int64)
+    first[asking.value[members[::-1]]] = members[::-1]  # of rows of the same value the first one stays
+    firsts = np.sort(first[first < count])
+    key = asking.key[firsts]
+    rank = np.arange(len(firsts)) - np.searchsorted(key, key)
+    is_known = np.zeros(count + 1, bool)
+    is_known[firsts[rank < HISTORY_VALUES_MAX]] = True
+    is_full = firsts[rank == HISTORY_VALUES_MAX - 1]  # of each key the one with which it has as many
+    full_at = np.full(int(asking.key.max(initial=-1)) + 1, count, np.int64)
+    full_at[asking.key[is_full]] = is_full
+    is_unknown: np.ndarray = ~is_known[first][asking.value] & (np.arange(count) > full_at[asking.key])
+    return is_unknown, np.full(count, TIME_MS_MAX, np.int64)

@@ -1,0 +1,149 @@
+"""The table of a call → what later events may ask for: those that decide alone, and new ones with their span.
+
+Tested by: tests/histories/test_values.py, tests/histories/test_reach.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MAX
+from cep.functions.calendar import opens_ms
+from cep.histories.call import Call
+from cep.histories.kinds.choose import kind_of
+from cep.histories.numbers.sub_tally import Tallied
+from cep.histories.rows import HistoryRows, block_of
+from cep.histories.store import Histories, Segment, SubTallies, segment_of, span_codes
+from cep.histories.table import HistoryTable
+from cep.kernels.layout import Int64, UInt8
+from cep.nfa.histories import HistoryPlan
+
+# What is carried is written anew with every micro-batch that its page is reached by. Where a key has more for one
+# history than both of these, on average, looking at its windows costs less.
+_CARRIED_MIN = 16
+_CARRIED_SHARE = 0.25  # of the events that are kept of a key
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """The events that are pinned after a call. `crowded` are the sparse histories that would have too many."""
+
+    rows: HistoryRows
+    crowded: frozenset[str]
+
+
+def pinned_after(plan: HistoryPlan, call: Call, watermark_ms: int, per_key: float) -> Pinned:
+    """Pin the events of the table that can decide a value alone. A key has `per_key` events on average."""
+    table = call.table
+    is_pinned = np.zeros(len(table.time), np.uint8)
+    latest_ms = np.maximum(table.last_times(), watermark_ms)
+    most = _carried_max(int((np.bincount(table.key) > 0).sum()), per_key)
+    crowded = set()
+    for history in plan.histories:
+        if not call.windows.is_pinned(history):
+            continue
+        opens = opens_ms(history.expr.window, latest_ms)[table.key]
+        decides = kind_of(history).pin(call, history, opens)
+        assert decides is not None, "its kind pins events"
+        if history.is_sparse and decides.sum() > most:
+            crowded.add(history.identity)
+            continue
+        if history.is_single and history.by:
+            _forget_sub_keys(decides, table.key, is_first=history.is_first)
+        is_pinned |= decides
+    rows = np.flatnonzero(is_pinned)
+    return Pinned(table.take(rows, np.zeros(len(rows), np.int8)), frozenset(crowded))
+
+
+def tallies_after(plan: HistoryPlan, call: Call, clock_ms: int, per_key: float) -> Tallied:
+    """Move all that is carried in numbers to the clock. A key has `per_key` events on average."""
+    tallied = {history.tally: history for history in plan.histories if call.windows.is_tallied(history)}
+    of_one = {h.identity: h for h in plan.histories if call.windows.is_counted(h) or call.windows.is_ranked(h)}
+    by_key: dict[str, Int64] = {}
+    by_sub_key: dict[str, SubTallies] = {}
+    crowded = set()
+    for name, history in [*tallied.items(), *of_one.items()]:
+        carry = kind_of(history).carry(call, history, clock_ms)
+        entries = carry.by_sub_key.get(name)
+        if not carry.is_exact or (entries is not None and _are_many(entries, per_key)):
+            crowded.add(name)
+        else:
+            by_key.update(carry.by_key)
+            by_sub_key.update(carry.by_sub_key)
+    return Tallied(by_key, by_sub_key, frozenset(crowded))
+
+
+def _are_many(entries: SubTallies, per_key: float) -> bool:
+    keys_count = int((np.bincount(entries.key) > 0).sum())
+    return len(entries) > _carried_max(keys_count, per_key)
+
+
+def _carried_max(keys_count: int, per_key: float) -> float:
+    """Return how many events or entries are carried at most for one history of so many keys."""
+    return keys_count * max(_CARRIED_MIN, _CARRIED_SHARE * per_key)
+
+
+def _forget_sub_keys(decides: UInt8, key: Int64, *, is_first: bool) -> None:
+    """Clear the flags of sub-keys beyond the limit, which their key does not know (remembered.py).
+
+    Those are the newest ones with `is_first`, else the oldest.
+    """
+    rows = np.flatnonzero(decides)
+    counts = np.bincount(key[rows])
+    if counts.max(initial=0) <= HISTORY_VALUES_MAX:
+        return
+    starts = np.cumsum(counts) - counts
+    rank = np.arange(len(rows)) - starts[key[rows]]
+    beyond = rank >= HISTORY_VALUES_MAX if is_first else rank < (counts - HISTORY_VALUES_MAX)[key[rows]]
+    decides[rows[beyond]] = 0
+
+
+def spans_after(plan: HistoryPlan, call: Call) -> Int64:
+    """Return how long after each row windows may hold it, or the schema retains it; 0: not at all."""
+    table = call.table
+    spans_ms = np.zeros(len(table.time), np.int64)
+    for history in plan.histories:
+        if not history.is_single and not history.is_approximate:
+            np.maximum(spans_ms, call.windows.member(history) * np.int64(history.kept_ms), out=spans_ms)
+    for code, retained_ms in plan.retained_ms.items():
+        np.maximum(spans_ms, (table.event_type == code) * np.int64(retained_ms), out=spans_ms)
+    return spans_ms
+
+
+def appended(table: HistoryTable, span_ms: Int64, keys: pa.Array, watermark_ms: int) -> Iterator[Segment]:
+    """Return the new events that are kept."""
+    is_wanted = (span_ms > 0) & (np.minimum(table.time + span_ms, TIME_MS_MAX) > watermark_ms)
+    rows = np.flatnonzero(is_wanted & (table.new_at >= 0))
+    if len(rows):
+        codes = span_codes(span_ms[rows])
+        yield segment_of(block_of(keys, table.take(rows, codes)), int(span_ms[rows].max()))
+
+
+def unexpired(plan: HistoryPlan, pinned: HistoryRows, watermark_ms: int) -> HistoryRows:
+    """Without the events that no window can hold any more, for keys that have no new ones."""
+    over = _pinned_until_ms(plan, pinned) <= watermark_ms
+    return pinned.take(np.flatnonzero(~over)) if over.any() else pinned
+
+
+def _pinned_until_ms(plan: HistoryPlan, pinned: HistoryRows) -> Int64:
+    """For each event the time of the first event that can no longer ask for it."""
+    spans = np.zeros(plan.types_count, np.int64)
+    for history in plan.histories:
+        if history.is_single or history.is_sparse:
+            types = slice(None) if history.event_type < 0 else slice(history.event_type, history.event_type + 1)
+            spans[types] = np.maximum(spans[types], history.span_ms)
+    until_ms: Int64 = np.minimum(pinned.time_ms + spans[pinned.event_type], TIME_MS_MAX)
+    return until_ms
+
+
+def expires_ms(plan: HistoryPlan | None, histories: Histories) -> int | None:
+    """When the last of what is kept is out of every window; None if nothing is kept, or nobody asks for it."""
+    if plan is None or not histories:
+        return None
+    times = [min(s.until_ms, s.last_ms + plan.span_max_ms) for s in histories.segments]
+    times += [int(_pinned_until_ms(plan, histories.pinned).max())] if len(histories.pinned) else []
+    return max(times)

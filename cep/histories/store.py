@@ -1,0 +1,202 @@
+"""The past of many keys as a value: a small head, and segments that are only appended and dropped.
+
+    Histories  ── keys, pinned         the events that alone decide a value (`last`, `exists`, `first_seen`), and those
+               │                       of a window that still can (`min`, `max`, `distinct`)
+               ├─ tallies              counts and sums of windows, as they stand at the page's clock (numbers/tally.py)
+               └─ segments             events in the order in which they came; one is loaded when a window needs it;
+                                       and panes of long windows (numbers/panes.py)
+
+A micro-batch adds one small segment and leaves the others unchanged. So what it writes does not depend on the length
+of windows. A segment is dropped unread when its youngest event is out of every window.
+Tested by: tests/histories/test_store.py, tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.columnar.batch import NO_TEXTS
+from cep.histories.rows import Block, HistoryRows, Int8, no_rows
+from cep.kernels.histories.float_sums import SQUARES_AT, SQUARES_END
+from cep.kernels.layout import Int32, Int64
+from cep.nfa.histories import BAND, DIFFERENT, FLOAT_SQUARES, FLOATS, RANKS, SQUARES
+
+_COUNT_WIDTH, _RANK_WIDTH, _SUM_WIDTH, _SQUARE_WORDS = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSegment:
+    """The place of a stored segment: its number in its page, its size in bytes there, and their hash."""
+
+    number: int
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """The past events of a span of time, or panes.
+
+    `span_ms`: how long after its youngest event a window may reach it. `spans` counts its events by
+    `HistoryRows.span`; `most` is the count of its busiest key. `stored` is None while it is in memory only. `page` is
+    the number of its page in the call under way, -1 if that is not decided yet. `panes` is the number of the panes
+    that its rows belong to (numbers/panes.py), 0 for events.
+    """
+
+    first_ms: int
+    last_ms: int
+    span_ms: int
+    spans: Mapping[int, int]
+    most: int
+    load: Callable[[], Block]
+    stored: StoredSegment | None = None
+    page: int = -1
+    panes: int = 0
+
+    def __len__(self) -> int:
+        return sum(self.spans.values())
+
+    @property
+    def until_ms(self) -> int:
+        """The time of the first event whose windows cannot reach it."""
+        return min(self.last_ms + self.span_ms, TIME_MS_MAX)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that it takes while it is stored nowhere else."""
+        return self.load().nbytes if self.stored is None else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageFacts:
+    """The facts of a page that say what its head and its segments are good for.
+
+    `clock_ms`: the time at which its tallies stand. `identities`: the histories for which its events are retained.
+    `carried`: its tallies, and the sparse histories of which all events that can still decide are pinned. `crowded`:
+    those that would be larger than they are worth, so that windows are looked at instead. `panes`: the panes that it
+    has had since it exists, or since a rule asks for them.
+    """
+
+    clock_ms: int = TIME_MS_MIN
+    identities: frozenset[str] = frozenset()
+    carried: frozenset[str] = frozenset()
+    crowded: frozenset[str] = frozenset()
+    panes: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class SubTallies:
+    """The tallies of one history by sub-key: E entries, each for a value that has events in its window.
+
+    Shapes: key int32[E], a number of somebody's keys; `by` has an Arrow array of length E, without nulls, for each
+    field of the sub-key; sums int64[E, W] (numbers/tally.py).
+    """
+
+    key: Int32
+    by: tuple[pa.Array, ...]
+    sums: Int64
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def nbytes(self) -> int:
+        """Roughly the memory that they take."""
+        return int(self.key.nbytes + self.sums.nbytes) + sum(int(values.nbytes) for values in self.by)
+
+    def take(self, rows: Int64) -> SubTallies:
+        """Return the entries at these positions."""
+        indices = pa.array(rows)
+        return SubTallies(self.key[rows], tuple(values.take(indices) for values in self.by), self.sums[rows])
+
+    def of_keys(self, key: Int64 | Int32) -> SubTallies:
+        """Return the same entries with other numbers for their keys."""
+        return SubTallies(key.astype(np.int32), self.by, self.sums)
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """The past of many keys. Shapes: keys text[K]; `pinned` are events by the number of their key.
+
+    `loose`: how far the events of the busiest keys, summed over segments, may be above the limit (limits.py).
+    `tallies` are int64[K, W] by identity (numbers/tally.py), `sub_tallies` those by sub-key. `facts` are those of its
+    page; in a call with several pages, `pages` has the facts of each.
+    """
+
+    keys: pa.Array = field(default_factory=lambda: NO_TEXTS)
+    pinned: HistoryRows = field(default_factory=no_rows)
+    segments: tuple[Segment, ...] = ()
+    loose: int = 0
+    facts: PageFacts = field(default_factory=PageFacts)
+    tallies: Mapping[str, Int64] = field(default_factory=dict)
+    sub_tallies: Mapping[str, SubTallies] = field(default_factory=dict)
+    pages: Mapping[int, PageFacts] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Return True if any key has a past."""
+        return len(self.keys) > 0 or len(self.segments) > 0
+
+    def facts_of(self, page: int) -> PageFacts:
+        """Return the facts of a page of this call."""
+        return self.pages.get(page, self.facts)
+
+    @property
+    def clock_max_ms(self) -> int:
+        """The latest time at which tallies stand."""
+        return max((facts.clock_ms for facts in self.pages.values()), default=self.facts.clock_ms)
+
+    def __len__(self) -> int:
+        """Count the retained events."""
+        return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.panes)
+
+
+def concat_sub_tallies(parts: Sequence[SubTallies]) -> SubTallies:
+    """Join the entries of one or more parts."""
+    if len(parts) == 1:
+        return parts[0]
+    by = zip(*(part.by for part in parts), strict=True)
+    return SubTallies(
+        np.concatenate([part.key for part in parts]),
+        tuple(pa.concat_arrays(values) for values in by),
+        np.concatenate([part.sums for part in parts]),
+    )
+
+
+def span_code(span_ms: int) -> int:
+    """Return the exponent of the least power of two that is no shorter."""
+    return max(span_ms - 1, 0).bit_length()
+
+
+def span_codes(spans_ms: Int64) -> Int8:
+    """Return the `span_code` of each of many spans, most of them equal."""
+    if (spans_ms == spans_ms[:1]).all():
+        return np.full(len(spans_ms), span_code(int(spans_ms[0])) if len(spans_ms) else 0, np.int8)
+    different, inverse = np.unique(spans_ms, return_inverse=True)
+    return np.array([span_code(ms) for ms in different.tolist()], np.int8)[inverse]
+
+
+def segment_of(block: Block, span_ms: int, page: int = -1) -> Segment:
+    """Make a segment in memory from a block with at least one event."""
+    rows = block.rows
+    spans = {code: count for code, count in enumerate(np.bincount(rows.span).tolist()) if count}
+    first, last = int(rows.time_ms.min()), int(rows.time_ms.max())
+    return Segment(first, last, span_ms, spans, int(np.bincount(rows.key).max()), lambda: block, page=page)
+
+
+def tally_width(name: str) -> int:
+    """Return the count of numbers that a tally of this identity has.
+
+    kernels/histories/float_sums.py draws those of floats, kernels/histories/bands.py those of ranks.
+    """
+    if name.endswith((DIFFERENT, BAND)):
+        return _COUNT_WIDTH
+    if name.endswith(RANKS):
+        return _RANK_WIDTH
+    if name.endswith((FLOATS, FLOAT_SQUARES)):
+        return SQUARES_AT if name.endswith(FLOATS) else SQUARES_END
+    return _SUM_WIDTH + _SQUARE_WORDS * name.endswith(SQUARES)

@@ -1,0 +1,226 @@
+"""Retained events + new events → the history table of one call: rows key by key, kept before new; conditions over them.
+
+Tested by: tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, read_only, slots
+from cep.functions.columns import fill_computed
+from cep.histories.rows import HistoryRows, Int8
+from cep.kernels import layout as y
+from cep.kernels.arrange import group_rows
+from cep.kernels.expressions.evaluate import BLOCK, evaluate_blocks
+from cep.kernels.groups import group_pairs
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.records import Events
+from cep.lists.timeline import Lists
+from cep.nfa.columns import Column
+from cep.nfa.histories import HistoryPlan
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvents:
+    """The new events: `rows` int64[Q] brings the batch into the order (key, time, id); key int32[N], of the batch, is a
+    number below `keys_count`, and means the same key as in the stored rows."""
+
+    batch: EventBatch
+    rows: Int64
+    key: Int32
+    keys_count: int
+
+
+@dataclass(slots=True)
+class HistoryTable:
+    """The rows. Shapes: columns int64[C, N] and nulls uint8[C, N]; new_at int64[N], the number of a new event or -1;
+    is_pinned uint8[N]; source int64[N], the stored row that a row was, of which the first `pinned_count` are pinned;
+    bitmaps uint8[P, N]; fields are the columns that are kept, as they came.
+
+    An event may be there twice, as a pinned row and as one of a segment: each history looks at one kind (`member`).
+    """
+
+    keys_count: int
+    columns: Int64
+    nulls: UInt8
+    texts: pa.Array
+    bitmaps: UInt8
+    new_at: Int64
+    is_pinned: UInt8
+    source: Int64
+    pinned_count: int
+    fields: dict[str, pa.Array]
+    overflows: int
+    _segments: dict[tuple[int, ...], tuple[Int64, Int64]] = field(default_factory=dict)
+
+    @property
+    def time(self) -> Int64:
+        times: Int64 = self.columns[y.COLUMN_TIME]
+        return times
+
+    @property
+    def key(self) -> Int64:
+        keys: Int64 = self.columns[y.COLUMN_KEY]
+        return keys
+
+    @property
+    def event_type(self) -> Int64:
+        types: Int64 = self.columns[y.COLUMN_TYPE]
+        return types
+
+    @property
+    def old_rows(self) -> Int64:
+        """Those of segments."""
+        return np.flatnonzero((self.is_pinned == 0) & (self.new_at < 0))
+
+    @property
+    def new_rows(self) -> Int64:
+        """The rows of the new events, in their order."""
+        return np.flatnonzero(self.new_at >= 0)
+
+    def member(self, number: int) -> UInt8:
+        """1 for the rows for which a predicate holds; -1 is the one that always does."""
+        return np.ones(self.columns.shape[1], np.uint8) if number < 0 else self.bitmaps[number].copy()
+
+    def segments(self, by: tuple[int, ...]) -> tuple[Int64, Int64]:
+        """(segment of each row, rows segment by segment) for a sub-key of these columns; () is the key alone.
+
+        Rows without a value of the sub-key are segments of their own; they never count.
+        """
+        if by not in self._segments:
+            segment, count = self.key, self.keys_count
+            for column in by:
+                segment, firsts = grouped(2 * segment + self.nulls[column], self.columns[column])
+                count = len(firsts)
+            order = np.arange(len(segment))
+            if by:
+                group_rows(segment, np.zeros(count + 1, np.int64), order)
+            self._segments[by] = segment, order
+        return self._segments[by]
+
+    def last_times(self) -> Int64:
+        """Return the time of the latest row of each key; long ago for keys without rows."""
+        last_ms = np.full(self.keys_count, TIME_MS_MIN, np.int64)
+        last_ms[self.key] = self.time  # of rows with the same key the last one stays
+        return last_ms
+
+    def take(self, rows: Int64, span: Int8) -> HistoryRows:
+        """Rows of the table as they are kept."""
+        indices = pa.array(rows)
+        columns = {name: column.take(indices) for name, column in self.fields.items()}
+        return HistoryRows(self.key[rows].astype(np.int32), self.event_type[rows], self.time[rows], span, columns)
+
+
+def dense_codes(values: Int64) -> tuple[Int64, int]:
+    """Numbers from 0 for values, equal ones alike; and how many there are."""
+    codes, firsts = grouped(values, values)
+    return codes, len(firsts)
+
+
+def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:
+    """(numbers from 0 for pairs of values, in the order in which they come first; where they do)."""
+    codes, firsts = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
+    count = group_pairs(read_only(first), read_only(second), empty_places(len(first)), firsts, codes)
+    return codes, firsts[:count]
+
+
+def empty_places(count: int) -> Int32:
+    """Return a table for so many different ones, of which half the places stay empty."""
+    return np.full(2 << max(count - 1, 1).bit_length(), -1, np.int32)
+
+
+def build_table(
+    plan: HistoryPlan, lists: Lists, stored: HistoryRows, pinned_count: int, new: NewEvents, *, mixed: bool = False
+) -> HistoryTable:
+    """Return the table of the stored rows, of which the first ones are pinned, and all new events. The stored ones of a
+    key stay in their order; if they are `mixed`, they are brought into that of their times."""
+    kept_count, count = len(stored), len(stored) + len(new.rows)
+    key = np.concatenate([stored.key, new.key[new.rows]]).astype(np.int64)
+    source = np.arange(count)
+    if kept_count:
+        if mixed:
+            source[:kept_count] = np.argsort(stored.time_ms, kind="stable")
+        by_key = np.empty(count, np.int64)
+        group_rows(key[source], np.zeros(new.keys_count + 1, np.int64), by_key)
+        source = source[by_key]
+    columns = np.zeros((len(plan.columns), count), np.int64)
+    nulls = np.zeros(columns.shape, np.uint8)
+    columns[y.COLUMN_KEY] = key[source]
+    columns[y.COLUMN_TIME] = np.concatenate([stored.time_ms, new.batch.time_ms[new.rows]])[source]
+    columns[y.COLUMN_TYPE] = np.concatenate([stored.event_type, new.batch.event_type[new.rows]])[source]
+    fields = {c.name: _field(c, stored, new, source) for c in plan.stored_columns if c.is_read}
+    texts = _fill(plan, fields, columns, nulls)
+    texts = fill_computed(plan.columns, lists, texts, 0, columns, nulls)
+    for number, column in enumerate(plan.columns):
+        if column.is_listed:
+            fields[column.name] = _as_it_was(column, stored, source, columns[number], nulls[number])
+    bitmaps, overflows = _evaluate(plan, texts, columns, nulls)
+    new_at = source - kept_count
+    new_at[new_at < 0] = -1
+    is_pinned = (source < pinned_count).astype(np.uint8)
+    return HistoryTable(
+        new.keys_count, columns, nulls, texts, bitmaps, new_at, is_pinned, source, pinned_count, fields, overflows
+    )
+
+
+def _field(column: Column, stored: HistoryRows, new: NewEvents, source: Int64) -> pa.Array:
+    """Return a field of all rows. One that was not kept before is null in what was."""
+    fresh = new.batch.columns[column.name].take(pa.array(new.rows))
+    if not len(stored):
+        return fresh
+    stored_values = stored.columns.get(column.name)
+    before = pa.nulls(len(stored), arrow_type(column.type)) if stored_values is None else stored_values
+    return pa.concat_arrays([before, fresh]).take(pa.array(source))
+
+
+def _as_it_was(column: Column, stored: HistoryRows, source: Int64, values: Int64, nulls: UInt8) -> pa.Array:
+    """Put into the column what a list said of each row when it was new; null where it was not asked then."""
+    is_stored = source < len(stored)
+    stored_values = stored.columns.get(column.name)
+    before = pa.nulls(len(stored), arrow_type(column.type)) if stored_values is None else stored_values
+    values[is_stored], nulls[is_stored] = slots(before.take(pa.array(source[is_stored])))
+    return from_slots(values, nulls, column.type)
+
+
+def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls: UInt8) -> pa.Array:
+    """Fill in the fields; returns the dictionary of all texts."""
+    written = pa.array([text for _, text in plan.text_constants], TEXT)
+    numbers = [n for n, c in enumerate(plan.columns) if n >= y.COLUMNS_FIXED and c.is_read]
+    of_text = [n for n in numbers if plan.columns[n].type.is_text]
+    for number in numbers:
+        if number not in of_text:
+            columns[number], nulls[number] = slots(fields[plan.columns[number].name])
+    if not of_text:
+        return written
+    encoded = pa.concat_arrays([*(fields[plan.columns[n].name] for n in of_text), written]).dictionary_encode()
+    missing = np.asarray(pc.is_null(encoded.indices)).astype(np.uint8)
+    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
+    count = columns.shape[1]
+    for at, number in enumerate(of_text):
+        columns[number] = codes[at * count : (at + 1) * count]
+        nulls[number] = missing[at * count : (at + 1) * count]
+    return encoded.dictionary
+
+
+def _evaluate(plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8) -> tuple[UInt8, int]:
+    """Evaluate conditions and arguments. Return for which rows conditions hold, and how many arguments overflowed."""
+    count = columns.shape[1]
+    words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
+    bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
+    errors = np.zeros(1, np.int64)
+    if not len(plan.vector.code):
+        return np.zeros((0, count), np.uint8), 0
+    constants = plan.constants.copy()
+    if plan.text_constants:
+        wanted = pa.array([text for _, text in plan.text_constants], TEXT)
+        constants[[slot for slot, _ in plan.text_constants]] = np.asarray(pc.index_in(wanted, value_set=texts))
+    code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
+    evaluate_blocks(code, Events(columns, nulls, bitmaps, 0), errors)
+    bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
+    return bits, int(errors[0])

@@ -1,0 +1,26 @@
+"""The carried tally of one key → the number that a report shows.
+
+Tested by: tests/report/test_past.py
+"""
+
+from __future__ import annotations
+
+from cep.histories.numbers.float_tally import float_values
+from cep.histories.numbers.tally import spreads, whole_sums
+from cep.kernels.layout import Int64
+from cep.nfa.histories import HistoryColumn
+
+
+def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
+    """Return the value of a history from its tally int64[1, W], as it stands at the page's clock."""
+    count = int(tally[0, 0])
+    if history.expr.fn == "count" or history.expr.argument is None:
+        return count
+    if history.has_float_tally:
+        value = float(float_values(tally)[0])
+        return value / count if history.expr.fn == "avg" and count else value
+    scale: int = 10**history.expr.argument.type.scale
+    if history.expr.fn == "stddev":
+        return float(spreads(tally)[0]) / scale
+    total = int(whole_sums(tally)[0][0]) / scale
+    return total if history.expr.fn == "sum" else total / count if count else 0

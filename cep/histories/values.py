@@ -1,0 +1,174 @@
+"""A plan, the past and new events → the value of every history at each new event, and the past after them.
+
+1. Choose which past events the call has to look at (reach.py).
+2. Lay them before the new events, key by key, and evaluate conditions over all of them (table.py).
+3. Work out each history at each new event (answers.py; the ways are in kinds/).
+4. Decide what to retain, pin and carry from now on (retained.py).
+
+A window ends at the event itself. An event of the same time that comes later in the order (time, event id) is not in
+it. So a value does not depend on how the events are cut into batches.
+Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX
+from cep.columnar.batch import NO_TEXTS
+from cep.histories.answers import Answers
+from cep.histories.call import Call
+from cep.histories.known_sub_keys import compile_sub_key_kernels
+from cep.histories.limits import compact_page
+from cep.histories.numbers.panes import panes_of_keys, without_strange_panes
+from cep.histories.reach import CallKeys, Reached, extended_segments, reach
+from cep.histories.retained import appended, expires_ms, pinned_after, spans_after, tallies_after, unexpired
+from cep.histories.rows import HistoryRows, concat_rows, sort_rows
+from cep.histories.segments import reachable_segments
+from cep.histories.store import Histories, PageFacts, Segment, span_codes
+from cep.histories.table import HistoryTable, NewEvents, build_table
+from cep.histories.tally_value import tally_value
+from cep.kernels.layout import Int64, UInt8
+from cep.lists.timeline import Lists
+from cep.nfa.histories import HistoryPlan
+
+# The door of the room, beside store.py, rows.py and pages.py: other rooms import nothing else of it.
+__all__ = [
+    "CallKeys",
+    "HistoryValues",
+    "NewEvents",
+    "compact_page",
+    "compile_sub_key_kernels",
+    "expires_ms",
+    "history_values",
+    "tally_value",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryValues:
+    """The columns that histories fill for the new events of one call, in their order, and the past after them.
+
+    `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` is the
+    past of all keys from now on. `incomplete` says which values lack older events or have them folded (columns.TOLD).
+    `overflows` counts sums that became null, `folded` values with older events folded, `cut` values that may lack
+    events of a sub-key. `dropped` counts events that are not remembered, or for which another sub-key is forgotten.
+    """
+
+    slots: Mapping[int, tuple[Int64, UInt8]]
+    texts: Mapping[int, pa.Array]
+    histories: Histories
+    incomplete: pa.Array
+    overflows: int = 0
+    folded: int = 0
+    dropped: int = 0
+    cut: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """The past that a call looks at: `pinned` by the call's keys, bool[K] which keys are touched, and the table."""
+
+    reached: Reached
+    pinned: HistoryRows
+    touched: np.ndarray
+    table: HistoryTable
+    call: Call
+
+
+def history_values(
+    plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, watermark_ms: int
+) -> HistoryValues:
+    """Work out every history of a program at every new event. Inputs are left unchanged.
+
+    Cost: O(N) for each history over the new events and the past ones that are looked at (reach.py). Percentiles that
+    look at whole windows cost O(N log N).
+    """
+    if not len(new.batch):
+        return HistoryValues({}, {}, histories, NO_TEXTS)
+    clock_ms = max(watermark_ms, histories.clock_max_ms)
+    histories = without_strange_panes(plan, histories)
+    looked = _look(plan, lists, histories, call_keys, new, clock_ms)
+    answers = Answers(looked.call)
+    slots: dict[int, tuple[Int64, UInt8]] = {}
+    texts: dict[int, pa.Array] = {}
+    for history in plan.histories:
+        column = answers.column(history)
+        if history.expr.type.is_text:
+            texts[history.number] = looked.table.texts.take(pa.array(column.slots, mask=column.nulls.astype(bool)))
+        else:
+            slots[history.number] = column.slots, column.nulls
+    after = Histories()
+    if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
+        after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
+    overflows = looked.table.overflows + answers.overflows
+    counts = answers.folded, answers.dropped, answers.cut
+    return HistoryValues(slots, texts, after, answers.incomplete(), overflows, *counts)
+
+
+def _look(
+    plan: HistoryPlan, lists: Lists, histories: Histories, call_keys: CallKeys, new: NewEvents, clock_ms: int
+) -> _Looked:
+    """Choose the past events and lay them before the new ones: steps 1 and 2."""
+    reached = reach(plan, histories, call_keys, new, clock_ms)
+    new = replace(new, keys_count=len(reached.keys))
+    touched = np.zeros(new.keys_count, bool)
+    touched[new.key] = True
+    pinned = histories.pinned.of_keys(call_keys.of_histories[histories.pinned.key])
+    pinned_here = pinned.take(np.flatnonzero(touched[pinned.key]))
+    past = concat_rows([pinned_here, reached.rows])
+    table = build_table(plan, lists, past, len(pinned_here), new, mixed=bool(reached.is_strange.any()))
+    panes = panes_of_keys(histories.segments, reached.keys, touched)
+    return _Looked(reached, pinned, touched, table, Call(table, reached, panes))
+
+
+def _past_after(plan: HistoryPlan, before: Histories, looked: _Looked, clock_ms: int, watermark_ms: int) -> Histories:
+    """Decide what to retain, pin and carry: step 4."""
+    reached, table, call = looked.reached, looked.table, looked.call
+    elsewhere = unexpired(plan, looked.pinned.take(np.flatnonzero(~looked.touched[looked.pinned.key])), watermark_ms)
+    per_key = len(before) / max(len(before.keys), 1)
+    pinned_now = pinned_after(plan, call, watermark_ms, per_key)
+    rows = concat_rows([elsewhere, pinned_now.rows])
+    if reached.is_strange.any():  # some of what is pinned now is older than what was
+        rows = rows.take(np.argsort(rows.time_ms, kind="stable"))
+    tallied = tallies_after(plan, call, clock_ms, per_key)
+    span_ms = spans_after(plan, call)
+    longer = _extended(reached, table, span_ms)
+    old = reachable_segments([longer.get(s, s) for s in before.segments], plan.span_max_ms, watermark_ms)
+    panes = call.new_panes(plan.approximate.values(), reached.keys, watermark_ms)
+    segments = (*old, *appended(table, span_ms, reached.keys, watermark_ms), *panes)
+    facts = PageFacts(panes=frozenset(plan.kept_panes))
+    if reached.is_carried:
+        carried = reached.carried - pinned_now.crowded - tallied.crowded
+        facts = PageFacts(clock_ms, plan.identities, carried, plan.carried - carried, facts.panes)
+    after = Histories(pa.nulls(0), rows, segments, before.loose, facts, tallied.by_key, tallied.by_sub_key)
+    return _with_keys(reached.keys, after)
+
+
+def _with_keys(keys: pa.Array, after: Histories) -> Histories:
+    """Give the past those of the call's keys that have a pinned event or a tally."""
+    used = np.zeros(len(keys), bool)
+    used[after.pinned.key] = True
+    for tally in after.tallies.values():
+        used |= tally[:, 0] != 0
+    for entries in after.sub_tallies.values():
+        used[entries.key] = True
+    number = (np.cumsum(used) - 1).astype(np.int32)
+    pinned = sort_rows(after.pinned.of_keys(number[after.pinned.key]))
+    tallies = {name: tally[used] for name, tally in after.tallies.items()}
+    subs = {name: entries.of_keys(number[entries.key]) for name, entries in after.sub_tallies.items()}
+    return replace(after, keys=keys.filter(pa.array(used)), pinned=pinned, tallies=tallies, sub_tallies=subs)
+
+
+def _extended(reached: Reached, table: HistoryTable, span_ms: Int64) -> dict[Segment, Segment]:
+    """Return the segments of strange pages that the rules of now retain longer, each with its new span."""
+    if not reached.is_strange.any():
+        return {}
+    by_row = np.zeros(len(reached.rows), np.int64)
+    old = table.old_rows
+    by_row[table.source[old] - table.pinned_count] = span_ms[old]
+    return extended_segments(reached, span_codes(by_row), by_row)

@@ -1,0 +1,200 @@
+"""The scalar interpreter of the register machine: one event and one run.
+
+    machine int64[2 * registers]: value of register r at 2r (float64 bits where the instruction says so), null at 2r + 1
+
+Tested by: tests/kernels/test_machine.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.expressions import opcodes as o
+from cep.kernels.expressions.checked import INT64_MIN, add_overflows, multiply_overflows, remainder, subtract_overflows
+from cep.kernels.jit import bare
+from cep.kernels.layout import Int64, int64
+from cep.kernels.records import Events, Work
+
+
+@bare
+def as_float(bits: int) -> float:
+    """Return the float64 in a slot."""
+    return np.int64(bits).view(np.float64)
+
+
+@bare
+def as_bits(value: float) -> int:
+    """Return the slot of a float64: its bits as int64."""
+    return int64(np.float64(value).view(np.int64))
+
+
+@bare
+def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
+    """Return (value, is null) of an int64 instruction on values that are not null."""
+    value, null = int64(0), False
+    if op == o.ADD:
+        null = add_overflows(x, z)
+        value = x + z
+    elif op == o.SUB:
+        null = subtract_overflows(x, z)
+        value = x - z
+    elif op == o.MUL or op == o.SCALE:
+        null = multiply_overflows(x, z)
+        value = x * z
+    elif op == o.QUOTIENT:
+        value = x // z
+    elif op == o.NEG:
+        value = -x
+        null = x == INT64_MIN
+    elif op == o.ABS:
+        value = abs(x)
+        null = x == INT64_MIN
+    elif op == o.MIN:
+        value = min(x, z)
+    elif op == o.MAX:
+        value = max(x, z)
+    elif op == o.MOD:
+        if z == 0:
+            return value, True
+        value = remainder(x, z)
+    elif op == o.LT:
+        value = int64(x < z)
+    elif op == o.LE:
+        value = int64(x <= z)
+    elif op == o.EQ:
+        value = int64(x == z)
+    elif op == o.NE:
+        value = int64(x != z)
+    if null:
+        counters[y.COUNT_OVERFLOW] += 1
+    return value, null
+
+
+@bare
+def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
+    """Return (value, is null) of a float64 instruction that gives a float64."""
+    if op == o.FADD:
+        return x + z, False
+    if op == o.FSUB:
+        return x - z, False
+    if op == o.FMUL:
+        return x * z, False
+    if op == o.FDIV:
+        return x / z, z == 0.0
+    if op == o.FNEG:
+        return -x, False
+    if op == o.FABS:
+        return abs(x), False
+    if op == o.FMIN:
+        return min(x, z), False
+    if op == o.FMAX:
+        return max(x, z), False
+    if op == o.FSQRT:
+        return np.sqrt(abs(x)), x < 0.0
+    if op == o.FSIN:
+        return np.sin(x), False
+    if op == o.FCOS:
+        return np.cos(x), False
+    if op == o.FFLOOR:
+        return np.floor(x), False
+    inside = x >= -1.0 and x <= 1.0
+    return np.arcsin(x if inside else 0.0), not inside
+
+
+@bare
+def _float_compare(op: int, x: float, z: float) -> int:
+    if op == o.FLT:
+        return int64(x < z)
+    if op == o.FLE:
+        return int64(x <= z)
+    if op == o.FEQ:
+        return int64(x == z)
+    return int64(x != z)
+
+
+@bare
+def _count_distinct(image: Int64, events: Events, node: int, variable: int, column: int, nodes: Int64) -> int:
+    """Count the different values, nulls left out, of the events bound to the variable. Cost: O(k squared), k events."""
+    columns, nulls = events.columns, events.nulls
+    states = image[y.HEADER_STATES]
+    count = int64(0)
+    while node >= 0:
+        row = nodes[node, y.NODE_ROW]
+        fits = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable
+        new = int64(fits and nulls[column, row] == 0)
+        earlier = nodes[node, y.NODE_PREVIOUS]
+        while earlier >= 0 and new == 1:
+            other = nodes[earlier, y.NODE_ROW]
+            same = image[states + nodes[earlier, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE] == variable
+            if same and nulls[column, other] == 0 and columns[column, other] == columns[column, row]:
+                new = int64(0)
+            earlier = nodes[earlier, y.NODE_PREVIOUS]
+        count += new
+        node = nodes[node, y.NODE_PREVIOUS]
+    return count
+
+
+@bare
+def run_code(image: Int64, first: int, last: int, events: Events, row: int, work: Work, run: int) -> None:
+    """Run the instructions in image[first:last] for the event in `row` and row `run` of work.runs.
+
+    Values and null flags are left in work.registers; overflows are counted in work.counters.
+    """
+    columns, nulls, machine = events.columns, events.nulls, work.registers
+    constants = image[y.HEADER_CONSTANTS]
+    for pc in range(first, last, o.MACHINE_WIDTH):
+        op, a, b = image[pc], 2 * image[pc + 2], 2 * image[pc + 3]
+        t = 2 * image[pc + 1]
+        if op == o.COLUMN:
+            machine[t], machine[t + 1] = columns[image[pc + 2], row], nulls[image[pc + 2], row]
+        elif op == o.CONST:
+            machine[t], machine[t + 1] = image[constants + image[pc + 2]], image[pc + 3]
+        elif op == o.REGISTER:
+            machine[t], machine[t + 1] = work.runs[run, y.RUN_HEADER + image[pc + 2]], 0
+        elif op == o.ROW:
+            bound = work.runs[run, y.RUN_HEADER + image[pc + 2]]
+            machine[t], machine[t + 1] = 0, 1
+            if bound >= 0:
+                machine[t], machine[t + 1] = columns[image[pc + 3], bound], nulls[image[pc + 3], bound]
+        elif op == o.AND:
+            false = (machine[a + 1] == 0 and machine[a] == 0) or (machine[b + 1] == 0 and machine[b] == 0)
+            machine[t + 1] = int64(not false and (machine[a + 1] | machine[b + 1]) != 0)
+            machine[t] = int64(not false and machine[t + 1] == 0)
+        elif op == o.OR:
+            true = (machine[a + 1] == 0 and machine[a] != 0) or (machine[b + 1] == 0 and machine[b] != 0)
+            machine[t + 1] = int64(not true and (machine[a + 1] | machine[b + 1]) != 0)
+            machine[t] = int64(true)
+        elif op == o.NOT:
+            machine[t], machine[t + 1] = int64(machine[a] == 0), machine[a + 1]
+        elif op == o.IS_NULL:
+            machine[t], machine[t + 1] = int64(machine[a + 1] != 0), 0
+        elif op == o.NULL_IF_ZERO:
+            machine[t], machine[t + 1] = machine[a], int64(machine[a + 1] != 0 or machine[b] == 0)
+        elif op == o.DISTINCT:
+            node = work.runs[run, y.RUN_NODE]
+            machine[t] = _count_distinct(image, events, node, image[pc + 2], image[pc + 3], work.nodes)
+            machine[t + 1] = 0
+        elif op == o.SELECT:
+            source = b if machine[a + 1] == 0 and machine[a] != 0 else 2 * image[pc + 4]
+            machine[t], machine[t + 1] = machine[source], machine[source + 1]
+        elif op == o.TO_FLOAT:
+            machine[t] = as_bits(np.float64(machine[a]) / np.float64(image[constants + image[pc + 3]]))
+            machine[t + 1] = machine[a + 1]
+        elif op >= o.FLT:
+            machine[t] = _float_compare(op, as_float(machine[a]), as_float(machine[b]))
+            machine[t + 1] = machine[a + 1] | machine[b + 1]
+        elif op >= o.FADD and op <= o.FFLOOR:
+            if op == o.FNEG or op == o.FABS or op >= o.FSQRT:
+                b = a
+            value, null = _float_step(op, as_float(machine[a]), as_float(machine[b]))
+            machine[t], machine[t + 1] = as_bits(value), int64(null or (machine[a + 1] | machine[b + 1]) != 0)
+        else:
+            scales = op == o.SCALE or op == o.QUOTIENT
+            unary = op == o.NEG or op == o.ABS or scales
+            if (machine[a + 1] | (0 if unary else machine[b + 1])) != 0:
+                machine[t], machine[t + 1] = 0, 1
+            else:
+                other = image[constants + image[pc + 3]] if scales else (machine[a] if unary else machine[b])
+                whole, missing = _integer_step(op, machine[a], other, work.counters)
+                machine[t], machine[t + 1] = whole, int64(missing)

@@ -1,0 +1,84 @@
+"""Events → the bits of indexed predicates: those whose constant the event's value meets (cep/nfa/predicates.py).
+
+Tested by: tests/nfa/test_predicates.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.expressions.interpret import run_code
+from cep.kernels.jit import bare
+from cep.kernels.layout import Int64, UInt8, int64
+from cep.kernels.records import Events, PredicateIndex, Work
+
+FILTER_SIZE = 4_096  # a power of two; a value whose bucket is empty is in no entry
+
+
+@bare
+def _bucket(value: int) -> int:
+    """Return the value's bucket, by Fibonacci hashing (Knuth, The Art of Computer Programming, vol. 3, 6.4)."""
+    mixed = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
+    return int64(mixed >> np.uint64(52))
+
+
+@bare
+def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work) -> None:
+    """Set the bit of entry k's predicate for the event in `row`, if the rest of the predicate holds."""
+    event_type = entries[k, y.INDEX_TYPE]
+    if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
+        return
+    first = entries[k, y.INDEX_CODE]
+    if first >= 0:
+        end, result = entries[k, y.INDEX_CODE_END], 2 * entries[k, y.INDEX_RESULT]
+        run_code(image, first, end, events, row, work, 0)
+        if work.registers[result] == 0 or work.registers[result + 1] != 0:
+            return
+    at = row - events.first_row
+    events.bitmaps[entries[k, y.INDEX_PREDICATE], at >> 6] |= np.uint64(1) << np.uint64(at & 63)
+
+
+@bare
+def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work) -> None:
+    """Fill the bitmaps of indexed predicates for the new events.
+
+    Shapes: the bitmaps are zero where an indexed predicate has its row; occupied uint8[FILTER_SIZE] is scratch. Of
+    work only registers and counters are used.
+    Cost: O(N) a group, plus the entries that are met.
+    """
+    entries, values = index.entries, index.values
+    for g in range(index.groups.shape[0]):
+        kind, column = index.groups[g, y.INDEX_KIND], index.groups[g, y.INDEX_COLUMN]
+        lo, hi = index.groups[g, y.INDEX_FIRST], index.groups[g, y.INDEX_END]
+        for b in range(FILTER_SIZE):
+            occupied[b] = 0
+        for k in range(lo, hi):
+            occupied[_bucket(values[k])] = 1
+        for row in range(events.first_row, events.columns.shape[1]):
+            if events.nulls[column, row] != 0:
+                continue
+            value = events.columns[column, row]
+            if kind == y.INDEX_EQ:
+                if occupied[_bucket(value)] == 0:
+                    continue
+                low, high = lo, hi
+                while low < high:
+                    middle = (low + high) >> 1
+                    if values[middle] < value:
+                        low = middle + 1
+                    else:
+                        high = middle
+                while low < hi and values[low] == value:
+                    _mark(image, entries, low, events, row, work)
+                    low += 1
+            elif kind == y.INDEX_GT or kind == y.INDEX_GE:
+                k = lo
+                while k < hi and (values[k] < value or (kind == y.INDEX_GE and values[k] == value)):
+                    _mark(image, entries, k, events, row, work)
+                    k += 1
+            else:
+                k = hi - 1
+                while k >= lo and (values[k] > value or (kind == y.INDEX_LE and values[k] == value)):
+                    _mark(image, entries, k, events, row, work)
+                    k -= 1

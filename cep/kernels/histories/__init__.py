@@ -1,0 +1,1 @@
+"""Kernels of histories: windows, sums, ranks and sketches over the past events of keys."""

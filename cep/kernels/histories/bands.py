@@ -1,0 +1,140 @@
+"""A band of values around a rank, and what enters and leaves a window → the rank, and the band after it.
+
+    all values in order   ── below ──┊ band: their values are known ┊── above ──
+
+    counts   int64[S, 2] by segment: how many events are in the window | how many of them are below the band
+    values   int64[B], those of segment s are values[starts[s]:starts[s + 1]], ascending
+
+What enters or leaves outside the band changes a number, inside it the band. Where nothing is below or above, the band
+grows there. So the rank stays in the band for as many changes as the band is wide at least.
+Tested by: tests/histories/test_rank.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.histories.records import Bands, Moves, SegmentWindows
+from cep.kernels.jit import bare, kernel
+from cep.kernels.layout import Int64
+from cep.kernels.search import first_at
+
+_COUNT, _BELOW, _SIZE = range(3)
+
+
+@bare
+def _enter(work: Int64, now: Int64, value: int) -> bool:
+    """Add the value at its place. Return False if its place is not known."""
+    size, below = now[_SIZE], now[_BELOW]
+    above = now[_COUNT] - below - size
+    if size == 0 and below + above > 0:
+        return False
+    now[_COUNT] += 1
+    at = first_at(work, 0, size, value)
+    if at == 0 and below > 0 and value < work[0]:
+        now[_BELOW] += 1
+    elif at < size or above == 0:
+        for i in range(size, at, -1):
+            work[i] = work[i - 1]
+        work[at] = value
+        now[_SIZE] += 1
+    return True
+
+
+@bare
+def _leave(work: Int64, now: Int64, value: int) -> bool:
+    """Take a value of the window away. Return False if its place is not known."""
+    size = now[_SIZE]
+    if size == 0:
+        return False
+    now[_COUNT] -= 1
+    at = first_at(work, 0, size, value)
+    if at < size and work[at] == value:
+        for i in range(at, size - 1):
+            work[i] = work[i + 1]
+        now[_SIZE] -= 1
+    elif at == 0:
+        now[_BELOW] -= 1
+    return True
+
+
+@bare
+def _begin(work: Int64, now: Int64, bands: Bands, segment: int) -> None:
+    """Copy the band of a segment into the work."""
+    first, size = bands.starts[segment], bands.starts[segment + 1] - bands.starts[segment]
+    for i in range(size):
+        work[i] = bands.values[first + i]
+    now[_COUNT], now[_BELOW], now[_SIZE] = bands.counts[segment, 0], bands.counts[segment, 1], size
+
+
+@kernel
+def ranks_at(bands: Bands, moves: Moves, windows: SegmentWindows, percent: int, counts: Int64, out: Int64) -> bool:
+    """Fill counts int64[Q] and out int64[Q] with how many events each window has, and the value of nearest rank in it,
+    ⌈percent · n / 100⌉ of n.
+
+    A window is the segment's as the band has it, with what enters before high, without what leaves before low.
+    Return True if every rank was in its band. Cost: O(band) an event that enters or leaves it.
+    """
+    segment = moves.segment
+    work, now = np.empty(bands.values.shape[0] + segment.shape[0] + 1, np.int64), np.zeros(3, np.int64)
+    is_known = True
+    low = high = 0
+    for q in range(windows.segment.shape[0]):
+        of_window = windows.segment[q]
+        if q == 0 or of_window != windows.segment[q - 1]:
+            _begin(work, now, bands, of_window)
+            while high < segment.shape[0] and segment[high] < of_window:
+                high += 1
+            low = high
+        while high < windows.highs[q]:
+            if moves.enters[high] != 0:
+                is_known = _enter(work, now, moves.values[high]) and is_known
+            high += 1
+        while low < windows.lows[q]:
+            if moves.leaves[low] != 0:
+                is_known = _leave(work, now, moves.values[low]) and is_known
+            low += 1
+        counts[q], out[q] = now[_COUNT], 0
+        if counts[q] > 0:
+            at = (percent * counts[q] + 99) // 100 - 1 - now[_BELOW]
+            is_known = is_known and at >= 0 and at < now[_SIZE]
+            out[q] = work[min(max(at, 0), max(now[_SIZE] - 1, 0))]
+    return is_known
+
+
+@kernel
+def bands_after(
+    bands: Bands, segment: Int64, values: Int64, change: Int64, percent: int, reach: int, reach_changes: int, out: Bands
+) -> None:
+    """Fill `out`, with room for B + M values, with the bands after members enter (change int64[M] is 1) or leave (−1).
+
+    Each has the values so far from the rank, and farther by reach_changes for each change. A segment without events
+    takes all that enters. A band whose rank is not known any more has nothing.
+    """
+    work, now = np.empty(bands.values.shape[0] + values.shape[0] + 1, np.int64), np.zeros(3, np.int64)
+    i = 0
+    for s in range(bands.counts.shape[0]):
+        _begin(work, now, bands, s)
+        is_known, had_events, changes = True, bands.counts[s, _COUNT] > 0, 0
+        while i < segment.shape[0] and segment[i] == s:
+            changes += change[i] != 0
+            if change[i] > 0 and not had_events:
+                work[now[_SIZE]] = values[i]
+                now[_SIZE] += 1
+            elif change[i] > 0:
+                is_known = _enter(work, now, values[i]) and is_known
+            elif change[i] < 0 and had_events:
+                is_known = _leave(work, now, values[i]) and is_known
+            i += 1
+        if not had_events:
+            work[: now[_SIZE]].sort()
+            now[_COUNT] = now[_SIZE]
+        wanted = (percent * now[_COUNT] + 99) // 100 - 1 - now[_BELOW]
+        first = max(wanted - reach - reach_changes * changes, 0)
+        end = min(wanted + reach + reach_changes * changes + 1, now[_SIZE])
+        out.starts[s + 1] = out.starts[s]
+        if is_known and first < end:
+            out.counts[s, 0], out.counts[s, 1] = now[_COUNT], now[_BELOW] + first
+            for j in range(first, end):
+                out.values[out.starts[s] + j - first] = work[j]
+            out.starts[s + 1] += end - first

@@ -1,0 +1,154 @@
+"""Sums of float64 values that are exact, so that they depend on what is summed and not on the order or on what was
+taken away again.
+
+    acc int64[CHUNKS]    the sum is Σ acc[c] · 2^(32 c − 1074), each chunk with room for 2^31 additions
+
+Adding and taking away a value are exact; reading rounds once, to the nearest double.
+After Neal, "Fast exact summation using small and large superaccumulators" (2015), the small one.
+Tested by: tests/kernels/test_exact.py
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from cep.kernels.jit import bare
+from cep.kernels.layout import Float64, Int64, int64
+
+CHUNKS = 70  # 2046 binary places and the carries of 2^31 additions
+_MASK = np.int64(0xFFFFFFFF)
+_SPLIT = 134217729.0  # 2^27 + 1
+
+
+@bare
+def accumulate(acc: Int64, bits: int, sign: int) -> None:
+    """Add `sign` (1 or -1) times the finite float64 with these bits."""
+    exponent = (bits >> int64(52)) & int64(0x7FF)
+    mantissa = bits & int64(0xFFFFFFFFFFFFF)
+    if exponent != 0:
+        mantissa |= int64(1) << int64(52)
+        exponent -= int64(1)
+    if bits < 0:
+        sign = -sign
+    chunk, shift = exponent >> int64(5), exponent & int64(31)
+    low = (mantissa & _MASK) << shift  # below 2^63
+    high = ((mantissa >> int64(32)) << shift) + (low >> int64(32))  # below 2^53
+    acc[chunk] += sign * (low & _MASK)
+    acc[chunk + 1] += sign * (high & _MASK)
+    acc[chunk + 2] += sign * (high >> int64(32))
+
+
+@bare
+def _carry(acc: Int64) -> int:
+    """Bring every chunk into [0, 2^32) and return what is left over: 0, or -1 for a negative sum."""
+    carry = int64(0)
+    for c in range(acc.shape[0]):
+        whole = acc[c] + carry
+        carry = whole >> int64(32)
+        acc[c] = whole & _MASK
+    return carry
+
+
+@bare
+def rounded(acc: Int64) -> float:
+    """Return the float64 nearest to the sum, ties to even.
+
+    The chunks are brought into their normal form; the sum stays.
+    """
+    negative = _carry(acc) < 0
+    if negative:
+        for c in range(acc.shape[0]):
+            acc[c] = -acc[c]
+        _carry(acc)
+    top = acc.shape[0] - 1
+    while top >= 0 and acc[top] == 0:
+        top -= 1
+    value = 0.0
+    if top >= 0:
+        value = _nearest(acc, top)
+    if negative:
+        for c in range(acc.shape[0]):
+            acc[c] = -acc[c]
+        value = -value
+    return value
+
+
+@bare
+def _nearest(acc: Int64, top: int) -> float:
+    """Round the sum of chunks in [0, 2^32), of which `top` is the highest that is not 0."""
+    second = acc[top - 1] if top >= 1 else int64(0)
+    third = acc[top - 2] if top >= 2 else int64(0)
+    length = int64(0)  # of the highest chunk, in bits
+    while acc[top] >> length != 0:
+        length += int64(1)
+    # The 62 highest bits, and whether anything is below them.
+    head = (acc[top] << int64(30)) | (second >> int64(2))
+    below = (second & int64(3)) != 0
+    if length < 32:
+        missing = int64(32) - length
+        rest = ((second & int64(3)) << int64(32)) | third  # 34 bits
+        head = (head << missing) | (rest >> (int64(34) - missing))
+        below = (rest & ((int64(1) << (int64(34) - missing)) - int64(1))) != 0
+    else:
+        below = below or third != 0
+    for c in range(top - 2):
+        below = below or acc[c] != 0
+    # 62 bits to 53: nine fall away.
+    fraction = head & int64(511)
+    whole = head >> int64(9)
+    if fraction > 256 or (fraction == 256 and (below or (whole & int64(1)) != 0)):
+        whole += int64(1)
+    exponent = 32 * top + length - 32 - 1074 + 32 - 53
+    return math.ldexp(np.float64(whole), int(exponent))
+
+
+@bare
+def _error_of_square(x: float, square: float) -> float:
+    """Return x² − square, exactly.
+
+    Dekker, "A floating-point technique for extending the available precision", 1971.
+    """
+    wide = _SPLIT * x
+    head = wide - (wide - x)
+    tail = x - head
+    return ((head * head - square) + 2.0 * head * tail) + tail * tail
+
+
+@bare
+def accumulate_square(acc: Int64, value: float, word: Float64, words: Int64, sign: int) -> None:
+    """Add `sign` times the square of a finite float64, exactly; `word` float64[1] and `words` int64[1] are the same
+    memory."""
+    word[0] = value * value
+    square = word[0]
+    accumulate(acc, words[0], sign)
+    word[0] = _error_of_square(value, square)
+    accumulate(acc, words[0], sign)
+
+
+@bare
+def as_two(acc: Int64, pair: Float64, word: Float64, words: Int64) -> None:
+    """Write the sum as two doubles, pair[0] + pair[1]; `word` float64[1] and `words` int64[1] are the same memory."""
+    pair[0] = rounded(acc)
+    word[0] = pair[0]
+    accumulate(acc, words[0], -1)
+    pair[1] = rounded(acc)
+    accumulate(acc, words[0], 1)
+
+
+@bare
+def spread_of(count: float, sums: Float64, squares: Float64) -> float:
+    """Return the number n · Σx² − (Σx)², with the sums given as two doubles each."""
+    n = np.float64(count)
+    left = n * squares[0]
+    wide = _SPLIT * n
+    n_head = wide - (wide - n)
+    wide = _SPLIT * squares[0]
+    s_head = wide - (wide - squares[0])
+    n_tail, s_tail = n - n_head, squares[0] - s_head
+    left_rest = ((n_head * s_head - left) + n_head * s_tail + n_tail * s_head) + n_tail * s_tail + n * squares[1]
+    right = sums[0] * sums[0]
+    right_rest = _error_of_square(sums[0], right) + 2.0 * sums[0] * sums[1]
+    number: float = (left - right) + (left_rest - right_rest)
+    return number

@@ -1,0 +1,117 @@
+"""Sums of floats that are carried from call to call: few floats stand for an accumulator, with exactly its sum.
+
+    tally   int64[S, 6] by segment: count | how many are no finite number | bits of 4 floats: Σ value
+            int64[S, 12] for spreads: the same, and bits of 6 floats: Σ value²
+
+The floats are the one nearest to the sum, the one nearest to what is left, and so on, until nothing is left. Two say
+what amounts of money add up to; what more than these cannot say is not carried.
+Tested by: tests/histories/test_float_tally.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.histories.exact_sums import CHUNKS, accumulate, accumulate_square, as_two, rounded, spread_of
+from cep.kernels.histories.records import Moves, SegmentWindows
+from cep.kernels.jit import bare, kernel
+from cep.kernels.layout import Float64, Int64
+
+FLOATS_AT, SQUARES_AT, SQUARES_END = 2, 6, 12
+
+
+@bare
+def _loaded(acc: Int64, tally: Int64, first: int, end: int) -> None:
+    """Make the accumulator the sum of the floats tally[first:end]."""
+    acc[:] = 0
+    for i in range(first, end):
+        if tally[i] != 0:
+            accumulate(acc, tally[i], 1)
+
+
+@bare
+def _stored(acc: Int64, tally: Int64, first: int, end: int, word: Float64, words: Int64) -> bool:
+    """Make tally[first:end] floats whose sum is the accumulator's. Return False if there are none."""
+    tally[first:end] = 0
+    for i in range(first, end):
+        word[0] = rounded(acc)
+        if word[0] == 0.0:
+            return True
+        if not np.isfinite(word[0]):
+            return False
+        tally[i] = words[0]
+        accumulate(acc, words[0], -1)
+    return rounded(acc) == 0.0
+
+
+@kernel
+def float_tallies_at(tally: Int64, moves: Moves, windows: SegmentWindows, out: Float64) -> None:
+    """Fill out float64[Q] with the sum of each window, rounded once, or its standard deviation with squares.
+
+    Shapes: tally int64[S, 6 or 12]; values are the bits of finite floats. The sum is the tally's, with what enters
+    before high, without what leaves before low. Of a spread the counts are in out already.
+    """
+    is_spread = tally.shape[1] > SQUARES_AT
+    segment, floats = moves.segment, moves.values.view(np.float64)
+    sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
+    pair, pair_squares, word = np.zeros(2, np.float64), np.zeros(2, np.float64), np.zeros(1, np.float64)
+    words = word.view(np.int64)
+    low = high = 0
+    for q in range(windows.segment.shape[0]):
+        of_window = windows.segment[q]
+        if q == 0 or of_window != windows.segment[q - 1]:
+            _loaded(sums, tally[of_window], FLOATS_AT, SQUARES_AT)
+            if is_spread:
+                _loaded(squares, tally[of_window], SQUARES_AT, SQUARES_END)
+            while high < segment.shape[0] and segment[high] < of_window:
+                high += 1
+            low = high
+        while high < windows.highs[q] or low < windows.lows[q]:
+            is_entering = high < windows.highs[q]
+            at = high if is_entering else low
+            if (moves.enters if is_entering else moves.leaves)[at] != 0:
+                accumulate(sums, moves.values[at], 1 if is_entering else -1)
+                if is_spread:
+                    accumulate_square(squares, floats[at], word, words, 1 if is_entering else -1)
+            high, low = (high + 1, low) if is_entering else (high, low + 1)
+        if is_spread:
+            as_two(sums, pair, word, words)
+            as_two(squares, pair_squares, word, words)
+            count = out[q]
+            out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
+        else:
+            out[q] = rounded(sums)
+
+
+@kernel
+def float_tallies_after(tally: Int64, segment: Int64, values: Int64, change: Int64) -> bool:
+    """Add change int64[M] (1, 0 or −1) times each member to the floats of its segment's tally, in place.
+
+    Return False if floats cannot say all sums; what they are then is not defined. Shapes: as in float_tallies_at.
+    """
+    is_spread = tally.shape[1] > SQUARES_AT
+    floats = values.view(np.float64)
+    sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
+    word = np.zeros(1, np.float64)
+    words = word.view(np.int64)
+    fits = True
+    i = 0
+    while i < segment.shape[0]:
+        row, start, changes = tally[segment[i]], i, 0
+        while i < segment.shape[0] and segment[i] == segment[start]:
+            changes += change[i] != 0
+            i += 1
+        if changes == 0:
+            continue
+        _loaded(sums, row, FLOATS_AT, SQUARES_AT)
+        for j in range(start, i):
+            if change[j] != 0:
+                accumulate(sums, values[j], change[j])
+        fits = _stored(sums, row, FLOATS_AT, SQUARES_AT, word, words) and fits
+        if is_spread:
+            _loaded(squares, row, SQUARES_AT, SQUARES_END)
+            for j in range(start, i):
+                if change[j] != 0:
+                    accumulate_square(squares, floats[j], word, words, change[j])
+            fits = _stored(squares, row, SQUARES_AT, SQUARES_END, word, words) and fits
+    return fits

@@ -1,0 +1,105 @@
+"""Percentiles and numbers of different values of windows whose older members are panes: codes with a weight.
+
+    codes, weights int64[C]   by key, then pane; a code says which bucket or hash, in their order
+    lows, highs int64[Q]      the window of each new event: codes[low:high]; neither ever goes back
+
+A tree of counts (count_tree.py) follows the window. So an event costs O(log of the different codes), however long
+windows are.
+Tested by: tests/histories/test_sketches.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.histories.count_tree import add, find, new_tree, up_to
+from cep.kernels.jit import bare, kernel
+from cep.kernels.layout import Int64, UInt8
+
+
+@bare
+def follow_panes(key: Int64, pane: Int64, starts: Int64, opens: Int64, highs: Int64, lows: Int64) -> None:
+    """Find where the window of each new event begins.
+
+    Shapes: key, pane int64[C], by key; starts int64[Q] where the members of a new event's key begin; opens int64[Q] the
+    first pane of its window; highs int64[Q]. Fills lows int64[Q]. A member that came late counts in the newest pane of
+    those before it: `pane` is changed.
+    """
+    for i in range(1, key.shape[0]):
+        if key[i] == key[i - 1] and pane[i] < pane[i - 1]:
+            pane[i] = pane[i - 1]
+    low = 0
+    for q in range(starts.shape[0]):
+        low = max(low, starts[q])
+        while low < highs[q] and pane[low] < opens[q]:
+            low += 1
+        lows[q] = low
+
+
+@kernel
+def find_weighted_rank(
+    codes: Int64, weights: Int64, codes_count: int, percent: int, lows: Int64, highs: Int64, out: Int64
+) -> None:
+    """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of the weights' sum n; -1 where it is 0."""
+    tree = new_tree(codes_count)
+    total = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            add(tree, codes[high], weights[high])
+            total += weights[high]
+            high += 1
+        while low < lows[q]:
+            add(tree, codes[low], -weights[low])
+            total -= weights[low]
+            low += 1
+        out[q] = find(tree, (percent * total + 99) // 100) if total > 0 else -1
+
+
+@kernel
+def count_different(
+    codes: Int64, codes_count: int, rank: int, lows: Int64, highs: Int64, counts: Int64, out: Int64
+) -> None:
+    """Fill counts int64[Q] with how many different codes windows have, and out int64[Q] with that of this rank, or -1
+    where there are fewer."""
+    tree, times = new_tree(codes_count), np.zeros(codes_count + 1, np.int64)
+    different = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            code = codes[high]
+            if times[code] == 0:
+                add(tree, code, 1)
+                different += 1
+            times[code] += 1
+            high += 1
+        while low < lows[q]:
+            code = codes[low]
+            times[code] -= 1
+            if times[code] == 0:
+                add(tree, code, -1)
+                different -= 1
+            low += 1
+        counts[q] = different
+        out[q] = find(tree, rank) if different >= rank else -1
+
+
+@kernel
+def keep_least(group: Int64, pane: Int64, panes_count: int, most: int, is_retained: UInt8) -> None:
+    """Clear is_retained uint8[C] for members that no window can have among its `most` least ones.
+
+    Shapes: group, pane int64[C] by group, then ascending by hash, each hash of a group once; panes are numbers below
+    panes_count, later ones greater. A later window has whatever comes in the same pane or a later one: a member goes
+    when `most` smaller hashes do.
+    """
+    tree = new_tree(panes_count)
+    begin = 0
+    for i in range(group.shape[0]):
+        if i > 0 and group[i] != group[i - 1]:
+            for j in range(begin, i):
+                if is_retained[j] != 0:
+                    add(tree, pane[j], -1)
+            begin = i
+        seen = up_to(tree, panes_count - 1)
+        earlier = up_to(tree, pane[i] - 1) if pane[i] > 0 else 0
+        is_retained[i] = seen - earlier < most
+        if is_retained[i] != 0:
+            add(tree, pane[i], 1)

@@ -1,0 +1,181 @@
+"""Aggregates over sliding windows of past events, for all keys of a table at once.
+
+    members   int64[M]   rows of the table that count, by (sub-)key, then in their order
+    lows, highs int64[Q] the window of each new event: members[low:high]; neither ever goes back
+
+Every kernel moves two pointers over the members, so its cost does not depend on how long the windows are.
+Tested by: tests/histories/test_values.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.histories.count_tree import add, find, new_tree
+from cep.kernels.histories.exact_sums import CHUNKS, accumulate, accumulate_square, as_two, rounded, spread_of
+from cep.kernels.histories.records import TableRows, Windows
+from cep.kernels.jit import bare, kernel
+from cep.kernels.layout import Float64, Int64, UInt8, int64
+
+
+@bare
+def find_windows(rows: TableRows, opens: Int64, previous: bool, events_max: int, members: Int64, out: Windows) -> int:
+    """Find the members and the window of each new event.
+
+    Shapes: opens int64[Q]: the window of a new event are members later than this; members int64[N] is filled.
+    `previous` leaves the event itself out. A window with more than events_max members is cut and marked as folded.
+    Return how many members there are. Cost: O(N).
+    """
+    count = low = q = 0
+    for i in range(rows.order.shape[0]):
+        row = rows.order[i]
+        if i == 0 or rows.segment[row] != rows.segment[rows.order[i - 1]]:
+            low = count
+        if rows.member[row] != 0:
+            members[count] = row
+            count += 1
+        if rows.new_at[row] >= 0:
+            high = count - 1 if previous and rows.member[row] != 0 else count
+            while low < high and rows.time[members[low]] <= opens[rows.new_at[row]]:
+                low += 1
+            out.folded[q] = high - low > events_max
+            out.lows[q], out.highs[q], out.at[q] = max(low, high - events_max), high, rows.new_at[row]
+            q += 1
+    return count
+
+
+@bare
+def mark_kept(
+    members: Int64, segment: Int64, time: Int64, opens: Int64, events_max: int, oldest: bool, marked: UInt8
+) -> None:
+    """Set marked uint8[N] for the members that the window of a later event may hold.
+
+    Shapes: members int64[M] by segment; segment, time, opens int64[N]: no later event of the row's key has a window
+    that reaches back to opens. Of each segment the newest events_max members are kept, or with `oldest` the oldest one.
+    """
+    seen = 0
+    for i in range(members.shape[0]):
+        j = i if oldest else members.shape[0] - 1 - i
+        row = members[j]
+        before = members[j - 1 if oldest else min(j + 1, members.shape[0] - 1)]
+        if i == 0 or segment[row] != segment[before]:
+            seen = 0
+        if seen < events_max and time[row] > opens[row]:
+            marked[row] = 1
+        seen += 1
+
+
+@bare
+def mark_least(members: Int64, segment: Int64, time: Int64, opens: Int64, values: Int64, marked: UInt8) -> None:
+    """Set marked uint8[N] for the members that can be the least of a later event's window: less than all later ones.
+
+    Shapes: as in mark_kept; values int64[M] are those of the members.
+    """
+    count = members.shape[0]
+    best = int64(0)
+    for j in range(count):
+        i = count - 1 - j
+        row = members[i]
+        is_last = i == count - 1 or segment[row] != segment[members[i + 1]]
+        if is_last or values[i] < best:
+            best = values[i]
+            if time[row] > opens[row]:
+                marked[row] = 1
+
+
+@kernel
+def sum_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
+    """Fill out float64[Q] with the sum of each window, rounded once. values int64[M] are the bits of finite float64."""
+    acc = np.zeros(CHUNKS, np.int64)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            accumulate(acc, values[high], 1)
+            high += 1
+        while low < lows[q]:
+            accumulate(acc, values[low], -1)
+            low += 1
+        out[q] = rounded(acc)
+
+
+@kernel
+def spread_floats(values: Int64, lows: Int64, highs: Int64, out: Float64) -> None:
+    """Fill out float64[Q] with the population standard deviation of each window; 0 where it is empty.
+
+    Values as in sum_floats. Both sums are exact, and taken as two doubles each, so that a small spread around a large
+    mean keeps its digits.
+    """
+    floats = values.view(np.float64)
+    sums, squares = np.zeros(CHUNKS, np.int64), np.zeros(CHUNKS, np.int64)
+    pair, pair_squares = np.zeros(2, np.float64), np.zeros(2, np.float64)
+    word = np.zeros(1, np.float64)
+    words = word.view(np.int64)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q] or low < lows[q]:
+            sign = 1 if high < highs[q] else -1
+            at = high if sign > 0 else low
+            accumulate(sums, values[at], sign)
+            accumulate_square(squares, floats[at], word, words, sign)
+            high, low = (high + 1, low) if sign > 0 else (high, low + 1)
+        as_two(sums, pair, word, words)
+        as_two(squares, pair_squares, word, words)
+        count = highs[q] - lows[q]
+        out[q] = np.sqrt(max(spread_of(count, pair, pair_squares), 0.0)) / count if count > 0 else 0.0
+
+
+@kernel
+def least(values: Int64, lows: Int64, highs: Int64, out: Int64) -> None:
+    """Fill out int64[Q] with where in `values` int64[M] the least of each window is, -1 where it is empty.
+
+    A queue of the values that can still be the least, ascending.
+    """
+    queue = np.empty(values.shape[0] + 1, np.int64)
+    head = tail = 0
+    high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            while tail > head and values[queue[tail - 1]] >= values[high]:
+                tail -= 1
+            queue[tail] = high
+            tail += 1
+            high += 1
+        while head < tail and queue[head] < lows[q]:
+            head += 1
+        out[q] = queue[head] if head < tail else -1
+
+
+@kernel
+def count_distinct(codes: Int64, codes_count: int, lows: Int64, highs: Int64, out: Int64) -> None:
+    """Fill out int64[Q] with how many different codes (int64[M], below codes_count) each window has."""
+    counts = np.zeros(codes_count + 1, np.int64)
+    different = low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            different += counts[codes[high]] == 0
+            counts[codes[high]] += 1
+            high += 1
+        while low < lows[q]:
+            counts[codes[low]] -= 1
+            different -= counts[codes[low]] == 0
+            low += 1
+        out[q] = different
+
+
+@kernel
+def find_rank(codes: Int64, codes_count: int, percent: int, lows: Int64, highs: Int64, out: Int64) -> None:
+    """Fill out int64[Q] with the code of nearest rank, ⌈percent · n / 100⌉ of n, in each window; -1 where it is empty.
+
+    Codes int64[M] are in the order of the values. A tree of counts follows the window: O(log codes_count) an event.
+    """
+    tree = new_tree(codes_count)
+    low = high = 0
+    for q in range(lows.shape[0]):
+        while high < highs[q]:
+            add(tree, codes[high], 1)
+            high += 1
+        while low < lows[q]:
+            add(tree, codes[low], -1)
+            low += 1
+        count = high - low
+        out[q] = find(tree, (percent * count + 99) // 100) if count > 0 else -1

@@ -1,0 +1,1 @@
+"""Kernels of the matcher: runs of a rule over the events of many keys."""

@@ -1,0 +1,308 @@
+"""The matcher: carries the runs of one rule over the events of many keys.
+
+States, transitions and the words are those of SASE (Agrawal et al., "Efficient Pattern Matching over Event Streams",
+2008) as Flink CEP uses them, in another form: a run is in a position of the pattern (the last variable it took) and
+has a set of open *waits*, one for each way to go on. An event that a wait takes makes a new run; a relaxed wait is
+closed by that, an any-wait stays open, a strict wait is open for the very next event alone. So an event that no
+condition names changes nothing, and is not looked at.
+
+Bound events form a tree of nodes (row, state, previous): runs that share a prefix share its nodes.
+The queue holds the rows that some condition of the rule may react to, by key and time; keys without any are only
+visited if they have runs. Work on a key is restarted when an output array is full and has been enlarged.
+While a key is worked on its runs are rows of `work`; row 0 is the start run, which has taken nothing and never closes.
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+from cep.kernels import layout as y
+from cep.kernels.jit import bare, inlined
+from cep.kernels.layout import Int64, int64
+from cep.kernels.match.matches import choose, emit, same_bindings, settle
+from cep.kernels.match.merge import merge_runs
+from cep.kernels.match.offer import hold_back, moved_states, offer, tidy
+from cep.kernels.match.runs import close_due, close_missed, next_key
+from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, Work
+
+_FOREVER = int64(y.FOREVER)
+_TIMED_OUT = int64(y.TIMED_OUT)
+_COMPLETE = int64(y.COMPLETE)
+_BY_DEADLINE = int64(2 * y.FOREVER + 1)  # and a time is more than FOREVER, and fits
+_FEW_RUNS = 8  # up to this many, looking at each is cheaper than asking which states the event concerns
+
+
+@bare
+def _tell_alike(rule: Rule, i: int, work: Work, count: int) -> None:
+    """Note in run i, and in the runs that have bound the same on another way, that the time-out has been reported."""
+    runs = work.runs
+    if runs[i, y.RUN_WAITS] != 0:
+        runs[i, y.RUN_WAITS] |= _TIMED_OUT
+    if rule.words[y.R_REPEATS] != 0:
+        for k in range(1, count):
+            open_ = runs[k, y.RUN_WAITS] != 0 and runs[k, y.RUN_WAITS] != _COMPLETE
+            if (
+                open_
+                and runs[k, y.RUN_START_ROW] == runs[i, y.RUN_START_ROW]
+                and same_bindings(rule.image, work.nodes, runs[k, y.RUN_NODE], runs[i, y.RUN_NODE])
+            ):
+                runs[k, y.RUN_WAITS] |= _TIMED_OUT
+
+
+@bare
+def _fire(
+    rule: Rule, events: Events, until: int, detected: int, seen: int, i: int, work: Work, counts: Counts
+) -> Counts:
+    """Close the waits of run i whose time is up by `until`; report the match of an absence, or the time-out.
+
+    The match or time-out happens at `detected` (ms, UTC); the key's stream has had `seen` events by then. With
+    `skip … in order` the match goes behind row counts.runs instead.
+    """
+    runs, count, matches = work.runs, counts.runs, counts.matches
+    reported = runs[i, y.RUN_WAITS] & _TIMED_OUT != 0
+    absent, ran_out = close_due(rule, events.columns, runs, i, work.nodes, until)
+    if runs[i, y.RUN_WAITS] == 0:
+        work.counters[y.COUNT_EXPIRED] += 1
+    fresh = ran_out and rule.words[y.R_TIMEOUTS] != 0 and not reported
+    if fresh:
+        _tell_alike(rule, i, work, count)
+    if absent and rule.words[y.R_IN_ORDER] != 0:
+        count = hold_back(runs, i, count)
+        # Completed by a deadline: after the last event, and after the matches that it has completed.
+        runs[count - 1, y.RUN_ORDINAL] = seen - 1
+        runs[count - 1, y.RUN_EXPIRY] = _BY_DEADLINE + detected
+        absent = False
+    if absent or fresh:
+        kind = y.KIND_TIMEOUT if not absent else (y.KIND_BOTH if fresh else y.KIND_MATCH)
+        last = work.nodes[runs[i, y.RUN_NODE], y.NODE_ROW]
+        emit(rule, events, last, work, i, matches, kind, detected)
+        matches += 1
+    return Counts(count, counts.nodes, matches, y.FULL_NOT)
+
+
+@bare
+def _release(rule: Rule, events: Events, detected: int, work: Work, before: int, counts: Counts) -> Counts:
+    """Apply the rule's skip strategy after one event or deadline, before which there were `before` matches."""
+    if rule.words[y.R_IN_ORDER] != 0:
+        return settle(rule, events, detected, work, counts)
+    matches = counts.matches
+    if rule.words[y.R_SKIP] != y.SKIP_NONE and matches > before:
+        matches = choose(rule, work, before, matches, counts.runs)
+    return Counts(counts.runs, counts.nodes, matches, y.FULL_NOT)
+
+
+@bare
+def _full_before_firing(work: Work, counts: Counts) -> int:
+    """Return FULL_* for the array without room for what one deadline may add, FULL_NOT if there is room."""
+    if counts.matches >= work.matches.shape[0]:
+        return y.FULL_MATCHES
+    return y.FULL_WORK if counts.runs >= work.runs.shape[0] else y.FULL_NOT
+
+
+@bare
+def _expire(rule: Rule, events: Events, until: int, seen: int, work: Work, counts: Counts) -> Counts:
+    """Close what is over by `until` (ms, UTC), deadline after deadline: absences match, other waits time out.
+
+    The key's stream has had `seen` events by then. Closed runs have no waits left.
+    """
+    runs = work.runs
+    while True:
+        due_ms = _FOREVER
+        open_ = False
+        for i in range(1, counts.runs):
+            if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_WAITS] != _COMPLETE:
+                due_ms = min(due_ms, runs[i, y.RUN_EXPIRY])
+                open_ = True
+        if due_ms > until or (due_ms >= _FOREVER and not open_):
+            return counts
+        before, live = counts.matches, counts.runs
+        for i in range(1, live):
+            if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE or runs[i, y.RUN_EXPIRY] > due_ms:
+                continue
+            full = _full_before_firing(work, counts)
+            if full != y.FULL_NOT:
+                return Counts(counts.runs, counts.nodes, counts.matches, full)
+            close_missed(rule.image, runs, i, seen)
+            if runs[i, y.RUN_WAITS] != 0:
+                counts = _fire(rule, events, due_ms, due_ms, seen, i, work, counts)
+        counts = _release(rule, events, due_ms, work, before, counts)
+        if counts.full != y.FULL_NOT or due_ms >= _FOREVER:
+            return counts
+
+
+@bare
+def _expire_events(rule: Rule, events: Events, row: int, work: Work, counts: Counts) -> Counts:
+    """Close the runs whose window in events ends with the event in `row`."""
+    runs, before, live = work.runs, counts.matches, counts.runs
+    ordinal, detected = events.columns[y.COLUMN_ORDINAL, row], events.columns[y.COLUMN_TIME, row]
+    for i in range(1, live):
+        over = ordinal - runs[i, y.RUN_START_ORDINAL] >= rule.words[y.R_WITHIN_EVENTS]
+        if not over or runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+            continue
+        full = _full_before_firing(work, counts)
+        if full != y.FULL_NOT:
+            return Counts(counts.runs, counts.nodes, counts.matches, full)
+        close_missed(rule.image, runs, i, ordinal)
+        if runs[i, y.RUN_WAITS] != 0:
+            counts = _fire(rule, events, _FOREVER + 1, detected, ordinal, i, work, counts)
+    return _release(rule, events, detected, work, before, counts)
+
+
+@inlined
+def _offer_to_all(
+    rule: Rule, events: Events, row: int, work: Work, counts: Counts, trail: Int64
+) -> tuple[Counts, bool]:
+    """Offer an event to the start run and to every open run. Returns (counts, a run may have closed)."""
+    runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
+    before, live, new = counts.matches, counts.runs, row - events.first_row
+    first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
+    closed = rule.words[y.R_FIRES] != 0 or live - 1 >= rule.words[y.R_RUNS_MAX]
+    earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
+    # With many runs, those whose state no condition of the event speaks of are passed over. A full look now and then
+    # drops what has expired.
+    choosy = live > _FEW_RUNS and new & 63 != 0 and rule.words[y.R_FIRES] == 0 and rule.words[y.R_REACTS_TO_ALL] == 0
+    moved = moved_states(rule, events.bitmaps, new) if choosy else int64(-1)
+    for i in range(first, live):
+        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+            continue
+        nfa_state = runs[i, y.RUN_STATE] - rule.words[y.R_START_STATE]
+        if i > 0 and choosy and (moved >> min(int64(62), nfa_state)) & 1 == 0:
+            continue
+        if i > 0 and (runs[i, y.RUN_EXPIRY] <= time or runs[i, y.RUN_START_ORDINAL] <= earliest_ordinal):
+            runs[i, y.RUN_WAITS] = 0
+            work.counters[y.COUNT_EXPIRED] += 1
+            closed = True
+            continue
+        work.counters[y.COUNT_STEPS] += 1
+        counts = offer(rule, events, row, i, work, counts, before + rule.words[y.R_MATCHES_MAX], trail)
+        if counts.full != y.FULL_NOT:
+            break
+        closed = closed or runs[i, y.RUN_WAITS] == 0
+    return counts, closed
+
+
+@bare
+def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, trail: Int64) -> Counts:
+    """Carry a key's runs over one event: expire, offer it, merge, apply the skip strategy, tidy up."""
+    time = events.columns[y.COLUMN_TIME, row]
+    if rule.words[y.R_FIRES] != 0:
+        counts = _expire(rule, events, time, events.columns[y.COLUMN_ORDINAL, row], work, counts)
+        if counts.full == y.FULL_NOT and rule.words[y.R_WITHIN_EVENTS] < _FOREVER:
+            counts = _expire_events(rule, events, row, work, counts)
+        if counts.full != y.FULL_NOT:
+            return counts
+    before, live = counts.matches, counts.runs
+    counts, closed = _offer_to_all(rule, events, row, work, counts, trail)
+    if counts.full != y.FULL_NOT:
+        return counts
+    if rule.words[y.R_MERGES] != 0 and counts.runs > live:
+        counts = merge_runs(rule.words, work, live, counts, trail)
+        closed = True
+        if counts.full != y.FULL_NOT:
+            return counts
+    runs, matches = counts.runs, counts.matches
+    if matches > before or rule.words[y.R_IN_ORDER] != 0:
+        closed = closed or rule.words[y.R_SKIP] != y.SKIP_NONE
+        counts = _release(rule, events, time, work, before, counts)
+        matches = counts.matches
+        if counts.full != y.FULL_NOT:
+            return counts
+        if matches - before > rule.words[y.R_MATCHES_MAX]:
+            work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
+            matches = before + rule.words[y.R_MATCHES_MAX]
+    if closed:
+        runs = tidy(rule.words, work.runs, runs, work.counters)
+    return Counts(runs, counts.nodes, matches, y.FULL_NOT)
+
+
+@inlined
+def _save(rule: Rule, key: int, seen: int, work: Work, count: int, output: RunOutput, out_count: int) -> int:
+    """Write the key's `count` - 1 runs behind row out_count; return the new count, or -1 if they do not fit.
+
+    `seen` is the number of events that the key's stream has had in this batch. Ordinals become relative to the key's
+    next event, and strict waits that have missed theirs are closed.
+    """
+    runs = work.runs
+    if out_count + count - 1 > output.runs.shape[0]:
+        return -1
+    for i in range(1, count):
+        close_missed(rule.image, runs, i, seen)
+        in_events = seen - runs[i, y.RUN_START_ORDINAL]
+        over = rule.words[y.R_FIRES] == 0 and in_events >= rule.words[y.R_WITHIN_EVENTS]
+        if over or runs[i, y.RUN_WAITS] == 0:
+            continue
+        for c in range(runs.shape[1]):
+            output.runs[out_count, c] = runs[i, c]
+        output.runs[out_count, y.RUN_ORDINAL] -= seen
+        output.runs[out_count, y.RUN_START_ORDINAL] -= seen
+        output.keys[out_count] = key
+        out_count += 1
+    return out_count
+
+
+@inlined
+def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, counts: Counts) -> Counts:
+    """Close what is over by the watermark once a key's events are done.
+
+    A rule that sees nothing any more learns of no deadline after that: what it then still waits for is dropped.
+    """
+    runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
+    if rule.words[y.R_FIRES] != 0:
+        counts = _expire(rule, events, until, seen, work, counts)
+        if counts.full == y.FULL_NOT and until == rule.words[y.R_UNTIL_MS] and until < _FOREVER:
+            for i in range(1, counts.runs):
+                if runs[i, y.RUN_WAITS] != 0:
+                    runs[i, y.RUN_WAITS] = 0
+                    work.counters[y.COUNT_EXPIRED] += 1
+    else:
+        for i in range(1, counts.runs):
+            if runs[i, y.RUN_EXPIRY] <= watermark and runs[i, y.RUN_WAITS] != 0:
+                runs[i, y.RUN_WAITS] = 0
+                work.counters[y.COUNT_EXPIRED] += 1
+    return Counts(tidy(rule.words, runs, counts.runs, work.counters), counts.nodes, counts.matches, counts.full)
+
+
+@bare
+def advance_rule(
+    rule: Rule, events: Events, given: RuleInput, watermark: int, work: Work, scratch: RuleScratch, output: RunOutput
+) -> int:
+    """Carry one rule over the queued events and close what is over by the watermark (ms, UTC).
+
+    Shapes: the records'. scratch.stream_count is that of the rule's stream. output.cursor says where to begin and is
+    left where to go on; matches, nodes and runs are written from the cursor's counts on.
+    Returns: FULL_NOT when all is done, else what to enlarge before the next call.
+    Cost: O(queued events x open runs of their key).
+    """
+    queue, columns, cursor = given.queue, events.columns, output.cursor
+    for c in range(given.start_run.shape[0]):
+        work.runs[0, c] = given.start_run[c]
+    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < given.keys.shape[0]:
+        at, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
+        for c in range(y.COUNTERS):
+            scratch.counters_before[c] = work.counters[c]
+        key, run_at, runs = next_key(columns, given, cursor, work.runs)
+        if runs < 0:
+            return y.FULL_WORK
+        counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and counts.full == y.FULL_NOT:
+            row = int64(queue[at])
+            at += 1
+            time = columns[y.COLUMN_TIME, row]
+            starts = time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS]
+            outside = rule.words[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
+            if time < rule.words[y.R_UNTIL_MS] and (starts or counts.runs > 1) and not outside:
+                counts = _on_event(rule, events, row, work, counts, scratch.trail)
+        full = counts.full
+        if full == y.FULL_NOT and counts.runs > 1:
+            seen = int64(scratch.stream_count[key])
+            counts = _on_end(rule, events, watermark, seen, work, counts)
+            full = counts.full
+            if full == y.FULL_NOT:
+                out_count = _save(rule, key, seen, work, counts.runs, output, out_count)
+                full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+        if full != y.FULL_NOT:
+            for c in range(y.COUNTERS):
+                work.counters[c] = scratch.counters_before[c]
+            return full
+        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
+        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = counts.nodes, counts.matches, out_count
+    return y.FULL_NOT

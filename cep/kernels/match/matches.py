@@ -1,0 +1,280 @@
+"""Matches: written down, chosen between by the skip strategy, and read back out of the tree of bound events.
+
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.expressions.interpret import run_code
+from cep.kernels.jit import bare
+from cep.kernels.layout import Int32, Int64, UInt64, int64
+from cep.kernels.records import Counts, Events, Rule, Work
+
+
+@bare
+def emit(rule: Rule, events: Events, row: int, work: Work, run: int, at: int, kind: int, detected: int) -> None:
+    """Write match number `at`: what the run has become, as KIND_* `kind`, at the time `detected` (ms, UTC).
+
+    Measures speak of bound events only, so `row` may be any row of the key.
+    """
+    matches = work.matches
+    matches[at, y.MATCH_RULE] = rule.words[y.R_NUMBER]
+    matches[at, y.MATCH_KEY] = events.columns[y.COLUMN_KEY, row]
+    matches[at, y.MATCH_NODE] = work.runs[run, y.RUN_NODE]
+    matches[at, y.MATCH_DETECTED] = detected
+    matches[at, y.MATCH_START_ROW] = work.runs[run, y.RUN_START_ROW]
+    matches[at, y.MATCH_KIND] = kind
+    missing = int64(0)
+    column = y.MATCH_HEADER
+    flag = int64(1)
+    for m in range(rule.words[y.R_MEASURES], rule.words[y.R_MEASURES_END], y.MEASURE_WIDTH):
+        code, end, result = rule.image[m + y.M_CODE], rule.image[m + y.M_CODE_END], 2 * rule.image[m + y.M_RESULT]
+        run_code(rule.image, code, end, events, row, work, run)
+        matches[at, column] = work.registers[result]
+        if work.registers[result + 1] != 0:
+            missing |= flag
+        column += 1
+        flag <<= int64(1)
+    matches[at, y.MATCH_NULLS] = missing
+
+
+@bare
+def bound_count(nodes: Int64, node: int) -> int:
+    """Return the number of events that end in this node."""
+    count = 0
+    while node >= 0:
+        count += 1
+        node = nodes[node, y.NODE_PREVIOUS]
+    return count
+
+
+@bare
+def _resume_row(rule: Rule, work: Work, match: int) -> int:
+    """Return the skip strategy's cut: the match covers runs that started before this row."""
+    skip, node = rule.words[y.R_SKIP], work.matches[match, y.MATCH_NODE]
+    if skip == y.SKIP_PAST_LAST:
+        return work.nodes[node, y.NODE_ROW] + 1
+    if skip == y.SKIP_TO_NEXT:
+        return work.matches[match, y.MATCH_START_ROW] + 1
+    cut = int64(-1)
+    states = rule.image[y.HEADER_STATES]
+    while node >= 0:
+        nfa_state = states + work.nodes[node, y.NODE_STATE] * y.STATE_WIDTH
+        if rule.image[nfa_state + y.S_VARIABLE] == rule.words[y.R_SKIP_VARIABLE]:
+            cut = work.nodes[node, y.NODE_ROW]
+            if skip == y.SKIP_TO_LAST:
+                return cut
+        node = work.nodes[node, y.NODE_PREVIOUS]
+    return cut
+
+
+@bare
+def _swap(rows: Int64, i: int, k: int) -> None:
+    if i != k:
+        for c in range(rows.shape[1]):
+            rows[i, c], rows[k, c] = rows[k, c], rows[i, c]
+
+
+@bare
+def _preferred(image: Int64, nodes: Int64, matches: Int64, a: int, b: int) -> bool:
+    """Return True if match a comes before b: earlier start, then more events, then earlier events one by one."""
+    if matches[a, y.MATCH_START_ROW] != matches[b, y.MATCH_START_ROW]:
+        return matches[a, y.MATCH_START_ROW] < matches[b, y.MATCH_START_ROW]
+    if matches[a, y.MATCH_BOUND] != matches[b, y.MATCH_BOUND]:
+        return matches[a, y.MATCH_BOUND] > matches[b, y.MATCH_BOUND]
+    return _earlier_rows(image, nodes, matches[a, y.MATCH_NODE], matches[b, y.MATCH_NODE])
+
+
+@bare
+def _earlier_rows(image: Int64, nodes: Int64, x: int, z: int) -> bool:
+    """Return True if the binding that ends in node x has the earlier events, one by one; both are of equal length.
+
+    With the same events it is True if x has the earlier variables.
+    """
+    states = image[y.HEADER_STATES]
+    before, before_by_variable, same_rows = False, False, True
+    while x >= 0 and x != z:
+        if nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+            before = nodes[x, y.NODE_ROW] < nodes[z, y.NODE_ROW]
+            same_rows = False
+        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        variable_z = image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_x != variable_z:
+            before_by_variable = variable_x < variable_z
+        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+    return before_by_variable if same_rows else before
+
+
+@bare
+def same_bindings(image: Int64, nodes: Int64, x: int, z: int) -> bool:
+    """Return True if the ways to nodes x and z bind the same events to the same variables."""
+    states = image[y.HEADER_STATES]
+    while x != z:
+        if x < 0 or z < 0 or nodes[x, y.NODE_ROW] != nodes[z, y.NODE_ROW]:
+            return False
+        variable_x = image[states + nodes[x, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+        if variable_x != image[states + nodes[z, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]:
+            return False
+        x, z = nodes[x, y.NODE_PREVIOUS], nodes[z, y.NODE_PREVIOUS]
+    return True
+
+
+@bare
+def _completed_before(image: Int64, nodes: Int64, runs: Int64, a: int, b: int) -> bool:
+    """Return True if complete match a is handed out before b; both wait for an earlier start.
+
+    The order is by start, then by completing event or deadline, then as in `_preferred`.
+    """
+    if runs[a, y.RUN_START_ROW] != runs[b, y.RUN_START_ROW]:
+        return runs[a, y.RUN_START_ROW] < runs[b, y.RUN_START_ROW]
+    if runs[a, y.RUN_ORDINAL] != runs[b, y.RUN_ORDINAL]:
+        return runs[a, y.RUN_ORDINAL] < runs[b, y.RUN_ORDINAL]
+    if runs[a, y.RUN_EXPIRY] != runs[b, y.RUN_EXPIRY]:
+        return runs[a, y.RUN_EXPIRY] < runs[b, y.RUN_EXPIRY]
+    count_a, count_b = bound_count(nodes, runs[a, y.RUN_NODE]), bound_count(nodes, runs[b, y.RUN_NODE])
+    if count_a != count_b:
+        return count_a > count_b
+    return _earlier_rows(image, nodes, runs[a, y.RUN_NODE], runs[b, y.RUN_NODE])
+
+
+@bare
+def _comes_before(image: Int64, nodes: Int64, rows: Int64, waiting: bool, a: int, b: int) -> bool:
+    """Return True if row a comes before b. Rows are matches, or runs that are complete and `waiting`."""
+    if waiting:
+        return _completed_before(image, nodes, rows, a, b)
+    return _preferred(image, nodes, rows, a, b)
+
+
+@bare
+def _sink(image: Int64, nodes: Int64, rows: Int64, waiting: bool, first: int, at: int, end: int) -> None:
+    """Bring row `at` of the heap [first, end) below those that come after it."""
+    while True:
+        last, child = at, first + 2 * (at - first) + 1
+        for below in range(child, min(child + 2, end)):
+            if _comes_before(image, nodes, rows, waiting, last, below):
+                last = below
+        if last == at:
+            return
+        _swap(rows, at, last)
+        at = last
+
+
+@bare
+def _sort(image: Int64, nodes: Int64, rows: Int64, waiting: bool, first: int, end: int) -> None:
+    """Sort rows [first, end), in O(n log n) comparisons: one event may complete thousands."""
+    for at in range(first + (end - first) // 2 - 1, first - 1, -1):
+        _sink(image, nodes, rows, waiting, first, at, end)
+    for last in range(end - 1, first, -1):
+        _swap(rows, first, last)
+        _sink(image, nodes, rows, waiting, first, first, last)
+
+
+@bare
+def _close_before(runs: Int64, end: int, cut: int) -> int:
+    """Close the runs of rows [1, end) that started before the cut; return the earliest start that is left."""
+    earliest = int64(y.FOREVER)
+    for i in range(1, end):
+        if runs[i, y.RUN_START_ROW] < cut:
+            runs[i, y.RUN_WAITS] = 0
+        elif runs[i, y.RUN_WAITS] != 0:
+            earliest = min(earliest, runs[i, y.RUN_START_ROW])
+    return earliest
+
+
+@bare
+def choose(rule: Rule, work: Work, first: int, count: int, runs_count: int) -> int:
+    """Apply the skip strategy to the matches [first, count) of one event or deadline; return the new match count.
+
+    Time-outs among them are no matches: they stay and cover nothing. Runs that a match covers lose all waits.
+    """
+    matches = work.matches
+    end = first
+    for m in range(first, count):
+        matches[m, y.MATCH_BOUND] = bound_count(work.nodes, matches[m, y.MATCH_NODE])
+        if matches[m, y.MATCH_KIND] == y.KIND_TIMEOUT:
+            _swap(matches, end, m)
+            end += 1
+    _sort(rule.image, work.nodes, matches, False, end, count)
+    cut = int64(-1)
+    for m in range(end, count):
+        if matches[m, y.MATCH_START_ROW] >= cut:
+            _swap(matches, end, m)
+            cut = max(cut, _resume_row(rule, work, end))
+            end += 1
+        elif matches[m, y.MATCH_KIND] == y.KIND_BOTH:  # no match any more, but a time-out all the same
+            matches[m, y.MATCH_KIND] = y.KIND_TIMEOUT
+            _swap(matches, end, m)
+            end += 1
+    _close_before(work.runs, runs_count, cut)
+    return end
+
+
+@bare
+def settle(rule: Rule, events: Events, detected: int, work: Work, counts: Counts) -> Counts:
+    """Hand out complete matches for `skip … in order`: earliest start first, while no open run started earlier.
+
+    They come to stand behind the open runs, in order.
+    """
+    runs, matches = work.runs, counts.matches
+    first, earliest = 1, int64(y.FOREVER)
+    for i in range(1, counts.runs):
+        if runs[i, y.RUN_WAITS] != int64(y.COMPLETE):
+            if runs[i, y.RUN_WAITS] != 0:
+                earliest = min(earliest, runs[i, y.RUN_START_ROW])
+            _swap(runs, first, i)
+            first += 1
+    _sort(rule.image, work.nodes, runs, True, first, counts.runs)
+    cut = int64(-1)
+    for best in range(first, counts.runs):
+        if runs[best, y.RUN_START_ROW] < cut:
+            runs[best, y.RUN_WAITS] = 0
+            continue
+        if earliest < runs[best, y.RUN_START_ROW]:
+            break
+        if matches >= work.matches.shape[0]:
+            return Counts(counts.runs, counts.nodes, matches, y.FULL_MATCHES)
+        last = work.nodes[runs[best, y.RUN_NODE], y.NODE_ROW]
+        emit(rule, events, last, work, best, matches, y.KIND_MATCH, detected)
+        cut = max(cut, _resume_row(rule, work, matches))
+        matches += 1
+        runs[best, y.RUN_WAITS] = 0
+        if earliest < cut:
+            earliest = _close_before(runs, first, cut)
+    return Counts(counts.runs, counts.nodes, matches, y.FULL_NOT)
+
+
+@bare
+def match_lengths(matches: Int64, nodes: Int64, lengths: Int64) -> None:
+    """Fill lengths int64[M] with the number of events that each match has bound."""
+    for m in range(matches.shape[0]):
+        lengths[m] = bound_count(nodes, matches[m, y.MATCH_NODE])
+
+
+@bare
+def match_hashes(matches: Int64, offsets: Int64, rows: Int64, variables: Int32, hashes: UInt64) -> None:
+    """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables."""
+    prime = np.uint64(0x100000001B3)
+    for m in range(matches.shape[0]):
+        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(matches[m, y.MATCH_RULE])
+        h *= prime
+        for k in range(offsets[m], offsets[m + 1]):
+            h = (h ^ np.uint64(rows[k])) * prime
+            h = (h ^ np.uint64(variables[k])) * prime
+        hashes[m] = h ^ (h >> np.uint64(29))
+
+
+@bare
+def match_bindings(image: Int64, matches: Int64, nodes: Int64, offsets: Int64, rows: Int64, variables: Int32) -> None:
+    """Walk each match back through its nodes: fill rows and variables [offsets[m], offsets[m + 1]) in binding order."""
+    states = image[y.HEADER_STATES]
+    for m in range(matches.shape[0]):
+        at = offsets[m + 1]
+        node = matches[m, y.MATCH_NODE]
+        while node >= 0:
+            at -= 1
+            rows[at] = nodes[node, y.NODE_ROW]
+            variables[at] = image[states + nodes[node, y.NODE_STATE] * y.STATE_WIDTH + y.S_VARIABLE]
+            node = nodes[node, y.NODE_PREVIOUS]

@@ -1,0 +1,191 @@
+"""One event offered to one run: what it becomes, which of its waits close, and what is left of a key's runs.
+
+Tested by: tests/kernels/test_merge.py, tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+from cep.kernels import layout as y
+from cep.kernels.jit import bare, inlined
+from cep.kernels.layout import Int64, UInt64, int64
+from cep.kernels.match.matches import emit
+from cep.kernels.match.merge import emit_all
+from cep.kernels.match.runs import accepts, bit, gaps_fit, guarded, suits, take
+from cep.kernels.records import Counts, Events, Rule, Work
+
+_FOREVER = int64(y.FOREVER)
+_COMPLETE = int64(y.COMPLETE)
+_ONE = int64(1)
+
+
+@bare
+def hold_back(runs: Int64, i: int, count: int) -> int:
+    """Write the complete match that run i has become behind row `count`; return the new number of rows.
+
+    It waits there until no open run started earlier. Shapes: runs int64[*, W].
+    """
+    for c in range(runs.shape[1]):
+        runs[count, c] = runs[i, c]
+    runs[count, y.RUN_WAITS] = _COMPLETE
+    runs[count, y.RUN_EXPIRY] = _FOREVER
+    return count + 1
+
+
+@inlined
+def _settle_child(rule: Rule, events: Events, row: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
+    """Keep the child in row counts.runs if it waits for more, and report it if it is a match."""
+    child = counts.runs
+    accepted = accepts(rule.image, work.runs, child)
+    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
+    if accepted and rule.words[y.R_MERGES] != 0:
+        reported = emit_all(rule, events, row, work, child, counts, limit, trail)
+        node_count, matches, full = reported.nodes, reported.matches, reported.full
+    elif accepted and rule.words[y.R_IN_ORDER] == 0:
+        emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
+        matches += 1
+    if full == y.FULL_NOT:
+        if work.runs[child, y.RUN_WAITS] != 0:
+            runs += 1
+        if accepted and rule.words[y.R_IN_ORDER] != 0:
+            runs = hold_back(work.runs, child, runs)
+    return Counts(runs, node_count, matches, full)
+
+
+@inlined
+def _which_is_full(work: Work, counts: Counts) -> int:
+    """Return FULL_* for the array without room for one more child, FULL_NOT if there is room."""
+    full = y.FULL_NOT
+    if counts.matches >= work.matches.shape[0]:
+        full = y.FULL_MATCHES
+    if counts.runs + 1 >= work.runs.shape[0]:
+        full = y.FULL_WORK
+    if counts.nodes >= work.nodes.shape[0]:
+        full = y.FULL_NODES
+    return full
+
+
+@bare
+def _match_absence(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts) -> Counts:
+    """Report the match of run i, whose absence is certain with the very next event of its stream, in `row`."""
+    runs, matches = counts.runs, counts.matches
+    if matches >= work.matches.shape[0]:
+        return Counts(runs, counts.nodes, matches, y.FULL_MATCHES)
+    if runs >= work.runs.shape[0]:
+        return Counts(runs, counts.nodes, matches, y.FULL_WORK)
+    if rule.words[y.R_IN_ORDER] != 0:
+        runs = hold_back(work.runs, i, runs)
+        work.runs[runs - 1, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
+    else:
+        emit(rule, events, row, work, i, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
+        matches += 1
+    return Counts(runs, counts.nodes, matches, y.FULL_NOT)
+
+
+@inlined
+def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Counts, limit: int, trail: Int64) -> Counts:
+    """Offer the event in `row` to run i: children go behind row counts.runs, waits may close.
+
+    No match beyond number `limit` is written. Shapes: trail int64[*, 3] scratch.
+    """
+    image = rule.image
+    waits = work.runs[i, y.RUN_WAITS]
+    nfa_state = image[y.HEADER_STATES] + work.runs[i, y.RUN_STATE] * y.STATE_WIDTH
+    mask = _ONE
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+        current, mask = mask, mask << _ONE
+        if waits & current == 0:
+            continue
+        kind = image[wait + y.W_KIND]
+        fits = 1
+        if kind == y.WAIT_STRICT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[i, y.RUN_ORDINAL] + 1:
+            fits = -1
+        elif i > 0 and image[wait + y.W_BOUNDS] < image[wait + y.W_BOUNDS_END]:
+            fits = gaps_fit(image, wait, events.columns, row, work.runs, i, work.nodes)
+        guards = image[wait + y.W_GUARDS] < image[wait + y.W_GUARDS_END]
+        if guards and fits >= 0:
+            if guarded(image, wait, waits, True, events, row, work, i):
+                fits = -1
+            # An absence takes nothing, so whatever is forbidden breaks it.
+            elif kind >= y.WAIT_ABSENCE and guarded(image, wait, waits, False, events, row, work, i):
+                fits = -1
+        if fits < 0:
+            waits &= ~current
+            continue
+        takes = False
+        if fits > 0 and kind < y.WAIT_ABSENCE:
+            takes = suits(image, wait, events, row, work, i)
+        if takes:
+            full = _which_is_full(work, counts)
+            if full != y.FULL_NOT:
+                counts = Counts(counts.runs, counts.nodes, counts.matches, full)
+                break
+            take(rule, wait, events, row, work, i, counts.runs, counts.nodes)
+            counts = Counts(counts.runs, counts.nodes + 1, counts.matches, y.FULL_NOT)
+            counts = _settle_child(rule, events, row, work, counts, limit, trail)
+            if counts.full != y.FULL_NOT:
+                break
+            if kind != y.WAIT_ANY and waits & image[wait + y.W_REOPENS] == 0:
+                waits &= ~current
+        elif kind == y.WAIT_STRICT:
+            waits &= ~current
+        elif kind == y.WAIT_ABSENCE_NEXT:
+            counts = _match_absence(rule, events, row, i, work, counts)
+            if counts.full != y.FULL_NOT:
+                break
+            waits &= ~current
+        if guards and waits & current != 0:
+            if guarded(image, wait, waits, False, events, row, work, i):
+                waits &= ~current
+    if i > 0:
+        every = (1 << int64((image[nfa_state + y.S_WAITS_END] - image[nfa_state + y.S_WAITS]) // y.WAIT_WIDTH)) - 1
+        waits |= work.runs[i, y.RUN_WAITS] & ~every  # stop events that have ended the greed of a loop
+        work.runs[i, y.RUN_WAITS] = 0 if waits & (every | _COMPLETE) == 0 else waits
+    return counts
+
+
+@inlined
+def tidy(words: Int64, runs: Int64, count: int, counters: Int64) -> int:
+    """Drop the runs without waits, keep the order, and drop the oldest beyond the limit; return how many are left.
+
+    Shapes: words of the rule; runs int64[*, W], of which `count` rows are in use.
+    """
+    end = 1
+    for i in range(1, count):
+        if runs[i, y.RUN_WAITS] != 0:
+            if end != i:
+                for c in range(runs.shape[1]):
+                    runs[end, c] = runs[i, c]
+            end += 1
+    surplus = end - 1 - words[y.R_RUNS_MAX]
+    if surplus > 0:
+        counters[y.COUNT_EVICTED] += surplus
+        for i in range(1, end - surplus):
+            for c in range(runs.shape[1]):
+                runs[i, c] = runs[i + surplus, c]
+        end -= surplus
+    return end
+
+
+@bare
+def moved_states(rule: Rule, bitmaps: UInt64, new: int) -> int:
+    """Return a bit for each NFA state of the rule that new event number `new` may concern.
+
+    Bit 62 stands for all states from the 63rd on.
+    """
+    image, first = rule.image, rule.words[y.R_START_STATE]
+    moved = int64(1) << int64(62)
+    states = image[y.HEADER_STATES]
+    for number in range(first, min(rule.words[y.R_END_STATE], first + 62)):
+        nfa_state = states + number * y.STATE_WIDTH
+        concerned = False
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            predicate = image[wait + y.W_PREDICATE]
+            if image[wait + y.W_KIND] != y.WAIT_ABSENCE and (predicate < 0 or bit(bitmaps, predicate, new)):
+                concerned = True
+            for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
+                predicate = image[g + y.G_PREDICATE]
+                if predicate < 0 or bit(bitmaps, predicate, new):
+                    concerned = True
+        if concerned:
+            moved |= int64(1) << int64(number - first)
+    return moved

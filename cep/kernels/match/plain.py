@@ -1,0 +1,447 @@
+"""The matcher for plain rules: relaxed waits only, without guards, bounds or deadlines that fire something.
+
+Most fraud patterns are of this kind. What `advance.py` does for every rule is done here with less: a run that takes an
+event where there is one way to go on becomes its own child, in its row; a run's deadline is that of its start, so the
+oldest leave at the front; rows are moved together only now and then. Same arguments, same answers.
+
+    row 0 | dead rows | head … runs: live rows in the order of their making, some without waits (dead)
+Tested by: tests/kernels/test_plain.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cep.kernels import layout as y
+from cep.kernels.jit import bare, inlined
+from cep.kernels.layout import Int64, int64
+from cep.kernels.match.matches import choose, emit
+from cep.kernels.match.runs import accepts, act, bit, next_key, suits
+from cep.kernels.records import Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
+from cep.kernels.search import first_at
+
+_FOREVER = int64(y.FOREVER)
+_ONE = int64(1)
+_SLACK = 32  # dead rows that are not worth moving the others for
+
+
+class _Counts(NamedTuple):
+    """How much of `Work` is in use: live and dead rows are [head, runs), of which `dead` have no waits."""
+
+    head: int
+    runs: int
+    dead: int
+    nodes: int
+    matches: int
+    full: int
+
+
+class _PutOff(NamedTuple):
+    """Shared events of a key: the first one, the first that the rule has not made up for, and their end."""
+
+    first: int
+    late: int
+    end: int
+
+
+@inlined
+def _open_waits(image: Int64, nfa_state: int, runs: Int64, i: int) -> None:
+    """Set the waits of the run in row i, which has just entered the state at offset `nfa_state`."""
+    waits = int64(0)
+    mask = _ONE
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+        register = image[wait + y.W_COUNT_REGISTER]
+        if register < 0:
+            waits |= mask
+        else:
+            count = runs[i, y.RUN_HEADER + register]
+            if count >= image[wait + y.W_COUNT_MIN] and count < image[wait + y.W_COUNT_MAX]:
+                waits |= mask
+        mask <<= _ONE
+    runs[i, y.RUN_WAITS] = waits
+
+
+@bare
+def _dead(runs: Int64, head: int, end: int) -> int:
+    """Return how many of the rows [head, end) have no waits."""
+    count = 0
+    for i in range(head, end):
+        count += runs[i, y.RUN_WAITS] == 0
+    return count
+
+
+@bare
+def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int:
+    """Close what is over at `time` (ms, UTC); return how many of the rows [head, end) are dead."""
+    for i in range(head, end):
+        if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
+            runs[i, y.RUN_WAITS] = 0
+            counters[y.COUNT_EXPIRED] += 1
+    return _dead(runs, head, end)
+
+
+@bare
+def _evict(runs: Int64, head: int, end: int, time: int, limit: int, counters: Int64) -> int:
+    """Close what is over, then the oldest runs beyond the limit; return how many of the rows [head, end) are dead."""
+    alive = end - head - _expire(runs, head, end, time, counters)
+    i = head
+    while alive > limit:
+        if runs[i, y.RUN_WAITS] != 0:
+            runs[i, y.RUN_WAITS] = 0
+            counters[y.COUNT_EVICTED] += 1
+            alive -= 1
+        i += 1
+    return end - head - alive
+
+
+@bare
+def _together(runs: Int64, head: int, end: int) -> int:
+    """Move the live ones of the rows [head, end) to row 1 and what follows; return the new end."""
+    to = 1
+    for i in range(head, end):
+        if runs[i, y.RUN_WAITS] != 0:
+            if to != i:
+                for c in range(runs.shape[1]):
+                    runs[to, c] = runs[i, c]
+            to += 1
+    return to
+
+
+@inlined
+def _save(work: Work, counts: _Counts, watermark: int, key: int, output: RunOutput, out_count: int) -> int:
+    """Write what is not over by the watermark behind row out_count; return the new count, -1 if it may not fit."""
+    if out_count + counts.runs - counts.head > output.runs.shape[0]:
+        return -1
+    for i in range(counts.head, counts.runs):
+        if work.runs[i, y.RUN_WAITS] == 0:
+            continue
+        if work.runs[i, y.RUN_EXPIRY] <= watermark:
+            work.counters[y.COUNT_EXPIRED] += 1
+            continue
+        for c in range(work.runs.shape[1]):
+            output.runs[out_count, c] = work.runs[i, c]
+        output.keys[out_count] = key
+        out_count += 1
+    return out_count
+
+
+@inlined
+def _take(rule: Rule, wait: int, events: Events, row: int, work: Work, starts: bool, i: int, node: int) -> None:
+    """Let the run in row i take the event in its own row; its node gets number `node`. `starts`: it is its first."""
+    target = rule.image[wait + y.W_TARGET]
+    nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
+    work.nodes[node, y.NODE_ROW] = row
+    work.nodes[node, y.NODE_STATE] = target
+    work.nodes[node, y.NODE_PREVIOUS] = work.runs[i, y.RUN_NODE]
+    work.runs[i, y.RUN_NODE] = node
+    work.runs[i, y.RUN_STATE] = target
+    if starts:
+        work.runs[i, y.RUN_START_ROW] = row
+        within_ms = rule.words[y.R_WITHIN_MS]
+        work.runs[i, y.RUN_EXPIRY] = min(_FOREVER, events.columns[y.COLUMN_TIME, row] + within_ms)
+        work.counters[y.COUNT_STARTED] += 1
+    if rule.image[wait + y.W_RESET] >= 0:
+        work.runs[i, y.RUN_HEADER + rule.image[wait + y.W_RESET]] = 0
+    act(rule.image, nfa_state, events, row, work, i)
+    _open_waits(rule.image, nfa_state, work.runs, i)
+
+
+@inlined
+def _offer(rule: Rule, events: Events, row: int, work: Work, i: int, counts: _Counts) -> _Counts:
+    """Offer the event to the run in row i: it moves on in its row, or children go behind row counts.runs."""
+    image = rule.image
+    runs, node_count, matches, full = counts.runs, counts.nodes, counts.matches, y.FULL_NOT
+    waits = work.runs[i, y.RUN_WAITS]
+    nfa_state = image[y.HEADER_STATES] + work.runs[i, y.RUN_STATE] * y.STATE_WIDTH
+    first, end = image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END]
+    alone = i > 0 and end - first == y.WAIT_WIDTH
+    moved = False
+    mask = _ONE
+    for wait in range(first, end, y.WAIT_WIDTH):
+        current, mask = mask, mask << _ONE
+        if waits & current != 0 and suits(image, wait, events, row, work, i):
+            no_room, no_match_room = runs + 1 >= work.runs.shape[0], matches >= work.matches.shape[0]
+            if no_room or node_count >= work.nodes.shape[0] or no_match_room:
+                full = y.FULL_WORK if no_room else y.FULL_MATCHES
+                full = y.FULL_NODES if node_count >= work.nodes.shape[0] else full
+                break
+            relaxed = image[wait + y.W_KIND] == y.WAIT_RELAXED
+            moved = alone and relaxed
+            child = i
+            if not moved:
+                child = runs
+                for c in range(work.runs.shape[1]):
+                    work.runs[child, c] = work.runs[i, c]
+                if relaxed:
+                    waits &= ~current
+            _take(rule, wait, events, row, work, i == 0, child, node_count)
+            node_count += 1
+            if accepts(image, work.runs, child):
+                emit(rule, events, row, work, child, matches, y.KIND_MATCH, events.columns[y.COLUMN_TIME, row])
+                matches += 1
+            if child == runs and work.runs[child, y.RUN_WAITS] != 0:
+                runs += 1
+    if i > 0 and not moved:
+        work.runs[i, y.RUN_WAITS] = waits
+    return _Counts(counts.head, runs, counts.dead, node_count, matches, full)
+
+
+@inlined
+def _candidates(
+    image: Int64, alike: int, events: Events, row: int, runs: Int64, counts: _Counts, picked: Int64, count: int
+) -> int:
+    """Write the rows that the event may move behind picked[count]; return the new count.
+
+    `alike` is a wait whose condition is that of all runs, or -1. There is no branch on a row's content: which runs
+    fit is as good as random, and a wrong guess of the processor costs more than the look.
+    """
+    columns, nulls = events.columns, events.nulls
+    time = columns[y.COLUMN_TIME, row]
+    op = y.SIMPLE_NONE
+    column = other = register = int64(0)
+    if alike >= 0:
+        predicate = image[alike + y.W_PREDICATE]
+        op, column = image[alike + y.W_SIMPLE], image[alike + y.W_SIMPLE_COLUMN]
+        other, register = image[alike + y.W_SIMPLE_OTHER], y.RUN_HEADER + image[alike + y.W_SIMPLE_REGISTER]
+        if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
+            return count
+        if op != y.SIMPLE_NONE and nulls[column, row] != 0:
+            return count
+    if op == y.SIMPLE_NONE:
+        for i in range(counts.head, counts.runs):
+            picked[count] = i
+            count += (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
+        return count
+    value = columns[column, row]
+    on_less = op == y.SIMPLE_LT or op == y.SIMPLE_LE or op == y.SIMPLE_NE
+    on_equal = op == y.SIMPLE_LE or op == y.SIMPLE_GE or op == y.SIMPLE_EQ
+    on_greater = op == y.SIMPLE_GT or op == y.SIMPLE_GE or op == y.SIMPLE_NE
+    for i in range(counts.head, counts.runs):
+        bound = max(runs[i, register], int64(0))
+        is_bound = (runs[i, register] >= 0) & (nulls[other, bound] == 0)
+        against = columns[other, bound]
+        holds = (on_less & (value < against)) | (on_equal & (value == against)) | (on_greater & (value > against))
+        picked[count] = i
+        count += is_bound & holds & (runs[i, y.RUN_WAITS] != 0) & (runs[i, y.RUN_EXPIRY] > time)
+    return count
+
+
+@inlined
+def _move_all(rule: Rule, alike: int, events: Events, row: int, work: Work, chosen: Int64, counts: _Counts) -> _Counts:
+    """Let the runs in the rows chosen int64[*] take the event, which fits them all; each has one wait."""
+    runs, dead, node_count, matches = counts.runs, counts.dead, counts.nodes, counts.matches
+    stays = rule.image[alike + y.W_KIND] == y.WAIT_ANY
+    time = events.columns[y.COLUMN_TIME, row]
+    for k in range(chosen.shape[0]):
+        child = chosen[k]
+        nfa_state = rule.image[y.HEADER_STATES] + work.runs[child, y.RUN_STATE] * y.STATE_WIDTH
+        wait = rule.image[nfa_state + y.S_WAITS]
+        if stays:
+            for c in range(work.runs.shape[1]):
+                work.runs[runs, c] = work.runs[child, c]
+            child = runs
+        _take(rule, wait, events, row, work, False, child, node_count)
+        node_count += 1
+        if accepts(rule.image, work.runs, child):
+            emit(rule, events, row, work, child, matches, y.KIND_MATCH, time)
+            matches += 1
+        opens = work.runs[child, y.RUN_WAITS] != 0
+        if stays:
+            runs += opens
+        else:
+            dead += not opens
+    return _Counts(counts.head, runs, dead, node_count, matches, y.FULL_NOT)
+
+
+@inlined
+def _drop_over(runs: Int64, counts: _Counts, time: int, counters: Int64) -> _Counts:
+    """Let head pass what is dead or over at `time` (ms, UTC); move rows together where many are dead."""
+    head, end, dead = counts.head, counts.runs, counts.dead
+    while head < end and (runs[head, y.RUN_WAITS] == 0 or runs[head, y.RUN_EXPIRY] <= time):
+        if runs[head, y.RUN_WAITS] == 0:
+            dead -= 1
+        else:
+            counters[y.COUNT_EXPIRED] += 1
+        head += 1
+    if head - 1 + dead > _SLACK + end - head:
+        end = _together(runs, head, end)
+        head, dead = 1, 0
+    return _Counts(head, end, dead, counts.nodes, counts.matches, y.FULL_NOT)
+
+
+@inlined
+def _on_event(
+    rule: Rule, alike: int, events: Events, row: int, starts: bool, work: Work, picked: Int64, counts: _Counts
+) -> _Counts:
+    """Offer the event to the start run if it `starts`, and to the rows that it may move; apply the skip strategy."""
+    time = events.columns[y.COLUMN_TIME, row]
+    counts = _drop_over(work.runs, counts, time, work.counters)
+    before = counts.matches
+    work.counters[y.COUNT_STEPS] += counts.runs - counts.head - counts.dead + starts
+    picked[0] = 0
+    count = _candidates(rule.image, alike, events, row, work.runs, counts, picked, int64(starts))
+    offered = count if alike < 0 else int64(starts)
+    for k in range(offered):
+        i = picked[k]
+        counts = _offer(rule, events, row, work, i, counts)
+        if counts.full != y.FULL_NOT:
+            break
+        is_dead = work.runs[i, y.RUN_WAITS] == 0
+        counts = _Counts(counts.head, counts.runs, counts.dead + is_dead, counts.nodes, counts.matches, y.FULL_NOT)
+    full = counts.full
+    if full == y.FULL_NOT and count > offered:
+        if counts.runs + count >= work.runs.shape[0]:
+            full = y.FULL_WORK
+        elif counts.nodes + count > work.nodes.shape[0]:
+            full = y.FULL_NODES
+        elif counts.matches + count > work.matches.shape[0]:
+            full = y.FULL_MATCHES
+        else:
+            counts = _move_all(rule, alike, events, row, work, picked[offered:count], counts)
+    dead, matches = counts.dead, counts.matches
+    if matches > before and full == y.FULL_NOT:
+        if rule.words[y.R_SKIP] != y.SKIP_NONE:
+            matches = choose(rule, work, before, matches, counts.runs)
+            dead = _dead(work.runs, counts.head, counts.runs)
+        if matches - before > rule.words[y.R_MATCHES_MAX]:
+            work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
+            matches = before + rule.words[y.R_MATCHES_MAX]
+    if counts.runs - counts.head - dead > rule.words[y.R_RUNS_MAX]:
+        dead = _evict(work.runs, counts.head, counts.runs, time, rule.words[y.R_RUNS_MAX], work.counters)
+    return _Counts(counts.head, counts.runs, dead, counts.nodes, matches, full)
+
+
+@inlined
+def _put_off(words: Int64, starts: SharedStarts, key: int, runs: Int64, end: int) -> tuple[_PutOff, int]:
+    """Find the key's shared events, and which of them the rule has not made up for.
+
+    Shapes: words of the rule; runs int64[*, W], rows [1, end) the key's. Returns (these, the first row of a run).
+    """
+    first = late = last = int64(0)
+    head = int64(1)
+    if words[y.R_SHARES] != 0:
+        first = first_at(starts.keys, int64(0), int64(starts.keys.shape[0]), key)
+        last = first_at(starts.keys, first, int64(starts.keys.shape[0]), key + 1)
+        late = first
+        if end > 1 and runs[1, y.RUN_STATE] == words[y.R_START_STATE]:
+            late = first_at(starts.rows, late, last, runs[1, y.RUN_START_ROW] + 1)
+            head = int64(2)
+    return _PutOff(first, late, last), head
+
+
+@bare
+def _within_limit(counts: Int64, late: int, due: int, limit: int, counters: Int64) -> int:
+    """Drop what is put off in [late, due) up to the last start beyond the limit; return the first that is left.
+
+    Shapes: counts int64[S], the starts up to each.
+    """
+    before = counts[late - 1] if late > 0 else int64(0)
+    over = counts[due - 1] - before - limit
+    if over > 0:
+        counters[y.COUNT_EVICTED] += over
+        late = first_at(counts, late, due, before + over) + 1
+    return late
+
+
+@bare
+def _note_taken(last: int, expiry: int, key: int, work: Work, node: int, output: RunOutput, out_count: int) -> int:
+    """Write a row in the start state: the rule has taken over the key's shared events up to the one in row `last`.
+
+    It is needed until `expiry` (ms, UTC), as long as the last of them could be open; its node gets number `node`.
+    Returns FULL_*.
+    """
+    if out_count >= output.runs.shape[0] or node >= work.nodes.shape[0]:
+        return y.FULL_OUT if out_count >= output.runs.shape[0] else y.FULL_NODES
+    for c in range(work.runs.shape[1]):
+        output.runs[out_count, c] = work.runs[0, c]
+    work.nodes[node, y.NODE_ROW] = last
+    work.nodes[node, y.NODE_STATE] = work.runs[0, y.RUN_STATE]
+    work.nodes[node, y.NODE_PREVIOUS] = -1
+    output.runs[out_count, y.RUN_EXPIRY] = expiry
+    output.runs[out_count, y.RUN_START_ROW] = last
+    output.runs[out_count, y.RUN_NODE] = node
+    output.keys[out_count] = key
+    return y.FULL_NOT
+
+
+@bare
+def _common_wait(rule: Rule) -> int:
+    """Return the wait that stands for those of all runs that have taken something, if they are alike; else -1."""
+    if rule.words[y.R_ALIKE] != 0:
+        for number in range(rule.words[y.R_START_STATE] + 1, rule.words[y.R_END_STATE]):
+            nfa_state = rule.image[y.HEADER_STATES] + number * y.STATE_WIDTH
+            if rule.image[nfa_state + y.S_WAITS] < rule.image[nfa_state + y.S_WAITS_END]:
+                return rule.image[nfa_state + y.S_WAITS]
+    return int64(-1)
+
+
+@bare
+def advance_plain(
+    rule: Rule, events: Events, given: RuleInput, shared: SharedStarts, watermark: int, work: Work,
+    scratch: RuleScratch, output: RunOutput,
+) -> int:  # fmt: skip
+    """Carry one plain rule over the queued events; see `advance.advance_rule` for the arguments and the answer.
+
+    Where rules share events (R_SHARES), `shared` are those of the rule's prefix, of this call and from before; else it
+    is empty. Its bounds are not looked at.
+    Cost: O(queued events x open runs of their key), a few nanoseconds each.
+    """
+    alike, words = _common_wait(rule), rule.words
+    within = words[y.R_WITHIN_MS]
+    queue, columns, cursor = given.queue, events.columns, output.cursor
+    for c in range(work.runs.shape[1]):
+        work.runs[0, c] = given.start_run[c]
+    while cursor[y.CURSOR_QUEUE] < queue.shape[0] or cursor[y.CURSOR_RUN] < given.keys.shape[0]:
+        at, out_count = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_OUT]
+        for c in range(y.COUNTERS):
+            scratch.counters_before[c] = work.counters[c]
+        key, run_at, runs = next_key(columns, given, cursor, work.runs)
+        if runs < 0:
+            return y.FULL_WORK
+        put_off, head = _put_off(words, shared, key, work.runs, runs)
+        late = put_off.late
+        counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        due, due_ms = late, int64(0)
+        while counts.full == y.FULL_NOT and at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key:
+            row = int64(queue[at])
+            time = columns[y.COLUMN_TIME, row]
+            is_late = late == due and late < put_off.end and shared.rows[late] < row
+            if is_late and time < words[y.R_UNTIL_MS]:
+                # The event may move what was put off; of that, what is over by now or beyond the limit is not made up.
+                dead = _expire(work.runs, counts.head, counts.runs, time, work.counters)
+                counts = _Counts(counts.head, counts.runs, dead, counts.nodes, counts.matches, y.FULL_NOT)
+                due, due_ms = first_at(shared.rows, late, put_off.end, row), time
+                late = _within_limit(shared.counts, late, due, words[y.R_RUNS_MAX], work.counters)
+            seen = events
+            if late < due:
+                row = shared.rows[late]
+                seen = Events(events.columns, events.nulls, shared.bits, row - shared.columns[late])
+                late += 1
+                time = columns[y.COLUMN_TIME, row]
+                if time + within <= due_ms:
+                    continue
+            else:
+                at += 1
+                if late < put_off.end and shared.rows[late] == row:
+                    late += 1
+                    due = late
+            starts = time >= words[y.R_FROM_MS] and time < words[y.R_STARTS_UNTIL_MS]
+            if time < words[y.R_UNTIL_MS] and (starts or counts.runs > 1):
+                counts = _on_event(rule, alike, seen, row, starts, work, scratch.picked, counts)
+        full, node_count = counts.full, counts.nodes
+        if full == y.FULL_NOT and late > put_off.first:
+            last = shared.rows[late - 1]
+            expiry = min(_FOREVER, columns[y.COLUMN_TIME, last] + within)
+            if expiry > watermark:
+                full = _note_taken(last, expiry, key, work, node_count, output, out_count)
+                node_count, out_count = node_count + 1, out_count + 1
+        if full == y.FULL_NOT:
+            out_count = _save(work, counts, watermark, key, output, out_count)
+            full = y.FULL_OUT if out_count < 0 else y.FULL_NOT
+        if full != y.FULL_NOT:
+            for c in range(y.COUNTERS):
+                work.counters[c] = scratch.counters_before[c]
+            return full
+        cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN] = at, run_at
+        cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], cursor[y.CURSOR_OUT] = node_count, counts.matches, out_count
+    return y.FULL_NOT

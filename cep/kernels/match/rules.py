@@ -1,0 +1,74 @@
+"""All rules of a call, one after the other, each with the matcher that will do for it (plain.py, advance.py).
+
+A rule that no new event concerns and that has no runs costs a look at its conditions' bitmaps.
+Tested by: tests/engine/test_advance.py, tests/engine/test_starts.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+from cep.kernels import layout as y
+from cep.kernels.arrange import count_ordinals, queue_rows
+from cep.kernels.jit import bare
+from cep.kernels.layout import Int32, Int64
+from cep.kernels.match.advance import advance_rule
+from cep.kernels.match.plain import advance_plain
+from cep.kernels.records import AllRuns, Events, Program, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
+
+
+@bare
+def _number_stream(program: Program, stream: int, events: Events, stream_count: Int32, cursor: Int64) -> None:
+    """Write the new events' positions in a stream into the table, and the counts by key, unless they are there.
+
+    Shapes: stream_count int32[K]; cursor int64[CURSOR_WIDTH]. A negative stream is none.
+    """
+    if stream >= 0 and stream + 1 != cursor[y.CURSOR_STREAM]:
+        for key in range(stream_count.shape[0]):
+            stream_count[key] = 0
+        count_ordinals(events.columns, program.streams[stream], events.first_row, stream_count)
+        cursor[y.CURSOR_STREAM] = stream + 1
+
+
+@bare
+def advance_rules(
+    program: Program, events: Events, runs: AllRuns, shared: SharedStarts, watermark: int, work: Work,
+    scratch: RuleScratch, output: RunOutput,
+) -> int:  # fmt: skip
+    """Carry each rule over the new events and close what is over by the watermark (ms, UTC).
+
+    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.steps with what
+    each rule has added to COUNT_STEPS.
+    Returns: FULL_NOT when all is done, else what to enlarge before the next call.
+    """
+    new_count = events.columns.shape[1] - events.first_row
+    cursor = output.cursor
+    while cursor[y.CURSOR_RULE] < program.rules.shape[0]:
+        number = cursor[y.CURSOR_RULE]
+        words, lo, hi = program.rules[number], runs.bounds[number], runs.bounds[number + 1]
+        relevant = program.relevance[program.relevance_first[number] : program.relevance_first[number + 1]]
+        queued = queue_rows(events.bitmaps, relevant, events.first_row, new_count, scratch.queue)
+        if queued > 0 or lo < hi:
+            if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
+                cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
+                cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
+            _number_stream(program, words[y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
+            rule = Rule(program.image, words)
+            given = RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
+            if words[y.R_PLAIN] != 0:
+                first = end = shared.bounds[0]
+                if words[y.R_SHARES] != 0:
+                    first, end = shared.bounds[words[y.R_SHARES] - 1], shared.bounds[words[y.R_SHARES]]
+                starts = SharedStarts(
+                    shared.keys[first:end], shared.rows[first:end], shared.counts[first:end],
+                    shared.columns[first:end], shared.bits, shared.bounds,
+                )  # fmt: skip
+                full = advance_plain(rule, events, given, starts, watermark, work, scratch, output)
+            else:
+                full = advance_rule(rule, events, given, watermark, work, scratch, output)
+            if full != y.FULL_NOT:
+                return full
+            for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
+                output.rules[i] = number
+            output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
+        cursor[y.CURSOR_RULE] += 1
+        cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
+    return y.FULL_NOT

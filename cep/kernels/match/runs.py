@@ -1,0 +1,334 @@
+"""One run: the waits that it has open, the events that they take, and the run that a take makes of it.
+
+Tested by: tests/engine/test_advance.py, tests/engine/test_against_oracle.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.expressions.checked import add_overflows
+from cep.kernels.expressions.interpret import as_bits, as_float, run_code
+from cep.kernels.jit import bare, inlined
+from cep.kernels.layout import Int64, UInt64, int64
+from cep.kernels.records import Events, Rule, RuleInput, Work
+
+_FOREVER = int64(y.FOREVER)
+_TIMED_OUT = int64(y.TIMED_OUT)
+_COMPLETE = int64(y.COMPLETE)
+_ONE = int64(1)
+
+
+@inlined
+def bit(bitmaps: UInt64, predicate: int, at: int) -> bool:
+    """Return True if the predicate holds for new event number `at`; bitmaps uint64[P, words]."""
+    return (bitmaps[predicate, at >> 6] >> np.uint64(at & 63)) & np.uint64(1) != 0
+
+
+@inlined
+def simple(image: Int64, wait: int, events: Events, row: int, runs: Int64, run: int) -> bool:
+    """Return True if the wait's simple condition holds: a field of the event against a field of a bound event.
+
+    It is False if a side is null. Shapes: runs int64[*, W].
+    """
+    bound = runs[run, y.RUN_HEADER + image[wait + y.W_SIMPLE_REGISTER]]
+    column, other = image[wait + y.W_SIMPLE_COLUMN], image[wait + y.W_SIMPLE_OTHER]
+    holds = False
+    if bound >= 0 and events.nulls[column, row] == 0 and events.nulls[other, bound] == 0:
+        op = image[wait + y.W_SIMPLE]
+        less, equal = False, False
+        if op >= y.SIMPLE_FLOAT:
+            less = as_float(events.columns[column, row]) < as_float(events.columns[other, bound])
+            equal = as_float(events.columns[column, row]) == as_float(events.columns[other, bound])
+            op -= y.SIMPLE_FLOAT
+        else:
+            less = events.columns[column, row] < events.columns[other, bound]
+            equal = events.columns[column, row] == events.columns[other, bound]
+        if op <= y.SIMPLE_LE:
+            holds = less or (op == y.SIMPLE_LE and equal)
+        elif op <= y.SIMPLE_GE:
+            holds = not less and (op == y.SIMPLE_GE or not equal)
+        else:
+            holds = equal == (op == y.SIMPLE_EQ)
+    return holds
+
+
+@bare
+def code_holds(image: Int64, code: int, events: Events, row: int, work: Work, run: int) -> bool:
+    """Return True if the code that (first, last, result) at image[code] names is true and not null."""
+    run_code(image, image[code], image[code + 1], events, row, work, run)
+    result = 2 * image[code + 2]
+    return work.registers[result] != 0 and work.registers[result + 1] == 0
+
+
+@inlined
+def suits(image: Int64, wait: int, events: Events, row: int, work: Work, run: int) -> bool:
+    """Return True if the condition of the wait holds for the event and the run."""
+    predicate = image[wait + y.W_PREDICATE]
+    holds = predicate < 0 or bit(events.bitmaps, predicate, row - events.first_row)
+    if holds:
+        if image[wait + y.W_SIMPLE] != y.SIMPLE_NONE:
+            holds = simple(image, wait, events, row, work.runs, run)
+        elif image[wait + y.W_CODE] >= 0:
+            holds = code_holds(image, wait + y.W_CODE, events, row, work, run)
+    return holds
+
+
+@bare
+def guarded(image: Int64, wait: int, waits: int, before: bool, events: Events, row: int, work: Work, run: int) -> bool:
+    """Return True if a guard closes the wait for the event.
+
+    `before` chooses the guards that speak before a take, else the others. `waits` are the run's open waits. A guard
+    that frees a greedy loop closes nothing: it sets its flag in the run.
+    """
+    for g in range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH):
+        moment = image[g + y.G_MOMENT]
+        if (moment == y.GUARD_BEFORE or moment == y.GUARD_GREEDY) != before:
+            continue
+        if moment == y.GUARD_GREEDY and work.runs[run, y.RUN_WAITS] & image[g + y.G_FREED] != 0:
+            continue
+        if moment == y.GUARD_STOP and waits & image[wait + y.W_REOPENS] != 0:
+            continue
+        if moment == y.GUARD_NEXT and events.columns[y.COLUMN_ORDINAL, row] != work.runs[run, y.RUN_ORDINAL] + 1:
+            continue
+        node = work.runs[run, y.RUN_NODE]
+        if node >= 0 and (image[g + y.G_GAP_MIN] > 0 or image[g + y.G_GAP_MAX] < _FOREVER):
+            gap = events.columns[y.COLUMN_TIME, row] - events.columns[y.COLUMN_TIME, work.nodes[node, y.NODE_ROW]]
+            if gap < image[g + y.G_GAP_MIN] or gap >= image[g + y.G_GAP_MAX]:
+                continue
+        predicate = image[g + y.G_PREDICATE]
+        if predicate >= 0 and not bit(events.bitmaps, predicate, row - events.first_row):
+            continue
+        if image[g + y.G_CODE] < 0 or code_holds(image, g + y.G_CODE, events, row, work, run):
+            if moment != y.GUARD_FREES:
+                return True
+            if run > 0:
+                work.runs[run, y.RUN_WAITS] |= image[g + y.G_FREED]
+    return False
+
+
+@bare
+def gaps_fit(image: Int64, wait: int, columns: Int64, row: int, runs: Int64, run: int, nodes: Int64) -> int:
+    """Return 1 if the gaps before the event fit, 0 if it is too early for the wait, -1 if it is too late for ever."""
+    verdict = 1
+    for b in range(image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END], y.BOUND_WIDTH):
+        register = image[b + y.B_REGISTER]
+        if register < 0:
+            base = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
+        else:
+            base = runs[run, y.RUN_HEADER + register]
+        gap = columns[y.COLUMN_TIME, row] - columns[y.COLUMN_TIME, base]
+        if gap >= image[b + y.B_MAX]:
+            return -1
+        if gap < image[b + y.B_MIN]:
+            verdict = 0
+    return verdict
+
+
+@bare
+def _aggregate(kind: int, old: int, value: int, seen: bool, counters: Int64) -> int:
+    """Return the new content of an aggregate's register; `seen` says that it has a value already."""
+    if kind == y.ACT_SUM:
+        if add_overflows(old, value):
+            counters[y.COUNT_OVERFLOW] += 1
+            return old
+        return old + value
+    if kind == y.ACT_COUNT_PRESENT:
+        return old + 1
+    if kind == y.ACT_MIN:
+        return min(old, value) if seen else value
+    if kind == y.ACT_MAX:
+        return max(old, value) if seen else value
+    x, z = as_float(old), as_float(value)
+    if kind == y.ACT_FSUM:
+        return as_bits(x + z) if seen else value
+    if kind == y.ACT_FSQUARES:
+        return as_bits(x + z * z if seen else z * z)
+    if kind == y.ACT_FMIN:
+        return as_bits(min(x, z) if seen else z)
+    return as_bits(max(x, z) if seen else z)
+
+
+@inlined
+def act(image: Int64, nfa_state: int, events: Events, row: int, work: Work, run: int) -> None:
+    """Bring the run's registers up to the event that it has taken; `nfa_state` is the offset of its state row."""
+    for k in range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH):
+        kind = image[k + y.A_KIND]
+        register = y.RUN_HEADER + image[k + y.A_REGISTER]
+        if kind == y.ACT_COUNT:
+            work.runs[run, register] += 1
+        elif kind == y.ACT_LAST:
+            work.runs[run, register] = row
+        elif kind == y.ACT_FIRST:
+            if work.runs[run, register] < 0:
+                work.runs[run, register] = row
+        elif kind == y.ACT_PREVIOUS:
+            work.runs[run, register] = work.runs[run, y.RUN_HEADER + image[k + y.A_OTHER]]
+        elif events.nulls[image[k + y.A_COLUMN], row] == 0:
+            seen = work.runs[run, y.RUN_HEADER + image[k + y.A_OTHER]] > 0
+            value = events.columns[image[k + y.A_COLUMN], row]
+            work.runs[run, register] = _aggregate(kind, work.runs[run, register], value, seen, work.counters)
+
+
+@bare
+def _deadline(image: Int64, wait: int, within_ms: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> int:
+    """Return the time (ms, UTC) at which a wait of the run is over."""
+    ends = min(_FOREVER, columns[y.COLUMN_TIME, runs[run, y.RUN_START_ROW]] + within_ms)
+    for b in range(image[wait + y.W_BOUNDS], image[wait + y.W_BOUNDS_END], y.BOUND_WIDTH):
+        register = image[b + y.B_REGISTER]
+        if register < 0:
+            since = nodes[runs[run, y.RUN_NODE], y.NODE_ROW]
+        else:
+            since = runs[run, y.RUN_HEADER + register]
+        ends = min(ends, columns[y.COLUMN_TIME, since] + image[b + y.B_MAX])
+    return ends
+
+
+@bare
+def set_expiry(rule: Rule, nfa_state: int, columns: Int64, runs: Int64, run: int, nodes: Int64) -> None:
+    """Set the time at which the run has to be looked at next: a deadline that fires something, else the last of all."""
+    image = rule.image
+    earliest, latest = _FOREVER, -_FOREVER
+    wait = image[nfa_state + y.S_WAITS]
+    waits = runs[run, y.RUN_WAITS]
+    while wait < image[nfa_state + y.S_WAITS_END]:
+        if waits & 1 != 0:
+            ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
+            latest = max(latest, ends)
+            fires = rule.words[y.R_TIMEOUTS] != 0 or rule.words[y.R_IN_ORDER] != 0
+            if image[wait + y.W_KIND] >= y.WAIT_ABSENCE or fires:
+                earliest = min(earliest, ends)
+        waits >>= 1
+        wait += y.WAIT_WIDTH
+    runs[run, y.RUN_EXPIRY] = min(earliest, latest)
+
+
+@bare
+def close_missed(image: Int64, runs: Int64, run: int, seen: int) -> None:
+    """Close the run's strict waits that have missed their event: the stream has had `seen` events by now.
+
+    Shapes: runs int64[*, W].
+    """
+    if seen > runs[run, y.RUN_ORDINAL] + 1:
+        nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+        mask = _ONE
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            if image[wait + y.W_KIND] == y.WAIT_STRICT:
+                runs[run, y.RUN_WAITS] &= ~mask
+            mask <<= _ONE
+        if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
+            runs[run, y.RUN_WAITS] = 0
+
+
+@bare
+def close_due(rule: Rule, columns: Int64, runs: Int64, run: int, nodes: Int64, until: int) -> tuple[bool, bool]:
+    """Close the waits of the run whose time is up by `until` (ms, UTC).
+
+    FOREVER is the end of the input. An absence without a window is certain then; other waits without one stay open.
+    A later time closes all. Returns (an absence was certain, another wait ran out).
+    """
+    image = rule.image
+    nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+    absent, ran_out = False, False
+    mask = _ONE
+    for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+        open_ = runs[run, y.RUN_WAITS] & mask != 0
+        if open_:
+            absence = image[wait + y.W_KIND] >= y.WAIT_ABSENCE
+            ends = _deadline(image, wait, rule.words[y.R_WITHIN_MS], columns, runs, run, nodes)
+            if ends <= until and (absence or ends < _FOREVER or until > _FOREVER):
+                runs[run, y.RUN_WAITS] &= ~mask
+                absent = absent or absence
+                ran_out = ran_out or not absence
+        mask <<= _ONE
+    if runs[run, y.RUN_WAITS] & ((mask - _ONE) | _COMPLETE) == 0:
+        runs[run, y.RUN_WAITS] = 0
+    else:
+        set_expiry(rule, nfa_state, columns, runs, run, nodes)
+    return absent, ran_out
+
+
+@inlined
+def open_waits(rule: Rule, nfa_state: int, columns: Int64, work: Work, run: int) -> None:
+    """Set the waits of a run that has just entered the state at offset `nfa_state`, and its expiry."""
+    waits = int64(0)
+    mask = _ONE
+    bounded = False
+    for wait in range(rule.image[nfa_state + y.S_WAITS], rule.image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+        register = rule.image[wait + y.W_COUNT_REGISTER]
+        fits = register < 0
+        if not fits:
+            count = work.runs[run, y.RUN_HEADER + register]
+            fits = count >= rule.image[wait + y.W_COUNT_MIN] and count < rule.image[wait + y.W_COUNT_MAX]
+        if fits:
+            waits |= mask
+            bounded = bounded or rule.image[wait + y.W_BOUNDS] < rule.image[wait + y.W_BOUNDS_END]
+        mask <<= _ONE
+    work.runs[run, y.RUN_WAITS] = waits
+    if bounded:
+        set_expiry(rule, nfa_state, columns, work.runs, run, work.nodes)
+    else:
+        started = columns[y.COLUMN_TIME, work.runs[run, y.RUN_START_ROW]]
+        work.runs[run, y.RUN_EXPIRY] = min(_FOREVER, started + rule.words[y.R_WITHIN_MS])
+
+
+@inlined
+def take(rule: Rule, wait: int, events: Events, row: int, work: Work, parent: int, child: int, node: int) -> None:
+    """Make row `child` the run that row `parent` becomes by taking the event; its node gets number `node`."""
+    target = rule.image[wait + y.W_TARGET]
+    nfa_state = rule.image[y.HEADER_STATES] + target * y.STATE_WIDTH
+    runs, nodes = work.runs, work.nodes
+    for c in range(runs.shape[1]):
+        runs[child, c] = runs[parent, c]
+    if parent == 0:
+        runs[child, y.RUN_START_ROW] = row
+        runs[child, y.RUN_START_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
+        work.counters[y.COUNT_STARTED] += 1
+    nodes[node, y.NODE_ROW] = row
+    nodes[node, y.NODE_STATE] = target
+    nodes[node, y.NODE_PREVIOUS] = runs[parent, y.RUN_NODE]
+    runs[child, y.RUN_NODE] = node
+    runs[child, y.RUN_STATE] = target
+    runs[child, y.RUN_ORDINAL] = events.columns[y.COLUMN_ORDINAL, row]
+    if rule.image[wait + y.W_RESET] >= 0:
+        runs[child, y.RUN_HEADER + rule.image[wait + y.W_RESET]] = 0
+    for k in range(rule.image[wait + y.W_MARKS], rule.image[wait + y.W_MARKS_END]):
+        runs[child, y.RUN_HEADER + rule.image[k]] = row
+    act(rule.image, nfa_state, events, row, work, child)
+    open_waits(rule, nfa_state, events.columns, work, child)
+
+
+@inlined
+def accepts(image: Int64, runs: Int64, run: int) -> bool:
+    """Return True if the run has just become a match; runs int64[*, W]."""
+    nfa_state = image[y.HEADER_STATES] + runs[run, y.RUN_STATE] * y.STATE_WIDTH
+    register = image[nfa_state + y.S_ACCEPT_REGISTER]
+    enough = register < 0
+    if not enough:
+        enough = runs[run, y.RUN_HEADER + register] >= image[nfa_state + y.S_ACCEPT_MIN]
+    return image[nfa_state + y.S_ACCEPT] != 0 and enough
+
+
+@inlined
+def next_key(columns: Int64, given: RuleInput, cursor: Int64, runs: Int64) -> tuple[int, int, int]:
+    """Find the next key that has queued events or open runs; copy its runs into runs int64[*, W] from row 1 on.
+
+    Returns (key, the first open run after the key's, the number of rows in use: -1 if they do not fit).
+    """
+    at, run_at = cursor[y.CURSOR_QUEUE], cursor[y.CURSOR_RUN]
+    key = _FOREVER
+    if at < given.queue.shape[0]:
+        key = columns[y.COLUMN_KEY, given.queue[at]]
+    if run_at < given.keys.shape[0]:
+        key = min(key, int64(given.keys[run_at]))
+    count = int64(1)
+    while run_at < given.keys.shape[0] and given.keys[run_at] == key and count >= 0:
+        if count < runs.shape[0]:
+            for c in range(runs.shape[1]):
+                runs[count, c] = given.rows[run_at, c]
+            count += 1
+            run_at += 1
+        else:
+            count = int64(-1)
+    return key, run_at, count

@@ -1,0 +1,386 @@
+"""Arrays that belong together, under one name: what the kernels take and give.
+
+A kernel takes a record where it would otherwise take the arrays one by one. numba knows a NamedTuple of arrays as a
+type of its own: inside compiled code a field costs what a bare array costs. A call from Python costs about 2 µs more
+for thirty arrays, so a record that is passed often is made once and kept.
+
+    Program ─┐                         ┌─ matches, nodes        (Work)
+    Events ──┼─ match/rules.py ────────┼─ open runs, cursor     (RunOutput)
+    AllRuns ─┘   Work, RuleScratch     └─ counters              (Work)
+
+Letters of shapes: R rules, N rows of the event table, W words of a run, P predicates, K keys.
+Rows and words are those of layout.py. Tested by: tests/kernels/test_records.py, tests/engine/test_advance.py
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cep.kernels.layout import Int16, Int32, Int64, UInt8, UInt64
+
+# ------------------------------------------------------------------------------------------------------- texts
+
+
+class Texts(NamedTuple):
+    """Texts one after the other: number n is data[offsets[n] : offsets[n + 1]], int64 offsets into UTF-8 bytes."""
+
+    offsets: Int64
+    data: UInt8
+
+
+class MemberSet(NamedTuple):
+    """A set of keys in the order of their hashes (text/members.py).
+
+    Key n is data[offsets[n] : offsets[n + 1]] and has hashes uint64[N]. The keys of bucket b are first[b] to
+    first[b + 1], int64.
+    """
+
+    first: Int64
+    hashes: UInt64
+    offsets: Int64
+    data: UInt8
+
+
+class Layers(NamedTuple):
+    """The three sets that make a list: its base, the keys that were added to it, and those that were removed."""
+
+    base: MemberSet
+    added: MemberSet
+    removed: MemberSet
+
+
+class JsonColumns(NamedTuple):
+    """The columns that a reader of JSON records wants, C of them.
+
+    names uint8[…] one behind the other, of which column c's ends at name_ends int64[C]; kinds and scales int64[C].
+    """
+
+    names: UInt8
+    name_ends: Int64
+    kinds: Int64
+    scales: Int64
+
+
+class JsonValues(NamedTuple):
+    """The values of JSON records: values int64[C + 1, N], text_ends int64[C + 1, N], is_there uint8[C + 1, N].
+
+    Of a text, values has where it begins and text_ends where it ends. The last row is for fields nobody asked for.
+    """
+
+    values: Int64
+    text_ends: Int64
+    is_there: UInt8
+
+
+# ------------------------------------------------------------------------------------------ programs and events
+
+
+class Program(NamedTuple):
+    """The compiled rules of one key domain.
+
+    image int64[words] as layout.py draws it; rules int64[R, RULE_WIDTH]. Rule r reacts to the predicates
+    relevance[relevance_first[r] : relevance_first[r + 1]], both int32, where -1 stands for all events. streams
+    uint8[streams, event types] says which event types a stream numbers. start_runs int64[R, W] are the start runs.
+    """
+
+    image: Int64
+    rules: Int64
+    relevance_first: Int32
+    relevance: Int32
+    streams: UInt8
+    start_runs: Int64
+
+
+class Rule(NamedTuple):
+    """One rule of a program: image int64[words] of the program, words int64[RULE_WIDTH] of the rule."""
+
+    image: Int64
+    words: Int64
+
+
+class Events(NamedTuple):
+    """The event table.
+
+    columns int64[C, N] and nulls uint8[C, N], where 1 is null. Rows from first_row on are new. bitmaps
+    uint64[P, words] have one bit for each new row: bit 0 belongs to first_row.
+    """
+
+    columns: Int64
+    nulls: UInt8
+    bitmaps: UInt64
+    first_row: int
+
+
+class Arrivals(NamedTuple):
+    """The new events of a batch, N of them.
+
+    keys int32[N] are numbers of keys, time_ms int64[N] and event_type int16[N]; the id of event n is
+    id_bytes[id_offsets[n] : id_offsets[n + 1]], int64 offsets into UTF-8 bytes.
+    """
+
+    keys: Int32
+    time_ms: Int64
+    event_type: Int16
+    id_offsets: Int64
+    id_bytes: UInt8
+
+
+class BlockCode(NamedTuple):
+    """The instructions that look at one event alone, for evaluate.py.
+
+    instructions int32[I, MACHINE_WIDTH] over `registers_count` registers; constants int64. The bit of predicate
+    predicate_numbers[p] comes from register predicate_registers[p]. Derived column derived_first + d comes from
+    register derived_registers[d].
+    """
+
+    instructions: Int32
+    constants: Int64
+    registers_count: int
+    predicate_registers: Int32
+    predicate_numbers: Int32
+    derived_registers: Int32
+    derived_first: int
+
+
+class PredicateIndex(NamedTuple):
+    """Predicates that compare one column with a constant.
+
+    groups int64[G, INDEX_GROUP_WIDTH]; entries int64[E, INDEX_ENTRY_WIDTH] with their constants, values int64[E],
+    ascending within each group.
+    """
+
+    groups: Int64
+    entries: Int64
+    values: Int64
+
+
+# -------------------------------------------------------------------------------------------------- open runs
+
+
+class AllRuns(NamedTuple):
+    """The open runs of all rules: rows int64[n, W] and keys int32[n], by rule, then key.
+
+    Those of rule r are [bounds[r], bounds[r + 1]), int64.
+    """
+
+    rows: Int64
+    keys: Int32
+    bounds: Int64
+
+
+class RuleInput(NamedTuple):
+    """The input of one rule.
+
+    queue int32[Q]: rows of events that the rule may react to, ascending. start_run int64[W]: the run that has taken
+    nothing. rows int64[n, W] and keys int32[n]: the rule's open runs, by key.
+    """
+
+    queue: Int32
+    start_run: Int64
+    rows: Int64
+    keys: Int32
+
+
+class SharedStarts(NamedTuple):
+    """Events with which several rules begin, by prefix, then key and row (engine/starts.py).
+
+    keys int32[S], rows int64[S]; counts int64[S] is how many starts there are up to and with each. Their bits stand in
+    bits uint64[P, words] at the places columns int64[S]. Those of prefix s are [bounds[s], bounds[s + 1]), int64.
+    """
+
+    keys: Int32
+    rows: Int64
+    counts: Int64
+    columns: Int64
+    bits: UInt64
+    bounds: Int64
+
+
+class PrefixEvents(NamedTuple):
+    """Events of a common prefix, by key and row: keys int32[S]; rows, masks and expiry int64[S].
+
+    A mask has one bit for each condition of the prefix that holds. `expiry` is the time in ms at which the last run
+    that may take the event is over.
+    """
+
+    keys: Int32
+    rows: Int64
+    masks: Int64
+    expiry: Int64
+
+
+class PrefixRuns(NamedTuple):
+    """Runs that rules have of their own within a common prefix, by key and row of the last event taken.
+
+    keys int32[R]; rows, nfa_states (counted from the prefix's first) and expiry (ms) int64[R].
+    """
+
+    keys: Int32
+    rows: Int64
+    nfa_states: Int64
+    expiry: Int64
+
+
+# ------------------------------------------------------------------------------------------ the matcher at work
+
+
+class Work(NamedTuple):
+    """The arrays that the matcher writes to while it works on one key of one rule.
+
+    runs int64[*, W]: row 0 is the start run, the key's runs follow. nodes int64[*, NODE_WIDTH]: the tree of bound
+    events. matches int64[*, MATCH_HEADER + measures]. registers int64[2 · registers]: value and null flag in turn.
+    counters int64[COUNTERS].
+    """
+
+    runs: Int64
+    nodes: Int64
+    matches: Int64
+    registers: Int64
+    counters: Int64
+
+
+class Counts(NamedTuple):
+    """How many runs, nodes and matches of `Work` are in use, and which array is full (FULL_*; FULL_NOT if none)."""
+
+    runs: int
+    nodes: int
+    matches: int
+    full: int
+
+
+class RuleScratch(NamedTuple):
+    """Scratch memory of the matcher.
+
+    queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
+    trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
+    the key that is worked on.
+    """
+
+    queue: Int32
+    stream_count: Int32
+    picked: Int64
+    trail: Int64
+    counters_before: Int64
+
+
+class RunOutput(NamedTuple):
+    """The runs that stay open, and where the matcher is.
+
+    runs int64[*, W], keys and rules int32[*]; steps int64[R]: how many runs the events of each rule were offered to;
+    cursor int64[CURSOR_WIDTH].
+    """
+
+    runs: Int64
+    keys: Int32
+    rules: Int32
+    steps: Int64
+    cursor: Int64
+
+
+# --------------------------------------------------------------------------------------------- rows of a state
+
+
+class LiveRuns(NamedTuple):
+    """Runs of all rules and the nodes that they lead to.
+
+    runs int64[n, W], rules and keys int32[n], nodes int64[m, NODE_WIDTH].
+    """
+
+    runs: Int64
+    rules: Int32
+    keys: Int32
+    nodes: Int64
+
+
+class NewNumbers(NamedTuple):
+    """The new numbers of nodes int64[m], rows int64[N] and keys int32[K]; -1 for one that goes."""
+
+    nodes: Int64
+    rows: Int64
+    keys: Int32
+
+
+class Remaining(NamedTuple):
+    """The old numbers of the rows int64[N] and keys int64[K] that stay, and row_keys int32[N], the rows' new keys."""
+
+    rows: Int64
+    row_keys: Int32
+    keys: Int64
+
+
+class PartOrder(NamedTuple):
+    """The rows of a state, part by part: P parts, each a set of keys.
+
+    bounds int64[4, P + 1] say where the keys, runs, nodes and events of each part begin, and where the last ones end.
+    keys, runs, nodes and events (int64, as long as there are rows) say which row comes where. key_place, node_place
+    and event_place int64 say where each is within its part.
+    """
+
+    bounds: Int64
+    keys: Int64
+    runs: Int64
+    nodes: Int64
+    events: Int64
+    key_place: Int64
+    node_place: Int64
+    event_place: Int64
+
+
+class StateRows(NamedTuple):
+    """All rows of a keyed state, as pages are written from them.
+
+    key_offsets int64[K + 1]; runs int64[n, W], rules and keys int32[n]; row_registers uint8[rules, registers]; nodes
+    int64[m, NODE_WIDTH]; event_keys int32[E]; events int64[C, E], whose first row, the keys, is not looked at.
+    """
+
+    key_offsets: Int64
+    runs: Int64
+    rules: Int32
+    keys: Int32
+    row_registers: UInt8
+    nodes: Int64
+    event_keys: Int32
+    events: Int64
+
+
+class PageOutput(NamedTuple):
+    """Pages that are written one after the other, P of them.
+
+    over int64[P] (ms, UTC): when the first run of each is over; data uint8[bytes]; starts int64[P + 1]: where each page
+    begins, the first one at 0; cursor int64[P]: where the texts of each begin.
+    """
+
+    over: Int64
+    data: UInt8
+    starts: Int64
+    cursor: Int64
+
+
+class PageBytes(NamedTuple):
+    """Pages that are read, one after the other: page p is data uint8 from cursor[p], which moves on, to ends[p].
+
+    bounds int64[4, P + 1] say where the keys, runs, nodes and events of each page begin among all.
+    """
+
+    data: UInt8
+    ends: Int64
+    cursor: Int64
+    bounds: Int64
+
+
+class ReadRows(NamedTuple):
+    """The rows of all pages that were read.
+
+    runs int64[n, W], rules and keys int32[n], by rule, then page; nodes int64[m, NODE_WIDTH]; event_keys int32[E];
+    events int64[C · E], column by column; has uint8[C] which columns are not 0 everywhere; lengths int64[K] of the
+    keys' texts.
+    """
+
+    runs: Int64
+    rules: Int32
+    keys: Int32
+    nodes: Int64
+    event_keys: Int32
+    events: Int64
+    has: UInt8
+    lengths: Int64

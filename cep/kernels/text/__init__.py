@@ -1,0 +1,1 @@
+"""Kernels over texts: offsets and bytes, JSON in and out, sets of keys."""

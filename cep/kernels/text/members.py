@@ -1,0 +1,338 @@
+"""Values → which of them are in a set of keys. Keys are bytes; a set has them in the order of their hashes.
+
+A set is a `MemberSet`: the hashes ascend, and there is about one key in each bucket. So a look-up costs the same
+for a hundred keys and for millions. Three sets make a list (`Layers`).
+
+    text      the key is the text
+    prefix    the key is any prefix of the text; only lengths that occur are looked up
+    number    the key is eight bytes, little-endian
+    network   the key is (4 or 6, length of the prefix, the masked address); only pairs that occur are looked up
+
+Addresses are read as Python's ipaddress reads them.
+Tested by: tests/lists/test_content.py, tests/lists/test_members.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.arrange import HASH_PRIME, HASH_SEED, finished, hash_bytes
+from cep.kernels.jit import kernel
+from cep.kernels.layout import Int64, UInt8, UInt64, int64
+from cep.kernels.records import Layers, MemberSet
+from cep.kernels.text.texts import copy_bytes
+
+NETWORK_BYTES = 18
+_SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
+
+
+@kernel
+def bucket_of(h: np.uint64, buckets: int) -> int:
+    """Return the bucket of a hash; buckets below 2**31 divide the hashes in their order."""
+    return int64(((h >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32))
+
+
+@kernel
+def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
+    first, hashes, offsets = members.first, members.hashes, members.offsets
+    if hashes.shape[0] == 0:
+        return False
+    bucket = bucket_of(h, first.shape[0] - 1)
+    for i in range(first[bucket], first[bucket + 1]):
+        if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
+            start, same = offsets[i], True
+            for k in range(hi - lo):
+                if members.data[start + k] != data[lo + k]:
+                    same = False
+                    break
+            if same:
+                return True
+    return False
+
+
+@kernel
+def _listed(layers: Layers, h: np.uint64, data: UInt8, lo: int, hi: int) -> bool:
+    if _has(layers.added, h, data, lo, hi):
+        return True
+    return _has(layers.base, h, data, lo, hi) and not _has(layers.removed, h, data, lo, hi)
+
+
+@kernel
+def texts_within(layers: Layers, offsets: Int64, data: UInt8, out: UInt8) -> None:
+    """Fill out uint8[N] with 1 where text i (offsets int64[N + 1] into UTF-8 bytes) is listed. Cost: O(its length)."""
+    for i in range(out.shape[0]):
+        h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
+        out[i] = _listed(layers, h, data, offsets[i], offsets[i + 1])
+
+
+@kernel
+def prefixes_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
+    """Fill out uint8[N] with 1 where a prefix of text i is listed.
+
+    lengths uint8[L + 1] is not 0 for the lengths in bytes that occur.
+    """
+    longest = lengths.shape[0] - 1
+    for i in range(out.shape[0]):
+        h, lo, is_listed = HASH_SEED, offsets[i], False
+        for length in range(1, min(longest, offsets[i + 1] - lo) + 1):
+            h = (h ^ np.uint64(data[lo + length - 1])) * HASH_PRIME
+            if lengths[length] != 0 and _listed(layers, finished(h), data, lo, lo + length):
+                is_listed = True
+                break
+        out[i] = is_listed
+
+
+@kernel
+def numbers_within(layers: Layers, values: Int64, out: UInt8) -> None:
+    """Fill out uint8[N] with 1 where values int64[N] are listed."""
+    key = np.empty(8, np.uint8)
+    for i in range(out.shape[0]):
+        rest = np.uint64(values[i])
+        for k in range(8):
+            key[k] = np.uint8(rest & np.uint64(255))
+            rest >>= np.uint64(8)
+        out[i] = _listed(layers, hash_bytes(key, 0, 8, 0), key, 0, 8)
+
+
+# --------------------------------------------------------------------------------------------------- addresses
+
+
+@kernel
+def _octets(data: UInt8, lo: int, hi: int, out: Int64, at: int) -> bool:
+    """Return True if data[lo:hi] is four octets, and write them to out[at …].
+
+    An octet has one to three digits, and no zero before others.
+    """
+    count, digits, value = 0, 0, int64(0)
+    for k in range(lo, hi + 1):
+        if k < hi and 48 <= data[k] <= 57:
+            if digits == 3 or (digits >= 1 and value == 0):
+                return False
+            value = value * 10 + int64(data[k]) - 48
+            digits += 1
+        elif k == hi or data[k] == 46:
+            if digits == 0 or value > 255 or count == 4:
+                return False
+            out[at + count] = value
+            count, digits, value = count + 1, 0, int64(0)
+        else:
+            return False
+    return count == 4
+
+
+@kernel
+def _hextet(data: UInt8, lo: int, hi: int) -> int:
+    """Return the value of one to four hexadecimal digits; -1 if there are none, -2 for anything else."""
+    if hi == lo:
+        return -1
+    if hi - lo > 4:
+        return -2
+    value = int64(0)
+    for k in range(lo, hi):
+        c = int64(data[k])
+        if 48 <= c <= 57:
+            value = value * 16 + c - 48
+        elif 97 <= c <= 102:
+            value = value * 16 + c - 87
+        elif 65 <= c <= 70:
+            value = value * 16 + c - 55
+        else:
+            return -2
+    return value
+
+
+@kernel
+def _parts(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
+    """Write the hextets between the colons to scratch[16 …], -1 for an empty one.
+
+    Return how many there are; 0 if one is wrong.
+    """
+    count, start = 0, lo
+    for k in range(lo, hi + 1):
+        if k < hi and data[k] != 58:
+            continue
+        if count >= 9:
+            return 0
+        value = _hextet(data, start, k)
+        if value == -2 and k == hi and count < 8 and _octets(data, start, k, scratch, 30):
+            scratch[16 + count] = scratch[30] * 256 + scratch[31]
+            value = scratch[32] * 256 + scratch[33]
+            count += 1
+        if value == -2:
+            return 0
+        scratch[16 + count] = value
+        count, start = count + 1, k + 1
+    return count
+
+
+@kernel
+def _words(data: UInt8, lo: int, hi: int, scratch: Int64) -> bool:
+    """Return True if data[lo:hi] is an IPv6 address without a scope; its bytes then are scratch[0:16]."""
+    count = _parts(data, lo, hi, scratch)
+    if count < 3:
+        return False
+    skip = -1
+    for i in range(1, count - 1):
+        if scratch[16 + i] == -1:
+            if skip >= 0:
+                return False
+            skip = i
+    before, after = count, 0
+    if skip >= 0:
+        before, after = skip, count - skip - 1
+        if scratch[16] == -1:
+            before -= 1
+            if before > 0:
+                return False
+        if scratch[15 + count] == -1:
+            after -= 1
+            if after > 0:
+                return False
+        if before + after > 7:
+            return False
+    elif count != 8 or scratch[16] == -1 or scratch[15 + count] == -1:
+        return False
+    for i in range(16):
+        scratch[i] = 0
+    for i in range(before):
+        scratch[2 * i], scratch[2 * i + 1] = scratch[16 + i] >> 8, scratch[16 + i] & 255
+    for i in range(after):
+        word, place = scratch[16 + count - after + i], 8 - after + i
+        scratch[2 * place], scratch[2 * place + 1] = word >> 8, word & 255
+    return True
+
+
+@kernel
+def _family(data: UInt8, lo: int, hi: int, scratch: Int64) -> int:
+    """Read an address into scratch; return 4 or 6, or 0 if it is none. A scope (`%eth0`) is left out."""
+    if _octets(data, lo, hi, scratch, 0):
+        return 4
+    end = hi
+    for k in range(lo, hi):
+        if data[k] == 47 or (data[k] == 37 and (end < hi or k + 1 == hi)):
+            return 0
+        if data[k] == 37:
+            end = k
+    return 6 if _words(data, lo, end, scratch) else 0
+
+
+@kernel
+def _write_network(key: UInt8, at: int, family: int, length: int, scratch: Int64) -> int:
+    """Write the key of the address in scratch, masked to `length` bits; return its end."""
+    key[at], key[at + 1] = family, length
+    count = 4 if family == 4 else 16
+    for k in range(count):
+        bits = min(8, max(0, length - 8 * k))
+        key[at + 2 + k] = np.uint8(scratch[k] & (0xFF00 >> bits) & 0xFF)
+    return at + 2 + count
+
+
+@kernel
+def networks_within(layers: Layers, lengths: UInt8, offsets: Int64, data: UInt8, out: UInt8) -> None:
+    """Fill out uint8[N] with 1 where a listed network holds address i, 2 where text i is no address.
+
+    lengths uint8[2 · 129]: which lengths of prefixes occur, those of IPv4 first. Cost: O(1) for each that does.
+    """
+    scratch = np.empty(_SCRATCH, np.int64)
+    key = np.empty(NETWORK_BYTES, np.uint8)
+    for i in range(out.shape[0]):
+        family = _family(data, offsets[i], offsets[i + 1], scratch)
+        if family == 0:
+            out[i] = 2
+            continue
+        row, is_listed = 0 if family == 4 else 129, False
+        for length in range(33 if family == 4 else 129):
+            if lengths[row + length] == 0:
+                continue
+            end = _write_network(key, 0, family, length, scratch)
+            if _listed(layers, hash_bytes(key, 0, end, 0), key, 0, end):
+                is_listed = True
+                break
+        out[i] = is_listed
+
+
+@kernel
+def read_networks(offsets: Int64, data: UInt8, keys: UInt8, ends: Int64) -> None:
+    """Read networks (`10.0.0.0/8`, `2001:db8::/32`, a single address) as keys, one behind the other.
+
+    Shapes: keys uint8[N · NETWORK_BYTES]; ends int64[N + 1], where key i ends; equal to the one before for what is no
+    network, or has bits behind its prefix.
+    """
+    scratch = np.empty(_SCRATCH, np.int64)
+    at = 0
+    ends[0] = 0
+    for i in range(offsets.shape[0] - 1):
+        lo, hi = offsets[i], offsets[i + 1]
+        slash, length = hi, int64(-1)
+        for k in range(lo, hi):
+            if data[k] == 47:
+                slash = k
+                break
+        if slash < hi:
+            length = int64(0)
+            for k in range(slash + 1, hi):
+                digit = int64(data[k]) - 48
+                length = length * 10 + digit if 0 <= digit <= 9 and length < 1_000 else int64(10_000)
+            if slash + 1 == hi:
+                length = int64(10_000)
+        family = _family(data, lo, slash, scratch)
+        for k in range(lo, slash):
+            if data[k] == 37:
+                family = 0
+        bits = 32 if family == 4 else 128
+        if family != 0 and length <= bits:
+            end = _write_network(keys, at, family, bits if length < 0 else length, scratch)
+            exact = True
+            for k in range(end - at - 2):
+                if keys[at + 2 + k] != scratch[k]:
+                    exact = False
+            at = end if exact else at
+        ends[i + 1] = at
+
+
+# ---------------------------------------------------------------------------------------------------- building
+
+
+@kernel
+def distinct(order: Int64, hashes: UInt64, offsets: Int64, data: UInt8) -> int:
+    """Drop each key of `order` (by hash) that was there before; return how many are left.
+
+    Shapes: order int64[N], rearranged in place; hashes and keys are those of the keys' own numbers.
+    """
+    count = 0
+    for i in range(order.shape[0]):
+        number, is_new = order[i], True
+        j = count - 1
+        while j >= 0 and hashes[order[j]] == hashes[number]:
+            other, same = order[j], offsets[order[j] + 1] - offsets[order[j]] == offsets[number + 1] - offsets[number]
+            if same:
+                for k in range(offsets[number + 1] - offsets[number]):
+                    if data[offsets[number] + k] != data[offsets[other] + k]:
+                        same = False
+                        break
+            if same:
+                is_new = False
+                break
+            j -= 1
+        if is_new:
+            order[count] = number
+            count += 1
+    return count
+
+
+@kernel
+def copy_keys(order: Int64, offsets: Int64, data: UInt8, into_offsets: Int64, into: UInt8) -> None:
+    """Copy keys in this order; into_offsets int64[N + 1] is filled too."""
+    at = 0
+    into_offsets[0] = 0
+    for i in range(order.shape[0]):
+        at = copy_bytes(data, offsets[order[i]], offsets[order[i] + 1], into, at)
+        into_offsets[i + 1] = at
+
+
+@kernel
+def keys_within(members: MemberSet, offsets: Int64, data: UInt8, out: UInt8) -> None:
+    """Fill out uint8[N] with 1 where key i is in this one set."""
+    for i in range(out.shape[0]):
+        h = hash_bytes(data, offsets[i], offsets[i + 1], 0)
+        out[i] = _has(members, h, data, offsets[i], offsets[i + 1])

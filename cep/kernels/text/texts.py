@@ -1,0 +1,131 @@
+"""Texts as offsets and bytes → copies, texts by row, numbers.
+
+Texts of two columns are numbered and taken as if the second stood behind the first, without a copy of both.
+Tested by: tests/columnar/test_texts.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cep.kernels.arrange import hash_bytes
+from cep.kernels.jit import bare, inlined, kernel
+from cep.kernels.layout import Int32, Int64, UInt8
+from cep.kernels.records import Texts
+
+_FIRST_WIDE = 128  # bytes of characters of several bytes
+_TABLE_MIN = 16
+
+
+@inlined
+def copy_bytes(data: UInt8, start: int, end: int, out: UInt8, at: int) -> int:
+    """Copy data[start:end] to where `at` is in `out`; return where that ends."""
+    for k in range(start, end):
+        out[at] = data[k]
+        at += 1
+    return at
+
+
+@kernel
+def copy_texts(data: UInt8, starts: Int64, ends: Int64) -> tuple[Int64, UInt8, bool]:
+    """Copy the texts between those bounds one behind the other.
+
+    Shapes: int64 starts[N], ends[N] into data uint8.
+    Returns: int64 offsets[N + 1], uint8[B], True if all of it is ASCII.
+    """
+    count = starts.shape[0]
+    offsets = np.zeros(count + 1, np.int64)
+    for row in range(count):
+        offsets[row + 1] = offsets[row] + ends[row] - starts[row]
+    texts, at, all_bits = np.empty(offsets[count], np.uint8), 0, np.uint8(0)
+    for row in range(count):
+        for k in range(starts[row], ends[row]):
+            texts[at] = data[k]
+            all_bits |= data[k]
+            at += 1
+    return offsets, texts, bool(all_bits < _FIRST_WIDE)
+
+
+@kernel
+def take_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, rows: Int64) -> tuple[Int64, UInt8]:
+    """Copy the texts of these rows, int64[N] in any order: int64 offsets[N + 1], uint8[B].
+
+    The first row of b stands behind the last one of a. Called for every column of texts, so it takes bare arrays: a
+    record would cost a call from Python as much as the work.
+    """
+    first_b, count = offsets_a.shape[0] - 1, rows.shape[0]
+    offsets = np.zeros(count + 1, np.int64)
+    for k in range(count):
+        row = rows[k]
+        if row < first_b:
+            offsets[k + 1] = offsets[k] + offsets_a[row + 1] - offsets_a[row]
+        else:
+            offsets[k + 1] = offsets[k] + offsets_b[row - first_b + 1] - offsets_b[row - first_b]
+    texts, at = np.empty(offsets[count], np.uint8), 0
+    for k in range(count):
+        row = rows[k]
+        if row < first_b:
+            at = copy_bytes(data_a, offsets_a[row], offsets_a[row + 1], texts, at)
+        else:
+            at = copy_bytes(data_b, offsets_b[row - first_b], offsets_b[row - first_b + 1], texts, at)
+    return offsets, texts
+
+
+@inlined
+def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: int, other_end: int) -> bool:
+    """Return True if data[start:end] and other[other_start:other_end] are the same bytes."""
+    if end - start != other_end - other_start:
+        return False
+    for k in range(end - start):
+        if data[start + k] != other[other_start + k]:
+            return False
+    return True
+
+
+@bare
+def _number_rows(
+    texts: Texts, first_row: int, a: Texts, b: Texts, table: Int32, codes: Int32, firsts: Int64, count: int
+) -> int:
+    """Give numbers to the texts of one of the columns a and b, whose first row is `first_row`.
+
+    `count` numbers are in use before; returns how many are in use then.
+    """
+    offsets, data = texts.offsets, texts.data
+    first_b, mask = a.offsets.shape[0] - 1, np.uint64(table.shape[0] - 1)
+    for k in range(offsets.shape[0] - 1):
+        start, end = offsets[k], offsets[k + 1]
+        place = hash_bytes(data, start, end, 0) & mask
+        while True:
+            code = table[place]
+            if code < 0:
+                table[place] = code = count
+                firsts[count] = first_row + k
+                count += 1
+                break
+            row = firsts[code]
+            if row < first_b:
+                is_same = is_same_text(data, start, end, a.data, a.offsets[row], a.offsets[row + 1])
+            else:
+                row -= first_b
+                is_same = is_same_text(data, start, end, b.data, b.offsets[row], b.offsets[row + 1])
+            if is_same:
+                break
+            place = (place + np.uint64(1)) & mask
+        codes[first_row + k] = code
+    return count
+
+
+@kernel
+def number_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, codes: Int32, firsts: Int64) -> int:
+    """Give texts numbers in the order in which they first appear, equal ones alike; return how many numbers there are.
+
+    Shapes: the rows of b stand behind those of a. Fills codes int32[A + B], and firsts int64[A + B] with the row where
+    each number stands first.
+    """
+    a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
+    size = _TABLE_MIN
+    while size < 2 * codes.shape[0]:
+        size *= 2
+    table = np.full(size, -1, np.int32)
+    count = _number_rows(a, 0, a, b, table, codes, firsts, 0)
+    return _number_rows(b, a.offsets.shape[0] - 1, a, b, table, codes, firsts, count)

@@ -1,0 +1,1 @@
+"""Syntax trees of all files → checked, typed IR, with every mistake collected."""

@@ -1,0 +1,331 @@
+"""Constants in the place of a pattern's parameters: what a rule does with a pattern.
+
+Checks the arguments (names, types, declared bounds) and that the amounts they give make a sound structure.
+Tested by: tests/lang/test_bind.py
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal, InvalidOperation
+
+from cep.base.limits import LIST_PARAM_ENTRIES_MAX, REPETITIONS_MAX, TIME_MS_MAX
+from cep.base.schema import Kind
+from cep.lang.check.text import constant_problem
+from cep.lang.check.types import INT64_MAX, convert_const
+from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
+from cep.lang.ir import (
+    Aggregate,
+    AlternativeNode,
+    AnyOrderNode,
+    Binary,
+    Call,
+    Cast,
+    Const,
+    CurrentField,
+    Expr,
+    History,
+    If,
+    In,
+    Measure,
+    Node,
+    Param,
+    ParamDecl,
+    PatternIR,
+    Quantifier,
+    SequenceNode,
+    Step,
+    Unary,
+    VarField,
+    Variable,
+    VarNode,
+)
+from cep.lang.parse.lexer import UNITS_MS
+from cep.lang.show import show_duration
+
+Slot = int | float | bool | str
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_DURATION = re.compile(r"\s*(\d{1,20}(?:\.\d{1,9})?)\s*([a-z]+)\s*")
+# The longest number that is looked at; longer ones fit no slot and cost time to convert.
+_NUMBER_TEXT_MAX = 40
+
+
+def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR | None, list[Diagnostic]]:
+    """Replace every parameter by its argument or default.
+
+    Arguments: int; decimal as str, int, float or Decimal; float; bool; string; an enum's symbol as str; a duration
+    as text with a unit or as milliseconds. Returns the pattern without parameters, or None and the mistakes.
+    """
+    collector = Collector()
+    names = [p.name for p in pattern.params]
+    for name in arguments:
+        if name not in names:
+            message = f"`{name}` is not a parameter of the pattern `{pattern.name}`"
+            collector.add("CEP501", message, help_line=did_you_mean(str(name), names, "parameters"))
+    values: dict[str, Const] = {}
+    for param in pattern.params:
+        slot = _slot_or_report(param, arguments, collector)
+        if slot is not None:
+            values[param.name] = Const(slot, param.type)
+    if collector.error_count:
+        return None, collector.diagnostics
+    bound = _Binder(values, collector).pattern(pattern)
+    return (None if collector.error_count else bound), collector.diagnostics
+
+
+# -------------------------------------------------------------------------------------------------- arguments
+
+
+def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector: Collector) -> Slot | None:
+    if param.name not in arguments:
+        if param.default is None:
+            collector.add("CEP502", f"the parameter `{param.name}` has no default and is not given")
+        return param.default
+    value = arguments[param.name]
+    slot = _slot(value, param)
+    if slot is None:
+        shown = repr(value)[:60]
+        help_line = {
+            Kind.DURATION: 'write a duration like "10 min"',
+            Kind.LIST: f"write the name of a list, or at most {LIST_PARAM_ENTRIES_MAX} entries: [1, 2]",
+            Kind.ENUM: f"symbols: {', '.join(param.type.symbols)}",
+            Kind.DECIMAL: f"write a number with at most {param.type.scale} decimals",
+        }.get(param.type.kind, "")
+        message = f"the parameter `{param.name}` is of type {param.type}, {shown} does not fit"
+        collector.add("CEP503", message, help_line=help_line)
+        return None
+    if isinstance(slot, int | float) and not isinstance(slot, bool):
+        below = param.minimum is not None and slot < param.minimum
+        if below or (param.maximum is not None and slot > param.maximum):
+            low, high = shown_slot(param.minimum, param), shown_slot(param.maximum, param)
+            message = f"the parameter `{param.name}` must be in {low} .. {high}, it is {shown_slot(slot, param)}"
+            collector.add("CEP504", message)
+            return None
+    return slot
+
+
+def shown_slot(slot: float | None, param: ParamDecl) -> str:
+    """Return a slot content as its author would write it."""
+    if slot is None:
+        return "…"
+    if param.type.kind is Kind.DECIMAL:
+        return str(Decimal(slot).scaleb(-param.type.scale))
+    return show_duration(int(slot)) if param.type.kind is Kind.DURATION else str(slot)
+
+
+def _slot(value: object, param: ParamDecl) -> Slot | None:
+    kind = param.type.kind
+    if kind is Kind.LIST:
+        return _list(value)
+    if kind is Kind.BOOL:
+        return value if isinstance(value, bool) else None
+    if isinstance(value, bool):
+        return None
+    if kind is Kind.INT:
+        return value if isinstance(value, int) and abs(value) <= INT64_MAX else None
+    if kind is Kind.FLOAT:
+        return _float(value)
+    if kind is Kind.DECIMAL:
+        return _decimal(value, param.type.scale)
+    if kind is Kind.DURATION:
+        return _duration(value)
+    if kind is Kind.ENUM:
+        return param.type.symbols.index(value) if isinstance(value, str) and value in param.type.symbols else None
+    return value if isinstance(value, str) else None
+
+
+def _float(value: object) -> float | None:
+    if not isinstance(value, int | float | Decimal):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _decimal(value: object, scale: int) -> int | None:
+    if not isinstance(value, str | int | float | Decimal):
+        return None
+    if isinstance(value, int) and abs(value) > INT64_MAX:
+        return None
+    text = str(value)  # the shortest text of a float is the number that was written
+    if len(text) > _NUMBER_TEXT_MAX:
+        return None
+    try:
+        number = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not number.is_finite() or number.adjusted() > 20:
+        return None
+    scaled = number.scaleb(scale)
+    if scaled != scaled.to_integral_value() or abs(scaled) > INT64_MAX:
+        return None
+    return int(scaled)
+
+
+def _list(value: object) -> str | None:
+    """Return the name of a list. Entries given in place are a name of their own: the JSON of their texts."""
+    if isinstance(value, str):
+        return value if _NAME.fullmatch(value) else None
+    if not isinstance(value, list | tuple) or len(value) > LIST_PARAM_ENTRIES_MAX:
+        return None
+    if not all(isinstance(entry, str | int | float) and not isinstance(entry, bool) for entry in value):
+        return None
+    return json.dumps(sorted({str(entry) for entry in value}), ensure_ascii=False)
+
+
+def _duration(value: object) -> int | None:
+    if isinstance(value, int):
+        return value if 0 <= value < TIME_MS_MAX else None
+    written = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if written is None or written[2] not in UNITS_MS:
+        return None
+    scaled = Decimal(written[1]) * UNITS_MS[written[2]]
+    return int(scaled) if scaled == scaled.to_integral_value() and scaled < TIME_MS_MAX else None
+
+
+# ------------------------------------------------------------------------------------------------ substitution
+
+
+class _Binder:
+    def __init__(self, values: Mapping[str, Const], collector: Collector) -> None:
+        self.values = values
+        self.collector = collector
+
+    def pattern(self, pattern: PatternIR) -> PatternIR:
+        structure = self.node(pattern.structure)
+        assert isinstance(structure, SequenceNode)
+        timeout = pattern.timeout_measures
+        return replace(
+            pattern,
+            params=(),
+            structure=structure,
+            variables=tuple(Variable(v.name, v.event_type, self._maybe(v.where)) for v in pattern.variables),
+            measures=tuple(Measure(m.name, self.expr(m.value)) for m in pattern.measures),
+            within_ms=self.amount(pattern.within_ms, 1, TIME_MS_MAX),
+            within_events=self.amount(pattern.within_events, 1, REPETITIONS_MAX),
+            timeout_measures=None if timeout is None else tuple(Measure(m.name, self.expr(m.value)) for m in timeout),
+        )
+
+    def amount(self, value: int | Param | None, least: int, most: int) -> int | None:
+        """Return the number behind a bound or a window. Check one that a parameter gives."""
+        if not isinstance(value, Param):
+            return value
+        slot = self.values[value.name].value
+        assert isinstance(slot, int)
+        if not least <= slot <= most:
+            message = f"the parameter `{value.name}` is {slot} where the pattern needs at least {least}"
+            if slot > most:
+                message = f"the parameter `{value.name}` is {slot} where the pattern allows at most {most}"
+            self.collector.add("CEP504", message)
+        return slot
+
+    def node(self, node: Node) -> Node:
+        """Bind the amounts and conditions of a node of the structure."""
+        match node:
+            case VarNode():
+                return VarNode(node.variable, self.quantifier(node.quantifier))
+            case SequenceNode():
+                within = self.amount(node.within_ms, 1, TIME_MS_MAX)
+                return SequenceNode(
+                    tuple(self.step(step) for step in node.steps), self.quantifier(node.quantifier), within
+                )
+            case AlternativeNode():
+                return AlternativeNode(tuple(self.node(option) for option in node.options))
+            case AnyOrderNode():
+                return AnyOrderNode(tuple(self.node(item) for item in node.items))
+
+    def step(self, step: Step) -> Step:
+        """Bind the times of a step."""
+        gap_min = self.amount(step.gap_min_ms, 0, TIME_MS_MAX)
+        gap_max = self.amount(step.gap_max_ms, 1, TIME_MS_MAX)
+        if gap_min is not None and gap_max is not None and gap_min >= gap_max:
+            names = _names(step.gap_min_ms, step.gap_max_ms)
+            self.collector.add("CEP504", f"the first time of this step is not below the second ({names})")
+        return Step(step.link, self.node(step.node), step.negated, gap_min, gap_max)
+
+    def quantifier(self, quantifier: Quantifier) -> Quantifier:
+        """Bind the counts of a repetition."""
+        low = self.amount(quantifier.min_count, 1, REPETITIONS_MAX)
+        high = self.amount(quantifier.max_count, 1, REPETITIONS_MAX)
+        assert low is not None
+        if high is not None and high < low:
+            names = _names(quantifier.min_count, quantifier.max_count)
+            self.collector.add("CEP504", f"the most of a repetition is below its least ({names})")
+        return Quantifier(
+            low,
+            high,
+            quantifier.inner,
+            quantifier.greedy,
+            self._maybe(quantifier.until),
+            self.amount(quantifier.gap_ms, 1, TIME_MS_MAX),
+        )
+
+    def _maybe(self, expr: Expr | None) -> Expr | None:
+        return None if expr is None else self.expr(expr)
+
+    def expr(self, expr: Expr) -> Expr:
+        """Replace the parameters of an expression, and carry out casts of constants."""
+        match expr:
+            case Const() | CurrentField() | VarField():
+                return expr
+            case Param():
+                return self.values[expr.name]
+            case Aggregate():
+                return Aggregate(expr.fn, expr.variable, self._maybe(expr.argument), expr.type)
+            case Unary():
+                return Unary(expr.op, self.expr(expr.argument), expr.type)
+            case Binary():
+                return Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
+            case Cast():
+                return self._cast(expr)
+            case In():
+                return In(self.expr(expr.argument), tuple(self.expr(item) for item in expr.items), expr.type)
+            case If():
+                parts = (self.expr(expr.condition), self.expr(expr.then), self.expr(expr.otherwise))
+                return If(*parts, expr.type)
+            case Call():
+                return self._call(expr)
+            case History():
+                return self._history(expr)
+
+    def _call(self, expr: Call) -> Expr:
+        arguments = tuple(self.expr(argument) for argument in expr.arguments)
+        for argument, before in zip(arguments, expr.arguments, strict=True):
+            if isinstance(before, Param) and isinstance(argument, Const):
+                problem = constant_problem(expr.fn, argument.value)
+                if problem is not None:
+                    self.collector.add("CEP503", f"the parameter `{before.name}`: {problem}")
+        return Call(expr.fn, arguments, expr.type)
+
+    def _history(self, expr: History) -> Expr:
+        window = expr.window
+        if window is not None:
+            window = replace(window, ms=self.amount(window.ms, 1, TIME_MS_MAX))
+        percent = None if expr.percent is None else self.expr(expr.percent)
+        assert percent is None or isinstance(percent, Const)
+        if percent is not None and isinstance(percent.value, int) and not 0 < percent.value <= 100:
+            self.collector.add("CEP504", f"a percentage is from 1 to 100, it is {percent.value}")
+        argument, where = self._maybe(expr.argument), self._maybe(expr.where)
+        return replace(expr, argument=argument, where=where, window=window, percent=percent)
+
+    def _cast(self, expr: Cast) -> Expr:
+        argument = self.expr(expr.argument)
+        if not isinstance(argument, Const):
+            return Cast(argument, expr.type)
+        converted = convert_const(argument, expr.type)
+        if converted is None:
+            names = ", ".join(f"`{name}`" for name in self.values)
+            message = f"a parameter does not fit into {expr.type}, with which it is compared ({names})"
+            self.collector.add("CEP503", message)
+            return Cast(argument, expr.type)
+        return converted
+
+
+def _names(*amounts: int | Param | None) -> str:
+    return ", ".join(f"`{a.name}`" if isinstance(a, Param) else str(a) for a in amounts)

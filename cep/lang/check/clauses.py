@@ -1,0 +1,100 @@
+"""The clauses of a pattern that hold expressions: `where`, `until`, `emit`, `on timeout`, and `skip`.
+
+Tested by: tests/lang/test_check.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cep.base.limits import MEASURES_MAX
+from cep.base.schema import Schema
+from cep.lang.check.draft import Draft
+from cep.lang.check.order import Before
+from cep.lang.check.resolve import duplicate
+from cep.lang.diagnostics import Span
+from cep.lang.ir import Measure, Skip
+from cep.lang.syntax import ChoiceSyntax, ExprSyntax, MeasureSyntax, SequenceSyntax, VariableSyntax
+
+
+def check_conditions(draft: Draft) -> None:
+    """Check the condition of each variable. It sees the event under test and what is bound before."""
+    for name, where in draft.wheres.items():
+        event_type = draft.event_types.get(name)
+        if where.condition is None or event_type is None:
+            continue
+        fields = {f.name: f.type for f in event_type.fields}
+        variables = draft.variables_in_scope(draft.order.at[name], under_test=name)
+        scope = draft.scope(fields, f"`{event_type.name}`", variables)
+        what = f"the condition of `{name}`"
+        draft.conditions[name] = draft.expressions.check_condition(where.condition, scope, what)
+
+
+def check_untils(draft: Draft) -> None:
+    """Check each `until`. It looks at every event of the stream, so it sees the fields of all its event types."""
+    structure = draft.pattern.structure
+    assert structure is not None, "the runner of the passes looks first"
+    fields = Schema(tuple(draft.stream)).columns()
+    for span, node in _untils(structure):
+        variables = draft.variables_in_scope(draft.order.at_until[span])
+        scope = draft.scope(fields, "the events of the pattern", variables)
+        draft.untils[span] = draft.expressions.check_condition(node, scope, "the condition of `until`")
+
+
+def _untils(body: SequenceSyntax | ChoiceSyntax) -> Iterator[tuple[Span, ExprSyntax]]:
+    elements = [s.element for s in body.steps] if isinstance(body, SequenceSyntax) else body.items
+    for element in elements:
+        suffix = element.suffix
+        if suffix.until is not None and suffix.until_span is not None:
+            yield suffix.until_span, suffix.until
+        if not isinstance(element, VariableSyntax):
+            yield from _untils(element.body)
+
+
+def check_timeout(draft: Draft) -> None:
+    """Check the values of `on timeout emit`, where any variable may be unbound."""
+    pattern = draft.pattern
+    if pattern.timeout_measures is None:
+        return
+    if not draft.has_window and pattern.timeout_span is not None:
+        message, help_line = "no time can run out: there is no window", "add `within 10 min` to `seq`"
+        draft.collector.add("CEP419", message, pattern.timeout_span, help_line)
+    draft.timeout_measures = _measures(draft, pattern.timeout_measures, Before(draft.order.end.may))
+
+
+def check_measures(draft: Draft) -> None:
+    """Check the values of `emit`."""
+    draft.measures = _measures(draft, draft.pattern.measures, draft.order.end)
+
+
+def _measures(draft: Draft, written: tuple[MeasureSyntax, ...], before: Before) -> tuple[Measure, ...]:
+    measures: list[Measure] = []
+    spans: dict[str, Span] = {}
+    scope = draft.scope(None, "", draft.variables_in_scope(before))
+    for measure in written:
+        if measure.name in spans:
+            duplicate("value", measure.name, measure.span, spans[measure.name], draft.collector)
+        spans.setdefault(measure.name, measure.span)
+        value = draft.expressions.check_value(measure.value, scope)
+        if value is not None:
+            measures.append(Measure(measure.name, value))
+    every = (*draft.pattern.measures, *(draft.pattern.timeout_measures or ()))
+    if written and len(every) > MEASURES_MAX:
+        message = f"this pattern emits {len(every)} values, more than {MEASURES_MAX}"
+        draft.collector.add("CEP423", message, every[MEASURES_MAX].span, "emit what the alert's reader needs")
+    return tuple(measures)
+
+
+def check_skip(draft: Draft) -> None:
+    """Check that `skip to first x` and `skip to last x` name a variable that a match binds."""
+    skip = draft.pattern.skip
+    if skip is None:
+        return
+    draft.skip = Skip(skip.kind, None if skip.variable is None else skip.variable.name, skip.in_order)
+    if skip.variable is None:
+        return
+    name, negated = skip.variable.name, draft.order.negated
+    names = [v.name for v in draft.variables if v.name not in negated]
+    if name not in names:
+        message = f"`{name}` {'stands for an absence' if name in negated else 'does not stand in `seq`'}"
+        draft.collector.unknown("CEP418", message, name, skip.variable.span, names, "variables")

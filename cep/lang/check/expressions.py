@@ -1,0 +1,247 @@
+"""Syntax to typed expressions: names resolved, definitions written out, casts put in, mistakes collected.
+
+`check` gives None for what is wrong; the mistake is reported once, where it is, and not again further up.
+Tested by: tests/lang/test_expressions.py
+"""
+
+from __future__ import annotations
+
+from cep.base.limits import DECIMAL_SCALE_MAX, EXPRESSION_NODES_MAX, NESTING_MAX
+from cep.base.schema import Kind, Type
+from cep.lang.check import calls as check_calls
+from cep.lang.check import history as check_history
+from cep.lang.check import operators as check_operators
+from cep.lang.check.scope import Bound, Scope, VariableInScope
+from cep.lang.check.types import DURATION, literal_const
+from cep.lang.diagnostics import Collector, Fix, Label, did_you_mean, nearest_fix
+from cep.lang.ir import Const, CurrentField, Expr, Param, VarField, Which
+from cep.lang.syntax import (
+    BetweenSyntax,
+    BinarySyntax,
+    CallSyntax,
+    ChainSyntax,
+    DurationLiteral,
+    ExprSyntax,
+    HistorySyntax,
+    IfSyntax,
+    InSyntax,
+    IsNullSyntax,
+    ListSyntax,
+    Literal,
+    Member,
+    NameRef,
+    UnarySyntax,
+)
+
+_WHICH: dict[str, Which] = {"first": "first", "last": "last", "prev": "prev"}
+
+
+class ExpressionChecker:
+    """Checks expressions one after the other; `check_condition` and `check_value` are the ways in."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self._depth = 0
+        self._nodes = 0
+
+    def check_condition(self, node: ExprSyntax, scope: Scope, where: str) -> Expr | None:
+        """Check a whole expression that must be true or false."""
+        self._nodes = 0
+        return check_operators.condition(self, node, scope, where)
+
+    def check_value(self, node: ExprSyntax, scope: Scope) -> Expr | None:
+        """Check a whole expression of any type but the bare null."""
+        self._nodes = 0
+        value = self.check(node, scope)
+        if value is not None and value.type.kind is Kind.NULL:
+            self.collector.add("CEP303", "null alone has no type", node.span)
+            return None
+        return value
+
+    def check(self, node: ExprSyntax, scope: Scope, expected: Type | None = None) -> Expr | None:
+        """Return the typed expression, None after a report. `expected` gives a bare enum symbol its enum."""
+        self._nodes += 1
+        if self._nodes > EXPRESSION_NODES_MAX:
+            if self._nodes == EXPRESSION_NODES_MAX + 1:
+                message = f"this expression has more than {EXPRESSION_NODES_MAX} parts when written out"
+                self.collector.add("CEP311", message, node.span, labels=scope.labels())
+            return None
+        if self._depth >= NESTING_MAX:
+            message = f"this expression is nested more than {NESTING_MAX} levels deep when written out"
+            self.collector.add("CEP311", message, node.span, labels=scope.labels())
+            return None
+        self._depth += 1
+        try:
+            return self._dispatch(node, scope, expected)
+        finally:
+            self._depth -= 1
+
+    def _dispatch(self, node: ExprSyntax, scope: Scope, expected: Type | None) -> Expr | None:
+        match node:
+            case Literal():
+                return self._literal(node)
+            case DurationLiteral():
+                return Const(node.ms, DURATION)
+            case NameRef():
+                return self._name(node, scope, expected)
+            case Member():
+                return self._member(node, scope)
+            case CallSyntax():
+                return check_calls.call(self, node, scope, expected)
+            case HistorySyntax():
+                return check_history.history(self, node, scope)
+            case UnarySyntax():
+                return check_operators.unary(self, node, scope)
+            case BinarySyntax():
+                return check_operators.binary(self, node, scope)
+            case ChainSyntax():
+                return check_operators.chain(self, node, scope)
+            case InSyntax():
+                return check_operators.membership(self, node, scope)
+            case BetweenSyntax():
+                return check_operators.between(self, node, scope)
+            case IsNullSyntax():
+                return check_operators.is_null(self, node, scope)
+            case IfSyntax():
+                return check_operators.choose(self, node, scope, expected)
+
+    def _literal(self, node: Literal) -> Expr | None:
+        const = literal_const(node)
+        if const is None:
+            message = f"a decimal has at most {DECIMAL_SCALE_MAX} digits after the point and 64 bits"
+            self.collector.add("CEP309", message, node.span)
+        return const
+
+    # ------------------------------------------------------------------------------------------------- names
+
+    def _name(self, node: NameRef, scope: Scope, expected: Type | None) -> Expr | None:
+        if node.name in scope.arguments:
+            argument, its_scope = scope.argument(node.name)
+            return self.check(argument, its_scope, expected)
+        if node.name in scope.params:
+            return Param(node.name, scope.params[node.name])
+        if scope.fields is not None and node.name in scope.fields:
+            if scope.aggregate is None:
+                return CurrentField(node.name, scope.fields[node.name])
+            message = f"inside `{scope.aggregate.fn}` a field needs its variable"
+            self.collector.add("CEP310", message, node.span, f"write `x.{node.name}`", scope.labels())
+            return None
+        enum = expected if expected is not None and expected.kind is Kind.ENUM else None
+        define = scope.definitions.defines.get(node.name)
+        if define is not None and not (enum is not None and node.name in enum.symbols):
+            return check_calls.use_define(self, define, (), node, scope, expected)
+        if enum is not None:
+            return self._symbol(node, scope, enum)
+        self._unknown(node, scope)
+        return None
+
+    def _symbol(self, node: NameRef, scope: Scope, enum: Type) -> Expr | None:
+        if node.name in enum.symbols:
+            return Const(enum.symbols.index(node.name), enum.as_nullable(nullable=False))
+        names = (*enum.symbols, *(scope.fields or ()), *scope.params)
+        message = f"`{node.name}` is neither a symbol of {enum.as_nullable(nullable=False)} nor a field or parameter"
+        self.collector.unknown("CEP305", message, node.name, node.span, names, labels=scope.labels())
+        return None
+
+    def _unknown(self, node: NameRef, scope: Scope) -> None:
+        name, labels = node.name, scope.labels()
+        if scope.lacks_fields() and name not in scope.variables:
+            return
+        if name in scope.variables:
+            help_line = f"write `{name}.field` or `count({name})`"
+            self.collector.add("CEP201", f"`{name}` is a variable, not a value", node.span, help_line, labels)
+        elif name in scope.definitions.lists:
+            message = f"`{name}` is a list, not a value"
+            self.collector.add("CEP201", message, node.span, f"write `… in {name}`", labels)
+        elif scope.fields is None and any(v.event_type.field(name) for v in scope.variables.values()):
+            owner = next(v for v, s in scope.variables.items() if s.event_type.field(name))
+            message = f"`{name}` needs a variable: there is no event under test here"
+            qualified = f"{owner}.{name}"
+            self.collector.add("CEP211", message, node.span, f"write `{qualified}`", labels, Fix(node.span, qualified))
+        else:
+            names = (*(scope.fields or ()), *scope.params, *scope.arguments, *scope.definitions.defines)
+            message = f"`{name}` is not a parameter"
+            if scope.fields is not None:
+                message = f"`{name}` is neither a field of {scope.fields_of} nor a parameter"
+            self.collector.unknown("CEP201", message, name, node.span, names, labels=labels)
+
+    def _member(self, node: Member, scope: Scope) -> Expr | None:
+        owner, which, inner = node.owner, "last", scope
+        if isinstance(owner, HistorySyntax) and owner.name in ("first", "last"):
+            return check_history.history(self, owner, scope, node)
+        is_call = isinstance(owner, CallSyntax) and owner.name in ("first", "last") and len(owner.arguments) == 1
+        if isinstance(owner, CallSyntax) and is_call and check_history.is_event_type(owner.arguments[0], scope):
+            return check_history.of_call(self, owner, scope, node)
+        if isinstance(owner, CallSyntax) and owner.name in _WHICH and len(owner.arguments) == 1:
+            if scope.aggregate is not None:
+                message = f"`{owner.name}` cannot stand inside `{scope.aggregate.fn}`"
+                self.collector.add("CEP310", message, owner.span, labels=scope.labels())
+                return None
+            which, owner = owner.name, owner.arguments[0]
+        while isinstance(owner, NameRef) and owner.name in inner.arguments:
+            owner, inner = inner.argument(owner.name)
+        if not isinstance(owner, NameRef):
+            self.collector.add("CEP204", "only a variable has fields", owner.span, "write `x.field`", scope.labels())
+            return None
+        variable = self.find_variable(owner, inner)
+        if variable is None:
+            return None
+        field = variable.event_type.field(node.field)
+        if field is None and variable.event_type.name in scope.definitions.partial:
+            return None
+        if field is None:
+            names = [f.name for f in variable.event_type.fields]
+            message = f"`{variable.event_type.name}` has no field `{node.field}`"
+            self.collector.unknown("CEP203", message, node.field, node.field_span, names, "its fields", scope.labels())
+            return None
+        aggregate = scope.aggregate or inner.aggregate
+        if aggregate is not None:
+            if aggregate.variable not in (None, owner.name):
+                message = f"`{aggregate.fn}` runs over the events of one variable, `{aggregate.variable}`"
+                self.collector.add("CEP310", message, node.span, labels=scope.labels())
+                return None
+            aggregate.variable = owner.name
+            return CurrentField(node.field, field.type)
+        nullable = field.type.nullable or which == "prev" or variable.bound is not Bound.ALWAYS
+        return VarField(owner.name, _WHICH[which], node.field, field.type.as_nullable(nullable))
+
+    # ------------------------------------------------------------------------------- for the other two modules
+
+    def find_variable(self, node: NameRef, scope: Scope) -> VariableInScope | None:
+        """Return the variable of this name if an expression may use its events here, None after a report."""
+        variable = scope.variables.get(node.name)
+        if node.name in scope.untyped:
+            return None
+        if variable is None:
+            help_line = did_you_mean(node.name, scope.variables, "variables")
+            if scope.expansions and not scope.variables:
+                help_line = "a definition sees no variables; give it as an argument"
+            message = f"`{node.name}` is not a variable of the pattern"
+            fix = nearest_fix(node.name, scope.variables, node.span)
+            self.collector.add("CEP204", message, node.span, help_line, scope.labels(), fix)
+            return None
+        place = (Label(variable.span, "it stands here"),)
+        if variable.bound is Bound.NEGATED:
+            message = f"`{node.name}` stands for an absence: no event is ever bound to it"
+            self.collector.add("CEP408", message, node.span, labels=(*place, *scope.labels()))
+            return None
+        if variable.bound is Bound.LATER:
+            message = f"`{node.name}` can only be bound later than this condition is tested"
+            help_line = f"move the comparison to the condition of `{node.name}`"
+            self.collector.add("CEP407", message, node.span, help_line, (*place, *scope.labels()))
+            return None
+        return variable
+
+    def find_list(self, node: NameRef, scope: Scope) -> ListSyntax | Const | Param | None:
+        """Return the list of this name, None after a report; the name of one that may change, or is a parameter."""
+        given = scope.params.get(node.name)
+        if given is not None and given.kind is Kind.LIST:
+            return Param(node.name, given)
+        declared = scope.definitions.lists.get(node.name)
+        if declared is not None and declared.of is not None:
+            named = scope.definitions.list_types.get(node.name)
+            return None if named is None else Const(node.name, named)  # its type was reported where it is declared
+        if declared is None:
+            message, lists = f"`{node.name}` is not a list", scope.definitions.lists
+            self.collector.unknown("CEP206", message, node.name, node.span, lists, "lists", scope.labels())
+        return declared

@@ -1,0 +1,34 @@
+"""In which order patterns that feed each other are matched.
+
+Tested by: tests/lang/test_produced.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import TypeVar
+
+from cep.base.limits import PRODUCE_DEPTH_MAX
+
+N = TypeVar("N", bound=Hashable)
+# The event types that a pattern reads, and the one that it produces.
+Feeds = tuple[tuple[str, ...], str | None]
+
+
+def levels_of(feeds: Mapping[N, Feeds]) -> dict[N, int]:
+    """Return how many patterns lie between each one and the source. It is matched after all that it reads from.
+
+    At most PRODUCE_DEPTH_MAX, which is what a pattern on a circle gets.
+    """
+    levels = dict.fromkeys(feeds, 0)
+    for _ in range(PRODUCE_DEPTH_MAX + 1):
+        made: dict[str, int] = {}
+        for name, (_, produced) in feeds.items():
+            if produced is not None:
+                made[produced] = max(made.get(produced, 0), levels[name] + 1)
+        after = {name: max((made.get(t, 0) for t in read), default=0) for name, (read, _) in feeds.items()}
+        after = {name: min(level, PRODUCE_DEPTH_MAX) for name, level in after.items()}
+        if after == levels:
+            break
+        levels = after
+    return levels

@@ -1,0 +1,127 @@
+"""The structure of a pattern → what is bound by when: before every variable, before every `until`, and at the end.
+
+May: at least one run has bound the variable by then. Must: every run has.
+Tested by: tests/lang/test_order.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cep.lang.diagnostics import Span
+from cep.lang.syntax import (
+    ChoiceSyntax,
+    ElementSyntax,
+    GroupSyntax,
+    Literal,
+    RepeatSyntax,
+    SequenceSyntax,
+    VariableSyntax,
+)
+
+Names = frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """The variables that may and that must have an event."""
+
+    may: Names = frozenset()
+    must: Names = frozenset()
+
+    def joined(self, other: Before) -> Before:
+        """After both."""
+        return Before(self.may | other.may, self.must | other.must)
+
+    def either(self, other: Before) -> Before:
+        """After one of two."""
+        return Before(self.may | other.may, self.must & other.must)
+
+
+@dataclass(slots=True)
+class Order:
+    """`at` by variable, `at_until` by the span of the `until`; `end` is a whole match. `places` in written order."""
+
+    at: dict[str, Before] = field(default_factory=dict)
+    at_until: dict[Span, Before] = field(default_factory=dict)
+    places: list[tuple[VariableSyntax, bool]] = field(default_factory=list)  # with: is it negated?
+    end: Before = field(default_factory=Before)
+
+    @property
+    def negated(self) -> Names:
+        return frozenset(v.name for v, negated in self.places if negated)
+
+
+def order_of(structure: SequenceSyntax) -> Order:
+    """Walk a structure once from left to right."""
+    order = Order()
+    order.end = _body(structure, Before(), order)
+    return order
+
+
+def may_be_empty(repeat: RepeatSyntax | None) -> bool:
+    """Return True if this repetition allows none. A minimum that is a parameter is at least 1."""
+    return repeat is not None and isinstance(repeat.minimum, Literal) and repeat.minimum.value == 0
+
+
+def is_loop(repeat: RepeatSyntax | None) -> bool:
+    """Return True if this repetition allows more than one."""
+    if repeat is None:
+        return False
+    return not (isinstance(repeat.maximum, Literal) and repeat.maximum.value in (0, 1))
+
+
+def _body(body: SequenceSyntax | ChoiceSyntax, before: Before, order: Order) -> Before:
+    if isinstance(body, SequenceSyntax):
+        for step in body.steps:
+            after = _element(step.element, before, order, negated=step.negated)
+            before = before if step.negated else after
+        return before
+    if body.op == "&":
+        everyone = before.joined(Before(frozenset(n for item in body.items for n in names_of(item))))
+        ends = [_element(item, everyone, order) for item in body.items]
+        return Before(everyone.may, frozenset(n for end in ends for n in end.must))
+    ends = [_element(item, before, order) for item in body.items]
+    result = ends[0]
+    for end in ends[1:]:
+        result = result.either(end)
+    return result
+
+
+def _element(element: ElementSyntax, before: Before, order: Order, *, negated: bool = False) -> Before:
+    suffix = element.suffix
+    if isinstance(element, VariableSyntax):
+        order.places.append((element, negated))
+        order.at.setdefault(element.name, before)
+        inside = before.joined(Before(frozenset((element.name,)), frozenset((element.name,))))
+    else:
+        start = before
+        if is_loop(suffix.repeat):
+            start = before.joined(Before(frozenset(names_of(element))))
+        inside = _body(element.body, start, order)
+    if suffix.until_span is not None:
+        order.at_until[suffix.until_span] = Before(before.may | inside.may, before.must)
+    return Before(inside.may, before.must) if may_be_empty(suffix.repeat) else inside
+
+
+def names_of(element: ElementSyntax) -> list[str]:
+    """Return the variables of an element that can be bound."""
+    if isinstance(element, VariableSyntax):
+        return [element.name]
+    if isinstance(element.body, ChoiceSyntax):
+        return [n for item in element.body.items for n in names_of(item)]
+    return [n for step in element.body.steps if not step.negated for n in names_of(step.element)]
+
+
+def can_be_empty(element: ElementSyntax) -> bool:
+    """Return True if this element can match no event at all."""
+    if may_be_empty(element.suffix.repeat):
+        return True
+    return isinstance(element, GroupSyntax) and body_can_be_empty(element.body)
+
+
+def body_can_be_empty(body: SequenceSyntax | ChoiceSyntax) -> bool:
+    """Return True if this sequence or choice can match no event at all."""
+    if isinstance(body, SequenceSyntax):
+        return all(step.negated or can_be_empty(step.element) for step in body.steps)
+    return (any if body.op == "|" else all)(can_be_empty(item) for item in body.items)

@@ -1,0 +1,232 @@
+"""Declarations of all files to names: the event types, lists, definitions and patterns, each name once.
+
+Tested by: tests/lang/test_resolve.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Protocol, TypeVar
+
+from cep.base.schema import EventType, Field, Kind, Schema, Type
+from cep.lang.check.scope import Definitions
+from cep.lang.check.types import resolve_list_type, resolve_type, same
+from cep.lang.diagnostics import Collector, Label, Span
+from cep.lang.functions import FUNCTIONS
+from cep.lang.syntax import (
+    DefineSyntax,
+    DurationLiteral,
+    EventSyntax,
+    ExprSyntax,
+    FieldSyntax,
+    FileSyntax,
+    ListSyntax,
+    Literal,
+    NameRef,
+    PatternSyntax,
+    PatternTestSyntax,
+    UnarySyntax,
+)
+
+TIME_FIELD = "event_time"
+ListValue = int | float | str | bool | Decimal
+
+
+@dataclass(slots=True)
+class Resolved:
+    """All names of a file set. `events` has every event type, also those in `faulty`; the schema has not.
+
+    `partial` are the faulty ones with a field that could not be read: that they lack a field is no news.
+    """
+
+    events: dict[str, EventType] = field(default_factory=dict)
+    event_spans: dict[str, Span] = field(default_factory=dict)
+    faulty: set[str] = field(default_factory=set)
+    partial: set[str] = field(default_factory=set)
+    lists: dict[str, ListSyntax] = field(default_factory=dict)
+    defines: dict[str, DefineSyntax] = field(default_factory=dict)
+    patterns: dict[str, PatternSyntax] = field(default_factory=dict)
+    tests: list[PatternTestSyntax] = field(default_factory=list)
+
+    @property
+    def schema(self) -> Schema:
+        derived = {p.produces.name for p in self.patterns.values() if p.produces is not None}
+        sound = (e for name, e in self.events.items() if name not in self.faulty)
+        return Schema(tuple(replace(e, derived=e.name in derived) for e in sound))
+
+    @property
+    def definitions(self) -> Definitions:
+        return Definitions(self.lists, self.defines, self.list_types(), self.partial)
+
+    def list_values(self) -> dict[str, tuple[ListValue, ...]]:
+        """Return the constants of each list that cannot change: durations in milliseconds, enum symbols by name."""
+        constant = {name: declared for name, declared in self.lists.items() if declared.of is None}
+        return {name: tuple(list_value(item) for item in declared.items) for name, declared in constant.items()}
+
+    def list_types(self) -> dict[str, Type]:
+        """Return the type of each list that may change. Leave out those with a mistake in it."""
+        ignored = Collector()
+        types = {n: resolve_list_type(d.of, ignored) for n, d in self.lists.items() if d.of is not None}
+        return {name: type_ for name, type_ in types.items() if type_ is not None}
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def span(self) -> Span: ...
+
+
+_T = TypeVar("_T", bound=_Named)
+
+
+def resolve(files: Iterable[FileSyntax], collector: Collector) -> Resolved:
+    """Collect the declarations of all files."""
+    resolved = Resolved()
+    events: dict[str, EventSyntax] = {}
+    for file in files:
+        for declaration in file.declarations:
+            if isinstance(declaration, EventSyntax):
+                _once(events, declaration, "event type", collector)
+            elif isinstance(declaration, ListSyntax) and _once(resolved.lists, declaration, "list", collector):
+                _check_list(declaration, collector)
+            elif isinstance(declaration, DefineSyntax):
+                _define(resolved, declaration, collector)
+            elif isinstance(declaration, PatternSyntax):
+                _once(resolved.patterns, declaration, "pattern", collector)
+            elif isinstance(declaration, PatternTestSyntax):
+                resolved.tests.append(declaration)
+    first: dict[str, tuple[Type, Span]] = {}
+    for event in events.values():
+        _event(resolved, event, first, collector)
+    return resolved
+
+
+def duplicate(what: str, name: str, span: Span, first: Span, collector: Collector) -> None:
+    """Report a name that was given before, with both places."""
+    message = f"the {what} `{name}` is declared twice"
+    collector.add("CEP207", message, span, "rename one of the two", (Label(first, "first declared here"),))
+
+
+def _once(names: dict[str, _T], declaration: _T, what: str, collector: Collector) -> bool:
+    before = names.get(declaration.name)
+    if before is not None:
+        duplicate(what, declaration.name, declaration.span, before.span, collector)
+        return False
+    names[declaration.name] = declaration
+    return True
+
+
+def _define(resolved: Resolved, define: DefineSyntax, collector: Collector) -> None:
+    if define.name in FUNCTIONS:
+        message = f"`{define.name}` is a function of the language"
+        collector.add("CEP207", message, define.span, "choose another name")
+    elif _once(resolved.defines, define, "definition", collector):
+        seen: dict[str, NameRef] = {}
+        for param in define.params:
+            _once(seen, param, "parameter", collector)
+
+
+# ------------------------------------------------------------------------------------------------- event types
+
+
+def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
+    errors = collector.error_count
+    seen: dict[str, FieldSyntax] = {}
+    fields: list[Field] = []
+    complete = not event.broken
+    for declared in event.fields:
+        value_type = resolve_type(declared.type, collector)
+        if value_type is not None and value_type.scale < 0:
+            help_line = "write `decimal(2)` for two digits after the point"
+            collector.add("CEP212", "a decimal field needs its number of decimals", declared.type.span, help_line)
+            value_type = None
+        complete = complete and value_type is not None
+        if _once(seen, declared, "field", collector) and value_type is not None:
+            fields.append(Field(declared.name, value_type))
+            _clash(declared, value_type, first, collector)
+    if complete:
+        _identity(event, fields, collector)
+    else:
+        resolved.partial.add(event.name)
+    resolved.events[event.name] = EventType(
+        event.name, tuple(fields), None if event.retain is None else event.retain.ms
+    )
+    resolved.event_spans[event.name] = event.span
+    if collector.error_count > errors or event.broken:
+        resolved.faulty.add(event.name)
+
+
+def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
+    earlier, span = first.setdefault(declared.name, (value_type, declared.span))
+    if earlier.kind is value_type.kind and same(earlier, value_type):
+        return
+    plain = value_type.as_nullable(nullable=False)
+    other = earlier.as_nullable(nullable=False)
+    message = f"the field `{declared.name}` is {plain} here and {other} in another event type"
+    help_line = "a field name has one type everywhere; rename one of the two"
+    collector.add("CEP215", message, declared.span, help_line, (Label(span, "the other type"),))
+
+
+def _identity(event: EventSyntax, fields: list[Field], collector: Collector) -> None:
+    """Check that an event has one id and one time."""
+    for kind, example in ((Kind.ID, "tx_id id"), (Kind.TIME, f"{TIME_FIELD} time")):
+        of_kind = [f for f in fields if f.type.kind is kind]
+        if not of_kind:
+            message = f"the event type `{event.name}` has no field of type {kind.value}"
+            collector.add("CEP213", message, event.span, f"add `{example}`")
+        for extra in of_kind[1:]:
+            span = next(s.span for s in event.fields if s.name == extra.name)
+            message = f"the event type `{event.name}` has two fields of type {kind.value}"
+            other = "string" if kind is Kind.ID else "int"
+            collector.add("CEP213", message, span, f"make this one of type {other}")
+        if of_kind and of_kind[0].type.nullable:
+            span = next(s.span for s in event.fields if s.name == of_kind[0].name)
+            collector.add("CEP213", f"the {kind.value} of an event cannot be null", span, "leave out the `?`")
+    time = next((f for f in fields if f.type.kind is Kind.TIME), None)
+    if time is not None and time.name != TIME_FIELD:
+        span = next(s.span for s in event.fields if s.name == time.name)
+        collector.add("CEP213", f"the time of an event is called `{TIME_FIELD}`", span, "rename this field")
+
+
+# ------------------------------------------------------------------------------------------------------- lists
+
+
+def _list_kind(item: ExprSyntax) -> str | None:
+    """Return the kind of an item of a list, None if it is no constant."""
+    if isinstance(item, UnarySyntax) and item.op == "-" and isinstance(item.argument, Literal):
+        return "number" if _list_kind(item.argument) == "number" else None
+    if isinstance(item, DurationLiteral):
+        return "duration"
+    if isinstance(item, NameRef):
+        return "symbol"
+    if not isinstance(item, Literal) or item.value is None or isinstance(item.value, bool):
+        return None
+    return "text" if isinstance(item.value, str) else "number"
+
+
+def _check_list(declared: ListSyntax, collector: Collector) -> None:
+    if declared.of is not None:
+        resolve_list_type(declared.of, collector)
+    kinds = [_list_kind(item) for item in declared.items]
+    for item, kind in zip(declared.items, kinds, strict=True):
+        if kind is None:
+            collector.add("CEP313", "a list holds numbers, texts, durations or symbols", item.span)
+        elif kind != kinds[0] and kinds[0] is not None:
+            labels = (Label(declared.items[0].span, f"the first item is a {kinds[0]}"),)
+            collector.add("CEP313", f"this item is a {kind}, the others are not", item.span, labels=labels)
+
+
+def list_value(item: ExprSyntax) -> ListValue:
+    """Return the constant that is written as an item of a list."""
+    if isinstance(item, UnarySyntax):
+        inner = list_value(item.argument)
+        return inner if isinstance(inner, str) else -inner
+    if isinstance(item, DurationLiteral):
+        return item.ms
+    if isinstance(item, NameRef):
+        return item.name
+    return item.value if isinstance(item, Literal) and item.value is not None else ""

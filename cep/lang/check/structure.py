@@ -1,0 +1,300 @@
+"""The structure of a pattern: from syntax to nodes, and the rules about what may stand where.
+
+Tested by: tests/lang/test_structure.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from cep.base.limits import REPETITIONS_MAX
+from cep.base.schema import Kind, Type
+from cep.lang.check.draft import Draft
+from cep.lang.check.order import body_can_be_empty, can_be_empty, is_loop
+from cep.lang.diagnostics import Collector, Label, Span, did_you_mean, nearest_fix
+from cep.lang.ir import (
+    AlternativeNode,
+    AnyOrderNode,
+    Expr,
+    Inner,
+    Link,
+    Node,
+    Param,
+    Quantifier,
+    SequenceNode,
+    Step,
+    VarNode,
+)
+from cep.lang.syntax import (
+    Bound,
+    ChoiceSyntax,
+    DurationLiteral,
+    ElementSyntax,
+    GroupSyntax,
+    Literal,
+    SequenceSyntax,
+    StepSyntax,
+    SuffixSyntax,
+    VariableSyntax,
+    WindowSyntax,
+)
+
+# How the iterations of a group follow each other, from how the repetitions of a loop do.
+_FIRST_LINKS = {
+    Inner.RELAXED: Link.FOLLOWED_BY,
+    Inner.STRICT: Link.NEXT,
+    Inner.ANY: Link.FOLLOWED_BY_ANY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The surroundings of an element: is there a time window, and can everything after it match nothing?"""
+
+    window: bool
+    last: bool
+
+
+def check_structure(draft: Draft) -> None:
+    """Turn the structure into nodes, with its windows."""
+    assert draft.pattern.structure is not None, "the runner of the passes looks first"
+    checker = _StructureChecker(draft.collector, draft.param_types, draft.untils)
+    draft.structure = checker.check(draft.pattern.structure)
+    draft.within_ms, draft.within_events = checker.within_ms, checker.within_events
+    draft.has_window = checker.has_window
+
+
+class _StructureChecker:
+    """Turns one structure into nodes. `untils` holds the checked conditions by the span of their `until`."""
+
+    def __init__(self, collector: Collector, params: Mapping[str, Type], untils: Mapping[Span, Expr | None]) -> None:
+        self.collector = collector
+        self.params = params
+        self.untils = untils
+        self.within_ms: int | Param | None = None
+        self.within_events: int | Param | None = None
+        self.within_span: Span | None = None
+        self.unbounded: Span | None = None
+        self.has_window = False
+
+    def check(self, structure: SequenceSyntax) -> SequenceNode:
+        """Return the nodes of the whole structure; `within_ms` and `within_events` are set on the way."""
+        self._whole_windows(structure.windows)
+        around = Around(window=self.within_ms is not None, last=True)
+        steps = self._steps(structure, around, Link.FOLLOWED_BY)
+        if body_can_be_empty(structure):
+            help_line = (
+                "a match of nothing is never given, so any one event that fits is a match: require the one that matters"
+            )
+            self.collector.warn("CEP412", "no element of this pattern is required", structure.span, help_line)
+        if self.unbounded is not None and self.within_span is None:
+            message = "this repetition has no end and no window bounds it"
+            self.collector.warn("CEP420", message, self.unbounded, "add `within` or a maximum")
+        return SequenceNode(steps)
+
+    # ----------------------------------------------------------------------------------------------- amounts
+
+    def _whole_windows(self, windows: tuple[WindowSyntax, ...]) -> None:
+        for window in windows:
+            if window.in_events:
+                self._once(self.within_events, window)
+                self.within_events = self.count(window.bound, "a window", least=1)
+            else:
+                self._once(self.within_ms, window)
+                self.within_ms = self.duration(window.bound, "a window")
+            self.within_span = window.span
+
+    def _once(self, earlier: object, window: WindowSyntax) -> None:
+        if earlier is not None:
+            self.collector.add("CEP416", "this window is given twice", window.span, "leave out one")
+
+    def _inner_window(self, windows: tuple[WindowSyntax, ...]) -> int | Param | None:
+        amount: int | Param | None = None
+        for window in windows:
+            if window.in_events:
+                message = "a window in events belongs to the whole pattern"
+                self.collector.add("CEP416", message, window.span, "move it to the end of `seq`")
+                continue
+            self._once(amount, window)
+            amount = self.duration(window.bound, "a window")
+        return amount
+
+    def duration(self, bound: Bound, what: str, least: int = 1) -> int | Param | None:
+        """Return a duration or a parameter of that type, None after a report."""
+        self.has_window = True
+        if isinstance(bound, DurationLiteral):
+            if bound.ms >= least:
+                return bound.ms
+            self.collector.add("CEP402", f"{what} must be longer than 0", bound.span)
+            return None
+        if isinstance(bound, Literal):
+            if bound.value == 0:
+                self.collector.add("CEP402", f"{what} must be longer than 0", bound.span)
+            else:
+                help_line = f"write `{bound.value} min` or `{bound.value} events`" if what == "a window" else ""
+                self.collector.add("CEP104", f"{what} needs a unit of time", bound.span, help_line or "write `5 min`")
+            return None
+        return self._param(bound.name, bound.span, Kind.DURATION)
+
+    def count(self, bound: Bound, what: str, least: int) -> int | Param | None:
+        """Return a number of events or a parameter of type int, None after a report."""
+        if isinstance(bound, Literal) and isinstance(bound.value, int):
+            if least <= bound.value <= REPETITIONS_MAX:
+                return bound.value
+            code = "CEP402" if what == "a window" else "CEP409"
+            message = f"{what} must be between {least} and {REPETITIONS_MAX}"
+            self.collector.add(code, message, bound.span)
+            return None
+        if isinstance(bound, Literal | DurationLiteral):
+            self.collector.add("CEP409", f"{what} is a whole number here", bound.span)
+            return None
+        return self._param(bound.name, bound.span, Kind.INT)
+
+    def _param(self, name: str, span: Span, kind: Kind) -> Param | None:
+        param_type = self.params.get(name)
+        if param_type is None:
+            help_line = did_you_mean(name, (n for n, t in self.params.items() if t.kind is kind), "parameters")
+            fix = nearest_fix(name, self.params, span)
+            self.collector.add("CEP201", f"`{name}` is not a parameter of the pattern", span, help_line, fix=fix)
+            return None
+        if param_type.kind is not kind:
+            message = f"a parameter of type {kind.value} is needed here, `{name}` is {param_type}"
+            self.collector.add("CEP301", message, span)
+            return None
+        return Param(name, param_type)
+
+    # ----------------------------------------------------------------------------------------------- elements
+
+    def _steps(self, body: SequenceSyntax, around: Around, first_link: Link) -> tuple[Step, ...]:
+        steps: list[Step] = []
+        last = around.last
+        for index in reversed(range(len(body.steps))):
+            step = body.steps[index]
+            link = step.link if index else first_link
+            own_time = step.negated and step.gap_max is not None and not _stands_beside_not_next(body.steps, index)
+            inside = replace(around, last=last, window=around.window or own_time)
+            steps.append(self._step(step, link, inside, is_first=index == 0))
+            last = last and (step.negated or can_be_empty(step.element))
+        return tuple(reversed(steps))
+
+    def _step(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> Step:
+        if step.negated:
+            self._absence(step, link, around, is_first=is_first)
+        gap_min = self.duration(step.gap_min, "the least time of a step", 0) if step.gap_min is not None else None
+        gap_max = self.duration(step.gap_max, "the time of a step") if step.gap_max is not None else None
+        if isinstance(gap_min, int) and isinstance(gap_max, int) and gap_min >= gap_max:
+            self.collector.add("CEP422", "the first time of this step is not below the second", step.span)
+        node = self._element(step.element, around)
+        return Step(link, node, step.negated, gap_min, gap_max)
+
+    def _absence(self, step: StepSyntax, link: Link, around: Around, *, is_first: bool) -> None:
+        element = step.element
+        if is_first:
+            help_line = "put an event before it: `a -> !b`"
+            self.collector.add("CEP410", "a sequence cannot begin with an absence", step.span, help_line)
+        if isinstance(element, GroupSyntax):
+            help_line = "give each variable its own `!`"
+            self.collector.add("CEP411", "only a single variable can be absent", step.span, help_line)
+        elif element.suffix.first_span is not None:
+            message = "an absence has no repetition"
+            self.collector.add("CEP411", message, element.suffix.first_span, f"write `!{element.name}`")
+        if link is not Link.NEXT and around.last and not around.window and not is_first:
+            message = "this absence would never be certain: nothing has to follow it, and no window ends the wait"
+            self.collector.add("CEP401", message, step.span, "add `within 5 min` at the end")
+
+    def _element(self, element: ElementSyntax, around: Around) -> Node:
+        if isinstance(element, VariableSyntax):
+            self._loop_rules(element)
+            return VarNode(element.name, self._quantifier(element.suffix))
+        return self._group(element, around)
+
+    def _group(self, group: GroupSyntax, around: Around) -> Node:
+        self._loop_rules(group)
+        body = group.body
+        repeat = group.suffix.repeat
+        if is_loop(repeat) and body_can_be_empty(body) and repeat is not None:
+            labels = (Label(group.span, "this can match nothing"),)
+            help_line = "drop the `?` or `*` inside, or the repetition outside"
+            message = "this repetition has no end: what it repeats can match nothing"
+            self.collector.add("CEP403", message, repeat.span, help_line, labels)
+        within = self._inner_window(body.windows)
+        outer = self._inner_window((group.within,)) if group.within is not None else None
+        around = replace(around, window=around.window or within is not None or outer is not None)
+        quantifier = self._quantifier(group.suffix)
+        if isinstance(body, SequenceSyntax):
+            node = SequenceNode(self._steps(body, around, _FIRST_LINKS[quantifier.inner]), quantifier, within)
+        else:
+            choice = self._choice(body, around)
+            if group.suffix.first_span is None and within is None and outer is None:
+                return choice
+            node = SequenceNode((Step(_FIRST_LINKS[quantifier.inner], choice),), quantifier, within)
+        if outer is None:
+            return node
+        if repeat is None and within is None:
+            return replace(node, within_ms=outer)
+        # A window after the repetition is around all iterations; one inside the parentheses is around each.
+        return SequenceNode((Step(Link.FOLLOWED_BY, node),), within_ms=outer)
+
+    def _choice(self, body: ChoiceSyntax, around: Around) -> Node:
+        for item in body.items:
+            if can_be_empty(item):
+                message = f"each element of `{body.op}` has to match an event"
+                self.collector.add("CEP421", message, item.span, f"write `(a {body.op} b)?`")
+        nodes = tuple(self._element(item, around) for item in body.items)
+        return AlternativeNode(nodes) if body.op == "|" else AnyOrderNode(nodes)
+
+    def _quantifier(self, suffix: SuffixSyntax) -> Quantifier:
+        minimum: int | Param | None = 1
+        maximum: int | Param | None = 1
+        repeat = suffix.repeat
+        if repeat is not None:
+            exactly = repeat.maximum is repeat.minimum
+            minimum = self.count(repeat.minimum, "a repetition", 1 if exactly else 0)
+            maximum = minimum if exactly else None
+            if repeat.maximum is not None and not exactly:
+                maximum = self.count(repeat.maximum, "the most of a repetition", 1)
+            if isinstance(minimum, int) and isinstance(maximum, int) and maximum < minimum:
+                self.collector.add("CEP409", "the maximum of this repetition is below its minimum", repeat.span)
+            if repeat.maximum is None and suffix.until is None:
+                self.unbounded = self.unbounded or repeat.span
+        gap = self.duration(suffix.gap, "a gap") if suffix.gap is not None else None
+        until = self.untils.get(suffix.until_span) if suffix.until_span is not None else None
+        return Quantifier(
+            min_count=1 if minimum is None else minimum,
+            max_count=maximum,
+            inner=suffix.inner,
+            greedy=suffix.greedy_span is not None,
+            until=until,
+            gap_ms=gap,
+        )
+
+    def _loop_rules(self, element: ElementSyntax) -> None:
+        """Check that the words after a repetition have what they need."""
+        suffix, add = element.suffix, self.collector.add
+        loops = is_loop(suffix.repeat)
+        if suffix.greedy_span is not None:
+            if isinstance(element, GroupSyntax) and loops:
+                add("CEP404", "`greedy` cannot stand on a repeated group", suffix.greedy_span, "put it on a variable")
+            elif suffix.inner is Inner.ANY:
+                add("CEP404", "`greedy` and `any` exclude each other", suffix.greedy_span, "leave out one")
+            elif suffix.repeat is None:
+                add("CEP404", "`greedy` needs a repetition", suffix.greedy_span, "write `a+ greedy`")
+        if suffix.inner_span is not None and not loops:
+            add("CEP414", f"`{suffix.inner.value}` needs a repetition", suffix.inner_span, "write `a+ strict`")
+        if suffix.until_span is not None and (suffix.repeat is None or suffix.repeat.maximum is not None):
+            help_line = "write `a+ until (…)` or `a{2,} until (…)`"
+            add("CEP405", "`until` needs a repetition without a maximum", suffix.until_span, help_line)
+        if suffix.gap is not None and not loops:
+            help_line = "for the time between two steps write `a ->[5 min] b`"
+            add("CEP413", "a gap needs a repetition", suffix.gap.span, help_line)
+
+
+def _stands_beside_not_next(steps: Sequence[StepSyntax], index: int) -> bool:
+    """Return True for an absence in a row with a `, !x` without step time: no time of its own makes it certain."""
+    first, last = index, index
+    while first > 0 and steps[first - 1].negated:
+        first -= 1
+    while last + 1 < len(steps) and steps[last + 1].negated:
+        last += 1
+    return any(step.link is Link.NEXT and step.gap_max is None for step in steps[first : last + 1])

@@ -1,0 +1,294 @@
+"""Tests as written → checked tests with complete events; mistakes are collected.
+
+Defaults: a field that an event does not name is null if it may be, else "", 0, false or the first symbol of its enum;
+the id is made up (in the order of the events); the key fields come from the label:
+
+    key of one field    text: the label's text; int, decimal, bool, enum: the label is such a value (`4711:`)
+    key of several      text: label.field (`c1.payer`); others have to be given: `c1(account = 4711):`
+
+A field that `c1(…)` gives is what it says.
+Tested by: tests/lang/test_check_tests.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cep.base.limits import TEST_EVENTS_MAX
+from cep.base.schema import EventType, Kind, Type
+from cep.lang.check.bind import bind
+from cep.lang.check.expected import ExpectationChecker
+from cep.lang.check.resolve import Resolved, duplicate
+from cep.lang.check.test_constants import argument_of, neutral, slot_of
+from cep.lang.diagnostics import Collector, Label, Span, did_you_mean
+from cep.lang.ir import Const, PatternIR
+from cep.lang.ir_tests import PatternTest, RefusedTest, ScriptedEvent, Slot
+from cep.lang.syntax import (
+    AssignSyntax,
+    ExprSyntax,
+    Literal,
+    NameRef,
+    PatternTestSyntax,
+    ScriptedEventSyntax,
+    ScriptedKeySyntax,
+)
+
+
+def check_tests(
+    resolved: Resolved, patterns: Mapping[str, PatternIR], collector: Collector
+) -> tuple[tuple[PatternTest, ...], tuple[RefusedTest, ...]]:
+    """Check every test of the file set; (those without mistakes, the others)."""
+    sound: list[PatternTest] = []
+    refused: list[RefusedTest] = []
+    first: dict[tuple[str, str], Span] = {}
+    for test in resolved.tests:
+        at = (test.pattern.name, test.name)
+        if at in first:
+            duplicate("test", test.name, test.span, first[at], collector)
+            continue
+        first[at] = test.span
+        checked = _TestChecker(test, resolved, patterns, collector).check()
+        if checked is None:
+            refused.append(RefusedTest(test.name, test.pattern.name, test.span))
+        else:
+            sound.append(checked)
+    return tuple(sound), tuple(refused)
+
+
+@dataclass(slots=True)
+class _Keys:
+    """The keys of a test by their label: the values of their fields, and where they were first named."""
+
+    values: dict[str, dict[str, Slot]] = field(default_factory=dict)
+    spans: dict[str, Span] = field(default_factory=dict)
+
+
+class _TestChecker:
+    def __init__(
+        self, test: PatternTestSyntax, resolved: Resolved, patterns: Mapping[str, PatternIR], collector: Collector
+    ) -> None:
+        self.test = test
+        self.resolved = resolved
+        self.patterns = patterns
+        self.collector = collector
+        self.keys = _Keys()
+        self.ids: dict[str, Span] = {}
+
+    def check(self) -> PatternTest | None:
+        """Return the checked test, None after a report of its own mistakes or of those of its pattern."""
+        errors = self.collector.error_count
+        name = self.test.pattern
+        if name.name not in self.resolved.patterns:
+            help_line = did_you_mean(name.name, self.resolved.patterns, "patterns")
+            self.collector.add("CEP601", f"there is no pattern `{name.name}`", name.span, help_line)
+            return None
+        pattern = self.patterns.get(name.name)
+        if pattern is None:
+            return None
+        arguments = self._arguments(pattern)
+        for key in self.test.keys:
+            self._key(key, pattern)
+        events = self._events(pattern)
+        labels = tuple(self.keys.values)
+        expectations = ExpectationChecker(self.test, pattern, labels, self.collector).check()
+        if self.test.broken or self.collector.error_count > errors:
+            return None
+        bound = self._bound(pattern, arguments)
+        if bound is None:
+            return None
+        return PatternTest(
+            name=self.test.name,
+            pattern=bound,
+            arguments=tuple(arguments.items()),
+            events=events,
+            expected=expectations.expected,
+            counts=expectations.counts,
+            nothing=expectations.nothing,
+            todo=self.test.todo,
+            span=self.test.span,
+        )
+
+    # ------------------------------------------------------------------------------------------- parameters
+
+    def _arguments(self, pattern: PatternIR) -> dict[str, object]:
+        declared = {p.name: p for p in pattern.params}
+        values: dict[str, object] = {}
+        spans: dict[str, Span] = {}
+        for argument in self.test.arguments:
+            param = declared.get(argument.name)
+            if param is None:
+                help_line = did_you_mean(argument.name, declared, "parameters")
+                message = f"`{argument.name}` is not a parameter of the pattern `{pattern.name}`"
+                self.collector.add("CEP501", message, argument.span, help_line)
+            elif argument.name in spans:
+                duplicate("argument", argument.name, argument.span, spans[argument.name], self.collector)
+            else:
+                spans[argument.name] = argument.span
+                const = slot_of(argument.value, param.type, f"the parameter `{param.name}`", self.collector)
+                if const is not None:
+                    values[argument.name] = argument_of(const)
+        return values
+
+    def _bound(self, pattern: PatternIR, arguments: Mapping[str, object]) -> PatternIR | None:
+        bound, diagnostics = bind(pattern, arguments)
+        for diagnostic in diagnostics:
+            written = (a.value.span for a in self.test.arguments if f"`{a.name}`" in diagnostic.message)
+            span = next(written, self.test.pattern.span)
+            self.collector.add(diagnostic.code, diagnostic.message, span, diagnostic.help)
+        return bound
+
+    # ------------------------------------------------------------------------------------------------- keys
+
+    def _key(self, key: ScriptedKeySyntax, pattern: PatternIR) -> None:
+        label = label_text(key.label)
+        if label in self.keys.values:
+            if key.fields:
+                labels = (Label(self.keys.spans[label], "first named here"),)
+                message = f"the fields of the key `{label}` belong to the place where it is first named"
+                self.collector.add("CEP605", message, key.label.span, "leave them out here", labels)
+            return
+        types = self._key_types(pattern)
+        given = self._key_fields(key, types)
+        values: dict[str, Slot] = {}
+        for name, value_type in types.items():
+            const = given[name] if name in given else self._from_label(key, name, value_type, len(types))
+            if const is not None:
+                values[name] = const.value
+        self.keys.values[label] = values
+        self.keys.spans[label] = key.label.span
+
+    def _key_types(self, pattern: PatternIR) -> dict[str, Type]:
+        columns = {f.name: f.type for e in pattern.event_types for f in self.resolved.events[e].fields}
+        return {name: columns[name].as_nullable(False) for name in pattern.key}
+
+    def _key_fields(self, key: ScriptedKeySyntax, types: Mapping[str, Type]) -> dict[str, Const | None]:
+        given: dict[str, Const | None] = {}
+        for part in key.fields:
+            if part.name not in types:
+                message = f"`{part.name}` is not a field of the key ({', '.join(types)})"
+                self.collector.add("CEP605", message, part.span, did_you_mean(part.name, types, "its fields"))
+            else:
+                what = f"the key field `{part.name}`"
+                given[part.name] = slot_of(part.value, types[part.name], what, self.collector)
+        return given
+
+    def _from_label(self, key: ScriptedKeySyntax, name: str, value_type: Type, parts: int) -> Const | None:
+        label = label_text(key.label)
+        if value_type.is_text:
+            return Const(label if parts == 1 else f"{label}.{name}", value_type)
+        if parts == 1:
+            quiet = Collector()
+            const = slot_of(_as_value(key.label), value_type, "", quiet)
+            if const is not None:
+                return const
+        message = f"the key field `{name}` is {value_type}, but the label `{label}` is not"
+        example = "…" if value_type.kind is not Kind.ENUM else value_type.symbols[0]
+        help_line = f"write the value as the label, or `{label}({name} = {example}):`"
+        self.collector.add("CEP605", message, key.label.span, help_line)
+        return None
+
+    # ----------------------------------------------------------------------------------------------- events
+
+    def _events(self, pattern: PatternIR) -> tuple[ScriptedEvent, ...]:
+        """Return all events, repetitions written out, in the order of (time, text). Ids that are made up follow it."""
+        written = [(event, label_text(key.label)) for key in self.test.keys for event in key.events]
+        count = sum(event.count for event, _ in written)
+        if count > TEST_EVENTS_MAX:
+            span = max(written, key=lambda item: item[0].count)[0].span
+            message = f"this test has {count} events, more than {TEST_EVENTS_MAX}"
+            self.collector.add("CEP609", message, span)
+            return ()
+        events: list[ScriptedEvent] = []
+        for event, label in written:
+            events += self._event(event, label, pattern)
+        events.sort(key=lambda e: e.time_ms)
+        return tuple(self._identified(event, number) for number, event in enumerate(events, start=1))
+
+    def _event(self, event: ScriptedEventSyntax, label: str, pattern: PatternIR) -> list[ScriptedEvent]:
+        name = event.event_type
+        event_type = self.resolved.events.get(name.name)
+        if event_type is None or name.name in self.resolved.faulty:
+            if event_type is None:
+                help_line = did_you_mean(name.name, self.resolved.events, "event types")
+                self.collector.add("CEP202", f"`{name.name}` is not an event type", name.span, help_line)
+            return []
+        missing = [f for f in pattern.key if event_type.field(f) is None]
+        if missing:
+            message = f"`{name.name}` has no field `{missing[0]}`, so it belongs to no key of `{pattern.name}`"
+            self.collector.add("CEP605", message, name.span, "leave the event out: the pattern never sees it")
+            return []
+        values = self._fields(event, event_type, pattern, label)
+        if event.count < 1:
+            self.collector.add("CEP608", "an event is repeated at least once", event.span, "write `x2 every 20s`")
+        given = values.get(event_type.id_field)
+        fields = tuple((f.name, values[f.name]) for f in event_type.fields if f.type.kind is not Kind.TIME)
+        every = 0 if event.every is None else event.every.ms
+        event_id = "" if given is None else str(given)
+        if event_id:
+            self._unique_id(event_id, event)
+        times = range(max(event.count, 1))
+        return [ScriptedEvent(label, name.name, event.time.ms + i * every, event_id, fields, event.span) for i in times]
+
+    def _unique_id(self, event_id: str, event: ScriptedEventSyntax) -> None:
+        if event.count > 1:
+            message = f"{event.count} events cannot have one id"
+            self.collector.add("CEP608", message, event.span, "leave the id out: each gets one of its own")
+        elif event_id in self.ids:
+            labels = (Label(self.ids[event_id], "the other one"),)
+            message = f"two events of this test have the id `{event_id}`"
+            self.collector.add("CEP608", message, event.span, "give each its own id, or leave it out", labels)
+        self.ids.setdefault(event_id, event.span)
+
+    def _fields(
+        self, event: ScriptedEventSyntax, event_type: EventType, pattern: PatternIR, label: str
+    ) -> dict[str, Slot]:
+        values = {f.name: None if f.type.kind is Kind.ID else neutral(f.type) for f in event_type.fields}
+        values |= self.keys.values.get(label, {})
+        seen: dict[str, Span] = {}
+        for given in event.fields:
+            if given.name in seen:
+                duplicate("field", given.name, given.span, seen[given.name], self.collector)
+            seen.setdefault(given.name, given.span)
+            self._field(given, event_type, pattern, values)
+        return values
+
+    def _field(self, given: AssignSyntax, event_type: EventType, pattern: PatternIR, values: dict[str, Slot]) -> None:
+        declared = event_type.field(given.name)
+        if declared is None:
+            names = [f.name for f in event_type.fields]
+            message = f"`{event_type.name}` has no field `{given.name}`"
+            self.collector.add("CEP203", message, given.span, did_you_mean(given.name, names, "its fields"))
+        elif given.name in pattern.key:
+            help_line = "write the events of another key under a label of their own"
+            self.collector.add("CEP603", f"the key field `{given.name}` comes from the label", given.span, help_line)
+        elif declared.type.kind is Kind.TIME:
+            help_line = "the time of an event stands before its type: `20s transaction`"
+            message = f"`{given.name}` is the time of the event, and no field to set"
+            self.collector.add("CEP603", message, given.span, help_line)
+        else:
+            const = slot_of(given.value, declared.type, f"`{given.name}`", self.collector)
+            if const is not None:
+                values[given.name] = const.value
+
+    def _identified(self, event: ScriptedEvent, number: int) -> ScriptedEvent:
+        if event.event_id:
+            return event
+        event_id = f"e{number:05d}"
+        while event_id in self.ids:
+            event_id += "'"
+        id_field = self.resolved.events[event.event_type].id_field
+        fields = tuple((n, event_id if n == id_field and v is None else v) for n, v in event.fields)
+        return ScriptedEvent(event.key, event.event_type, event.time_ms, event_id, fields, event.span)
+
+
+def label_text(label: Literal | NameRef) -> str:
+    """Return the label of a key as text."""
+    return label.name if isinstance(label, NameRef) else str(label.value)
+
+
+def _as_value(label: Literal | NameRef) -> ExprSyntax:
+    """Return a label as a value: `true:` and `false:` cannot be written, but `"true":` can."""
+    if isinstance(label, Literal) and label.value in ("true", "false"):
+        return Literal(label.value == "true", label.span)
+    return label

@@ -1,0 +1,217 @@
+"""Functions of one event's text and time, and rounding: `lower(country)`, `hour(event_time, "Europe/Paris")`.
+
+The engine evaluates them over columns, once for each different text. So their subject is a field of the event under
+test, or another text function of one. Everything else is a constant or a parameter.
+Tested by: tests/lang/test_functions.py
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import cache
+from zoneinfo import available_timezones
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import DECIMAL_SCALE_MAX, REGEX_CHARS_MAX
+from cep.base.schema import Kind, Type, list_kind
+from cep.lang.check.scope import Checker, Scope
+from cep.lang.check.types import BOOL, INT, STRING
+from cep.lang.diagnostics import Fix, Span, did_you_mean, nearest_fix
+from cep.lang.functions import FUNCTIONS, IN_LIST, ROUNDING, TEXT_OPERATORS, TIME_FUNCTIONS, Family
+from cep.lang.ir import Call, Const, CurrentField, Expr, Param
+from cep.lang.syntax import CallSyntax, ExprSyntax
+
+# The functions of text that give a text, which another function of text may take.
+_GIVE_TEXT = tuple(name for name, f in FUNCTIONS.items() if f.family is Family.TEXT and f.gives == STRING)
+
+
+def call(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+    """Check a call of a function of text or time, or of a rounding one. Return None after a report."""
+    if not has_arguments(checker, node, *FUNCTIONS[node.name].arguments):
+        return None
+    if node.name in ROUNDING:
+        return _rounded(checker, node, scope)
+    checked = [checker.check(argument, scope) for argument in node.arguments]
+    values = [value for value in checked if value is not None]
+    if len(values) < len(checked):
+        return None
+    if node.name in TIME_FUNCTIONS:
+        return _of_time(checker, node, values, scope)
+    return text_test(checker, node.name, values, node.arguments, scope)
+
+
+def has_arguments(checker: Checker, node: CallSyntax, least: int, most: int) -> bool:
+    """Report a call with too few or too many arguments."""
+    if least <= len(node.arguments) <= most:
+        return True
+    wanted = f"{least}" if least == most else f"{least} or {most}"
+    message = f"`{node.name}` takes {wanted} argument{'' if wanted == '1' else 's'}, here are {len(node.arguments)}"
+    checker.collector.add("CEP307", message, node.span)
+    return False
+
+
+def in_list(checker: Checker, value: Expr, named: Const | Param, argument: ExprSyntax, scope: Scope) -> Expr | None:
+    """Check `value in name`, where the list may change: null before its first version. Return None after a report."""
+    kind = list_kind(named.type)
+    if kind in ("string", "prefix", "cidr"):
+        if not _is_event_text(checker, f"in {named.type}", value, argument, scope):
+            return None
+    elif kind != str(value.type.as_nullable(nullable=False)):
+        message = f"this is {value.type}, the list is of {kind}"
+        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+        return None
+    elif not isinstance(value, CurrentField):
+        message = f"`in {named.type}` looks at a field of the event under test"
+        checker.collector.add("CEP314", message, argument.span, labels=scope.labels())
+        return None
+    return Call(IN_LIST, (value, named), BOOL.as_nullable())
+
+
+def text_test(
+    checker: Checker, name: str, values: list[Expr], arguments: tuple[ExprSyntax, ...], scope: Scope
+) -> Expr | None:
+    """Check a text function, `like` or `matches` over checked arguments. Return None after a report."""
+    if not _is_event_text(checker, name, values[0], arguments[0], scope):
+        return None
+    is_operator = name in TEXT_OPERATORS
+    takes = (STRING, STRING) if is_operator else FUNCTIONS[name].takes[: len(values)]
+    for value, argument, taken in zip(values[1:], arguments[1:], takes[1:], strict=True):
+        if not (value.type.is_text if taken == STRING else value.type.kind is taken.kind):
+            wanted = "text" if taken == STRING else "a whole number"
+            message = f"`{name}` needs {wanted} here, this is {value.type}"
+            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+            return None
+        if not isinstance(value, Const | Param):
+            message = f"`{name}` takes a constant or a parameter here"
+            checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+            return None
+        if isinstance(value, Const) and not _constant_fits(checker, name, value, argument.span, scope):
+            return None
+    gives = BOOL if is_operator else FUNCTIONS[name].gives
+    assert gives is not None, "a function of text always gives the same type"
+    return Call(name, tuple(values), gives.as_nullable(values[0].type.nullable or gives.nullable))
+
+
+def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSyntax, scope: Scope) -> bool:
+    if not value.type.is_text:
+        message = f"`{name}` needs text, this is {value.type}"
+        checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
+        return False
+    if isinstance(value, CurrentField) or (isinstance(value, Call) and value.fn in _GIVE_TEXT):
+        return True
+    message = f"`{name}` looks at a field of the event under test"
+    help_line = "test it in the condition of that variable" if scope.fields is not None else "emit the field itself"
+    checker.collector.add("CEP314", message, argument.span, help_line, scope.labels())
+    return False
+
+
+def _constant_fits(checker: Checker, name: str, value: Const, span: Span, scope: Scope) -> bool:
+    """Check a constant that must have a certain form, like a network or a regular expression."""
+    problem = constant_problem(name, value.value)
+    if problem is None:
+        return True
+    code = "CEP315" if name == "matches" else "CEP316"
+    fix = None
+    if name == "in_cidr":
+        network = _network(str(value.value))
+        fix = None if network is None else Fix(span, f'"{network}"')
+    checker.collector.add(code, problem, span, "" if fix is None else f"write {fix.replacement}", scope.labels(), fix)
+    return False
+
+
+def constant_problem(name: str, value: object) -> str | None:
+    """Return why this constant cannot be an argument of the function, None if it can. `bind` asks for parameters."""
+    if name == "matches":
+        return regex_problem(str(value))
+    if name == "in_cidr":
+        try:
+            ipaddress.ip_network(str(value))
+        except ValueError as error:
+            return f"this is not a network: {error}"
+    if name == "substring" and isinstance(value, int) and value < 1:
+        return "places and lengths of text count from 1"
+    if name in TIME_FUNCTIONS and str(value) not in _zones():
+        return f"`{str(value)[:60]}` is not a time zone"
+    return None
+
+
+def regex_problem(pattern: str) -> str | None:
+    """Return why RE2 refuses the pattern, None if it does not. RE2 runs in time linear in the text."""
+    if len(pattern) > REGEX_CHARS_MAX:
+        return f"this regular expression has {len(pattern)} characters, more than {REGEX_CHARS_MAX}"
+    try:
+        pc.match_substring_regex(pa.array(["x"]), pattern)
+    except pa.ArrowInvalid as error:
+        return str(error).split("\n")[0].replace("Invalid regular expression", "this regular expression cannot be used")
+    return None
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _network(text: str) -> str | None:
+    """Return the network that an address with a prefix length lies in."""
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------------ time, rounding
+
+
+def _of_time(checker: Checker, node: CallSyntax, values: list[Expr], scope: Scope) -> Expr | None:
+    moment, zone = values
+    if moment.type.kind is not Kind.TIME:
+        message = f"`{node.name}` needs a time, this is {moment.type}"
+        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not isinstance(moment, CurrentField):
+        message = f"`{node.name}` looks at a field of the event under test"
+        checker.collector.add("CEP314", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not (isinstance(zone, Const | Param) and zone.type.is_text):
+        message = f"`{node.name}` takes the zone as a constant text"
+        help_line = 'write `hour(event_time, "Europe/Paris")`'
+        checker.collector.add("CEP316", message, node.arguments[1].span, help_line, scope.labels())
+        return None
+    if isinstance(zone, Const):
+        problem = constant_problem(node.name, zone.value)
+        if problem is not None:
+            name, span = str(zone.value), node.arguments[1].span
+            fix = nearest_fix(name, _zones(), span)
+            quoted = None if fix is None else Fix(span, f'"{fix.replacement}"')
+            help_line = did_you_mean(name, _zones(), "zones") if quoted is not None else 'like "Europe/Paris" or "UTC"'
+            checker.collector.add("CEP316", problem, span, help_line, scope.labels(), quoted)
+            return None
+    gives = FUNCTIONS[node.name].gives
+    assert gives is not None, "a function of time always gives the same type"
+    return Call(node.name, (moment, zone), gives.as_nullable(moment.type.nullable))
+
+
+def _rounded(checker: Checker, node: CallSyntax, scope: Scope) -> Expr | None:
+    """Check `round(x)`, `round(x, 1)`, `floor(x)`, `ceil(x)`. Of a decimal they give an int or a coarser decimal."""
+    value = checker.check(node.arguments[0], scope)
+    digits = checker.check(node.arguments[1], scope) if len(node.arguments) == 2 else Const(0, INT)
+    if value is None or digits is None:
+        return None
+    if not value.type.is_number:
+        message = f"`{node.name}` needs a number, this is {value.type}"
+        checker.collector.add("CEP301", message, node.arguments[0].span, labels=scope.labels())
+        return None
+    if not (isinstance(digits, Const) and isinstance(digits.value, int) and 0 <= digits.value <= DECIMAL_SCALE_MAX):
+        message = f"`round` takes the digits as a whole number from 0 to {DECIMAL_SCALE_MAX}"
+        checker.collector.add("CEP301", message, node.arguments[1].span, labels=scope.labels())
+        return None
+    if value.type.kind is Kind.INT or (value.type.kind is Kind.DECIMAL and digits.value >= value.type.scale):
+        return value
+    result = value.type
+    if value.type.kind is Kind.DECIMAL:
+        nullable = value.type.nullable
+        result = Type(Kind.DECIMAL, nullable, digits.value) if digits.value else INT.as_nullable(nullable)
+    arguments = (value, digits) if node.name == "round" else (value,)
+    return Call(node.name, arguments, result)

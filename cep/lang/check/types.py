@@ -1,0 +1,190 @@
+"""Type rules: what a written type means, and how a value becomes one of another type without losing anything.
+
+Constants are converted here and now; anything else gets a `Cast` node.
+Tested by: tests/lang/test_types.py
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+from cep.base.limits import DECIMAL_SCALE_MAX
+from cep.base.schema import Kind, Type, list_type
+from cep.lang.diagnostics import Collector, did_you_mean
+from cep.lang.ir import Binary, Cast, Const, Expr
+from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, TypeSyntax, UnarySyntax
+
+INT = Type(Kind.INT)
+FLOAT = Type(Kind.FLOAT)
+BOOL = Type(Kind.BOOL)
+STRING = Type(Kind.STRING)
+DURATION = Type(Kind.DURATION)
+TIME = Type(Kind.TIME)
+NULL = Type(Kind.NULL, nullable=True)
+INT64_MAX = 2**63 - 1
+
+_NAMED = {k.value: k for k in Kind if k not in (Kind.NULL, Kind.LIST)}
+LIST_KINDS = ("string", "int", "prefix", "cidr")
+_ORDERED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TIME, Kind.DURATION)
+
+
+def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
+    """Return the type that was written, None after a report. A decimal without scale gets scale -1."""
+    kind = _NAMED.get(syntax.name)
+    if kind is None:
+        help_line = did_you_mean(syntax.name, _NAMED, "types")
+        collector.add("CEP212", f"`{syntax.name}` is not a type", syntax.span, help_line)
+        return None
+    if kind is not Kind.ENUM and syntax.symbols:
+        collector.add("CEP212", f"`{syntax.name}` takes nothing in parentheses", syntax.span)
+        return None
+    if kind is Kind.DECIMAL:
+        if syntax.scale is not None and syntax.scale > DECIMAL_SCALE_MAX:
+            message = f"a decimal has at most {DECIMAL_SCALE_MAX} digits after the point"
+            collector.add("CEP308", message, syntax.span)
+            return None
+        return Type(kind, syntax.nullable, -1 if syntax.scale is None else syntax.scale)
+    if kind is Kind.ENUM:
+        names = tuple(s.name for s in syntax.symbols)
+        twice = [s for i, s in enumerate(syntax.symbols) if s.name in names[:i]]
+        for symbol in twice:
+            collector.add("CEP207", f"the symbol `{symbol.name}` is given twice", symbol.span)
+        if not names:
+            collector.add("CEP212", "an enum names its symbols", syntax.span, "write `enum(approved, declined)`")
+        return None if twice or not names else Type(kind, syntax.nullable, 0, names)
+    return Type(kind, syntax.nullable)
+
+
+def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
+    """Return the type of a list whose entries are written so, None after a report."""
+    if of.name in LIST_KINDS and of.scale is None and not of.symbols and not of.nullable:
+        return list_type(of.name)
+    if of.name == "decimal" and of.scale is not None and of.scale <= DECIMAL_SCALE_MAX and not of.nullable:
+        return list_type(f"decimal({of.scale})")
+    help_line = did_you_mean(of.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
+    collector.add("CEP212", "a list cannot hold values of this type", of.span, help_line)
+    return None
+
+
+def is_ordered(value_type: Type) -> bool:
+    """May values of this type be compared with `<`?"""
+    return value_type.kind in _ORDERED
+
+
+def same(left: Type, right: Type) -> bool:
+    """Do the two hold the same values, null aside? Text is text."""
+    if left.is_text and right.is_text:
+        return True
+    return (left.kind, left.scale, left.symbols) == (right.kind, right.scale, right.symbols)
+
+
+def common_number(left: Type, right: Type) -> Type:
+    """Return the number type that both become: FLOAT if one is, else the finer decimal, else INT. Never nullable."""
+    if Kind.FLOAT in (left.kind, right.kind):
+        return FLOAT
+    if Kind.DECIMAL in (left.kind, right.kind):
+        return Type(Kind.DECIMAL, scale=max(left.scale, right.scale))
+    return INT
+
+
+def decimal_const(value: Decimal) -> Const | None:
+    """Return a decimal literal with the digits it was written with; None if it does not fit."""
+    exponent = value.as_tuple().exponent
+    assert isinstance(exponent, int)
+    scale = max(0, -exponent)
+    if scale > DECIMAL_SCALE_MAX:
+        return None
+    scaled = int(value.scaleb(scale))
+    return Const(scaled, Type(Kind.DECIMAL, scale=scale)) if abs(scaled) <= INT64_MAX else None
+
+
+def shortened(const: Const) -> Const:
+    """Return a decimal constant without zeros at its end."""
+    if const.type.kind is not Kind.DECIMAL or not isinstance(const.value, int):
+        return const
+    value, scale = const.value, const.type.scale
+    while scale > 0 and value % 10 == 0:
+        value, scale = value // 10, scale - 1
+    return Const(value, Type(Kind.DECIMAL, const.type.nullable, scale))
+
+
+def convert_const(const: Const, target: Type) -> Const | None:
+    """Return the constant as one of the target type, None if that would lose something or not fit."""
+    value, source = const.value, const.type
+    if value is None:
+        return Const(None, target.as_nullable())
+    if source.is_text and target.is_text:
+        return Const(value, target.as_nullable(nullable=False))
+    if source.kind is target.kind and source.scale == target.scale:
+        return const
+    if not isinstance(value, int | float) or not (source.is_number and target.is_number):
+        return None
+    if target.kind is Kind.FLOAT:
+        # The nearest double: one division of exact integers rounds once.
+        return Const(float(value) if isinstance(value, float) else value / 10**source.scale, FLOAT)
+    if target.kind is Kind.DECIMAL and isinstance(value, int):
+        short = shortened(const)
+        if short.type.scale > target.scale:
+            return None
+        assert isinstance(short.value, int)
+        scaled = short.value * 10 ** (target.scale - short.type.scale)
+        return Const(scaled, target.as_nullable(nullable=False)) if abs(scaled) <= INT64_MAX else None
+    return None
+
+
+def cast(value: Expr, target: Type) -> Expr | None:
+    """Return the value as one of the target type (nullable if it was), None if there is no lossless way."""
+    if isinstance(value, Const):
+        return convert_const(value, target)
+    if same(value.type, target):
+        return value
+    wanted = target.as_nullable(value.type.nullable)
+    source = value.type
+    if source.kind is Kind.INT and target.kind in (Kind.DECIMAL, Kind.FLOAT):
+        return Cast(value, wanted)
+    if source.kind is Kind.DECIMAL and target.kind is Kind.FLOAT:
+        return Cast(value, wanted)
+    if source.kind is Kind.DECIMAL and target.kind is Kind.DECIMAL and source.scale < target.scale:
+        return Cast(value, wanted)
+    return None
+
+
+def literal_const(literal: Literal) -> Const | None:
+    """Return the constant of a literal, None if a decimal has too many digits."""
+    value = literal.value
+    if value is None:
+        return Const(None, NULL)
+    if isinstance(value, bool):
+        return Const(value, BOOL)
+    if isinstance(value, int):
+        return Const(value, INT)
+    if isinstance(value, Decimal):
+        return decimal_const(value)
+    if isinstance(value, float):
+        return Const(value if math.isfinite(value) else 0.0, FLOAT)
+    return Const(value, STRING)
+
+
+def balanced(op: str, operands: list[Expr]) -> Expr:
+    """Join many operands by `and` or `or` to a tree of logarithmic depth, in the written order."""
+    assert op in ("and", "or")
+    if len(operands) == 1:
+        return operands[0]
+    middle = (len(operands) + 1) // 2
+    left, right = balanced(op, operands[:middle]), balanced(op, operands[middle:])
+    result = BOOL.as_nullable(left.type.nullable or right.type.nullable)
+    return Binary("and" if op == "and" else "or", left, right, result)
+
+
+def written_constant(node: ExprSyntax) -> Const | None:
+    """Return the constant that is written as a literal, a duration, or one of them with a sign; None for others."""
+    if isinstance(node, Literal):
+        return literal_const(node)
+    if isinstance(node, DurationLiteral):
+        return Const(node.ms, DURATION)
+    if isinstance(node, UnarySyntax):
+        inner = written_constant(node.argument)
+        if inner is not None and isinstance(inner.value, int | float) and not isinstance(inner.value, bool):
+            return Const(-inner.value, inner.type)
+    return None

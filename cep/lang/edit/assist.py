@@ -1,0 +1,218 @@
+"""A checked file set and a place in a text → what an editor shows there: words to go on with, and what a name means.
+
+Tested by: tests/lang/test_assist.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cep.base.schema import EventType, Field, Kind
+from cep.lang.diagnostics import Collector, Span
+from cep.lang.edit.symbols import Named
+from cep.lang.functions import FUNCTIONS
+from cep.lang.load import Checked
+from cep.lang.parse.cursor import DECLARATIONS, RESERVED
+from cep.lang.parse.lexer import Token, TokenKind, lex
+from cep.lang.syntax import PatternSyntax
+
+_KINDS = ("id", "time", "string", "int", "decimal(2)", "float", "bool", "duration", "enum(…)")
+_NOT_OFFERED = frozenset(("true", "false", "null"))
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """Something to go on with. `kind` is one of Named's kinds, or `keyword`."""
+
+    text: str
+    kind: str
+    detail: str = ""
+
+
+# -------------------------------------------------------------------------------------------------- completion
+
+
+def words_at(checked: Checked, name: str, text: str, offset: int) -> list[Word]:
+    """Return what may stand at the offset, likely ones first. Ignore the word that is being typed there."""
+    tokens = [t for t in lex(text, name, Collector()).tokens if t.span.end <= offset and t.kind is not TokenKind.END]
+    if tokens and tokens[-1].span.end == offset and tokens[-1].kind is TokenKind.NAME:
+        tokens.pop()
+    last = tokens[-1] if tokens else None
+    around = _around(checked, tokens)
+    if last is not None and last.text == "." and len(tokens) > 1:
+        return _fields_of(checked, tokens, around)
+    if around.word == "":
+        return [Word(word, "keyword") for word in DECLARATIONS]
+    if around.word == "event":
+        return [Word(kind, "keyword") for kind in _KINDS]
+    if last is not None and last.text == ":" and around.word == "pattern":
+        return [_event(e) for e in checked.resolved.events.values()]
+    symbols = _symbols(checked, tokens)
+    return [*symbols, *_everything(checked, around)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """Return the declaration that the offset is in."""
+
+    word: str
+    name: str
+    pattern: PatternSyntax | None
+    types: dict[str, str]  # variable → event type, also while the pattern cannot be parsed
+
+
+def _around(checked: Checked, tokens: list[Token]) -> _Around:
+    at = len(tokens) - 1
+    while at >= 0 and not (tokens[at].first_on_line and tokens[at].text in DECLARATIONS):
+        at -= 1
+    if at < 0:
+        return _Around("", "", None, {})
+    inside = tokens[at:]
+    depth = sum((t.text == "{") - (t.text == "}") for t in inside if t.kind is TokenKind.SYMBOL)
+    opened = any(t.text == "{" for t in inside)
+    word = inside[0].text
+    if word in ("event", "pattern", "test") and opened and depth <= 0:
+        return _Around("", "", None, {})
+    name = inside[1].text if len(inside) > 1 else ""
+    types = {
+        a.text: c.text for a, b, c in zip(inside, inside[1:], inside[2:], strict=False)
+        if b.text == ":" and c.text in checked.resolved.events
+    }  # fmt: skip
+    pattern = checked.resolved.patterns.get(name) if word == "pattern" else None
+    if pattern is not None:
+        types = {w.variable: w.event_type.name for w in pattern.wheres} | types
+    return _Around(word, name, pattern, types)
+
+
+def _fields_of(checked: Checked, tokens: list[Token], around: _Around) -> list[Word]:
+    """After `x.`, `last(x).` or `transaction.`."""
+    owner = tokens[-2].text
+    if owner == ")":
+        owner = tokens[-3].text if len(tokens) > 2 else ""
+    event = checked.resolved.events.get(around.types.get(owner, owner))
+    events = list(checked.resolved.events.values())
+    if event is None and len(events) == 1:
+        event = events[0]
+    return [] if event is None else [_field(f) for f in event.fields]
+
+
+def _symbols(checked: Checked, tokens: list[Token]) -> list[Word]:
+    """Yield the symbols of the enum that a value is compared with here."""
+    at = len(tokens) - 1
+    if at >= 0 and tokens[at].text in ("[", ","):
+        while at > 0 and tokens[at].text != "in":
+            at -= 1
+    elif at < 0 or tokens[at].text not in ("==", "!=", "="):
+        return []
+    name = tokens[at - 1].text if at > 0 else ""
+    fields = [f for e in checked.resolved.events.values() for f in e.fields if f.name == name]
+    return [Word(s, "symbol", name) for s in fields[0].type.symbols] if fields else []
+
+
+def _everything(checked: Checked, around: _Around) -> Iterator[Word]:
+    seen: set[str] = set()
+    used = set(around.types.values())
+    for event in checked.resolved.events.values():
+        for field in event.fields:
+            if field.name not in seen and (not used or event.name in used):
+                seen.add(field.name)
+                yield _field(field)
+    if around.pattern is not None:
+        for param in around.pattern.params:
+            yield Word(param.name, "parameter", param.type.name)
+    for variable, type_name in around.types.items():
+        yield Word(variable, "variable", type_name)
+    for define in checked.resolved.defines.values():
+        yield Word(define.name, "definition", ", ".join(p.name for p in define.params))
+    for declared in checked.resolved.lists:
+        yield Word(declared, "list")
+    if around.word == "test":
+        for pattern in checked.resolved.patterns:
+            yield Word(pattern, "pattern")
+    yield from (_event(e) for e in checked.resolved.events.values())
+    for name, function in FUNCTIONS.items():
+        yield Word(name, "function", function.shown)
+    yield from (Word(word, "keyword") for word in sorted(RESERVED - _NOT_OFFERED))
+
+
+def _field(field: Field) -> Word:
+    return Word(field.name, "field", str(field.type))
+
+
+def _event(event: EventType) -> Word:
+    return Word(event.name, "event", ", ".join(f.name for f in event.fields))
+
+
+# ------------------------------------------------------------------------------------------------------- hover
+
+
+def meaning(checked: Checked, named: Named) -> str:
+    """Return what a name means, as Markdown; empty if there is nothing to say."""
+    resolved = checked.resolved
+    code, words = "", ""
+    if named.kind == "field":
+        owners = [e for e in resolved.events.values() if e.field(named.name) is not None]
+        if owners:
+            code = f"{named.name}  {owners[0].fields[[f.name for f in owners[0].fields].index(named.name)].type}"
+            words = f"field of {', '.join(f'`{e.name}`' for e in owners)}"
+    elif named.kind == "event" and named.name in resolved.events:
+        event = resolved.events[named.name]
+        code = "\n".join([f"event {event.name}", *(f"  {f.name}  {f.type}" for f in event.fields)])
+        words = _doc(checked, "event", named.name)
+    elif named.kind == "definition" and named.name in resolved.defines:
+        define = resolved.defines[named.name]
+        params = f"({', '.join(p.name for p in define.params)})" if define.params else ""
+        code, words = f"define {define.name}{params} = {_source(checked, define.body.span)}", define.doc
+    elif named.kind == "list" and named.name in resolved.lists:
+        declared = resolved.lists[named.name]
+        items = declared.items
+        of = "" if declared.of is None else f": {_source(checked, declared.of.span)}"
+        code = f"list {named.name}{of} = [{', '.join(_source(checked, i.span) for i in items[:20])}]"
+        if declared.file is not None:
+            code = f"list {named.name}{of} from {_source(checked, declared.file.span)}"
+        words = "\n\n".join(part for part in (declared.doc, f"{len(items)} items") if part)
+    elif named.kind == "symbol":
+        fields = {f.name: f for e in resolved.events.values() for f in e.fields if named.name in f.type.symbols}
+        words = "symbol of " + ", ".join(f"`{name}`" for name in fields)
+    elif named.kind == "function":
+        code = FUNCTIONS[named.name].shown
+    elif named.kind == "pattern" and named.name in resolved.patterns:
+        code, words = f"pattern {named.name}", resolved.patterns[named.name].doc
+    elif named.owner in resolved.patterns:
+        code, words = _of_pattern(checked, named, resolved.patterns[named.owner])
+    return "\n\n".join(part for part in (f"```cep\n{code}\n```" if code else "", words) if part)
+
+
+def _of_pattern(checked: Checked, named: Named, pattern: PatternSyntax) -> tuple[str, str]:
+    """Parameters, variables and emitted values."""
+    if named.kind == "parameter":
+        for param in pattern.params:
+            if param.name == named.name:
+                default = "" if param.default is None else f" = {_source(checked, param.default.span)}"
+                return f"{param.name}: {_source(checked, param.type.span)}{default}", f"parameter of `{pattern.name}`"
+    if named.kind == "variable":
+        for where in pattern.wheres:
+            if where.variable == named.name:
+                condition = "" if where.condition is None else f"  {_source(checked, where.condition.span)}"
+                return f"{where.variable}: {where.event_type.name}{condition}", f"variable of `{pattern.name}`"
+    checked_pattern = checked.patterns.get(pattern.name)
+    if named.kind == "value" and checked_pattern is not None:
+        for measure in checked_pattern.measures:
+            if measure.name == named.name:
+                kind = measure.value.type
+                shown = "enum" if kind.kind is Kind.ENUM else str(kind)
+                return f"{measure.name}: {shown}", f"value that `{pattern.name}` emits"
+    return "", ""
+
+
+def _source(checked: Checked, span: Span) -> str:
+    return " ".join(checked.sources.get(span.file, "")[span.start : span.end].split())
+
+
+def _doc(checked: Checked, word: str, name: str) -> str:
+    for file in checked.files:
+        for declaration in file.declarations:
+            if type(declaration).__name__ == f"{word.capitalize()}Syntax" and getattr(declaration, "name", "") == name:
+                return str(getattr(declaration, "doc", ""))
+    return ""

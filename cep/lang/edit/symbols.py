@@ -1,0 +1,169 @@
+"""Parsed files → every place where a name stands, and what it names: for the editor's definition, rename and hover.
+
+Works on files with mistakes too: a name that means nothing is left out.
+Tested by: tests/lang/test_assist.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from cep.lang.check.resolve import Resolved
+from cep.lang.diagnostics import Span
+from cep.lang.functions import FUNCTIONS
+from cep.lang.syntax import (
+    AssignSyntax,
+    CallSyntax,
+    DefineSyntax,
+    EventSyntax,
+    FileSyntax,
+    HistorySyntax,
+    HistoryWindowSyntax,
+    InSyntax,
+    ListSyntax,
+    Member,
+    NameRef,
+    PatternSyntax,
+    PatternTestSyntax,
+    VariableSyntax,
+)
+from cep.lang.walk import nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The thing that a name stands for.
+
+    `owner` is the pattern of a parameter, variable or value, or the definition of an argument.
+    """
+
+    kind: str  # event, field, symbol, list, definition, argument, pattern, parameter, variable, value, function
+    name: str
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in a text. `declares`: this is where it is introduced."""
+
+    span: Span
+    named: Named
+    declares: bool = False
+
+
+def places(files: Iterable[FileSyntax], resolved: Resolved) -> list[Place]:
+    """Return all places of all files, in the order of declarations."""
+    finder = _Finder(resolved)
+    return [place for file in files for declaration in file.declarations for place in finder.declaration(declaration)]
+
+
+def place_at(places: Iterable[Place], file: str, offset: int) -> Place | None:
+    """Return the place that the offset is in or right behind."""
+    for place in places:
+        if place.span.file == file and place.span.start <= offset <= place.span.end:
+            return place
+    return None
+
+
+class _Finder:
+    def __init__(self, resolved: Resolved) -> None:
+        self.resolved = resolved
+        events = list(resolved.events.values())
+        self.fields = {f.name for e in events for f in e.fields}
+        self.symbols = {s for e in events for f in e.fields for s in f.type.symbols}
+
+    def declaration(self, node: object) -> Iterator[Place]:
+        if isinstance(node, EventSyntax):
+            yield Place(node.span, Named("event", node.name), declares=True)
+            for field in node.fields:
+                yield Place(field.span, Named("field", field.name), declares=True)
+                for symbol in field.type.symbols:
+                    yield Place(symbol.span, Named("symbol", symbol.name), declares=True)
+        elif isinstance(node, ListSyntax):
+            yield Place(node.span, Named("list", node.name), declares=True)
+            yield from self._names(node.items, {})
+        elif isinstance(node, DefineSyntax):
+            yield Place(node.span, Named("definition", node.name), declares=True)
+            local = {p.name: Named("argument", p.name, node.name) for p in node.params}
+            for param in node.params:
+                yield Place(param.span, local[param.name], declares=True)
+            yield from self._names(node.body, local)
+        elif isinstance(node, PatternSyntax):
+            yield from self._pattern(node)
+        elif isinstance(node, PatternTestSyntax):
+            yield from self._test(node)
+
+    def _pattern(self, node: PatternSyntax) -> Iterator[Place]:
+        yield Place(node.span, Named("pattern", node.name), declares=True)
+        local = {p.name: Named("parameter", p.name, node.name) for p in node.params}
+        for param in node.params:
+            yield Place(param.span, local[param.name], declares=True)
+        for key in node.key:
+            yield Place(key.span, Named("field", key.name))
+        variables = [v for v in nodes(node.structure) if isinstance(v, VariableSyntax)]
+        local |= {v.name: Named("variable", v.name, node.name) for v in variables}
+        for variable in variables:
+            yield Place(variable.span, local[variable.name], declares=True)
+        yield from self._names(node.structure, local)
+        for where in node.wheres:
+            yield Place(where.span, Named("variable", where.variable, node.name))
+            yield Place(where.event_type.span, Named("event", where.event_type.name))
+            yield from self._names(where.condition, local)
+        if node.skip is not None and node.skip.variable is not None:
+            yield Place(node.skip.variable.span, Named("variable", node.skip.variable.name, node.name))
+        if node.produces is not None:
+            yield Place(node.produces.span, Named("event", node.produces.name))
+        for measure in (*node.measures, *(node.timeout_measures or ())):
+            yield Place(measure.span, Named("value", measure.name, node.name), declares=True)
+            yield from self._names(measure.value, local)
+
+    def _test(self, node: PatternTestSyntax) -> Iterator[Place]:
+        pattern = node.pattern.name
+        yield Place(node.pattern.span, Named("pattern", pattern))
+        yield from self._assigned(node.arguments, "parameter", pattern)
+        for key in node.keys:
+            yield from self._assigned(key.fields, "field", "")
+            for event in key.events:
+                yield Place(event.event_type.span, Named("event", event.event_type.name))
+                yield from self._assigned(event.fields, "field", "")
+        for expect in node.expects:
+            yield from self._assigned(expect.measures, "value", pattern)
+
+    def _assigned(self, assignments: Iterable[AssignSyntax], kind: str, owner: str) -> Iterator[Place]:
+        for assign in assignments:
+            yield Place(assign.span, Named(kind, assign.name, owner))
+            yield from self._names(assign.value, {})
+
+    def _names(self, tree: object, local: Mapping[str, Named]) -> Iterator[Place]:
+        """Yield the names in expressions. A calendar unit, `over day`, is no name of anything."""
+        units = {id(n.bound) for n in nodes(tree) if isinstance(n, HistoryWindowSyntax)}
+        lists = {id(n.items) for n in nodes(tree) if isinstance(n, InSyntax)}
+        for node in nodes(tree):
+            if isinstance(node, Member):
+                yield Place(node.field_span, Named("field", node.field))
+            elif isinstance(node, CallSyntax | HistorySyntax):
+                if node.name in self.resolved.defines:
+                    yield Place(node.name_span, Named("definition", node.name))
+                elif node.name in FUNCTIONS:
+                    yield Place(node.name_span, Named("function", node.name))
+            elif isinstance(node, NameRef):
+                if id(node) in units and node.name not in local:
+                    continue
+                named = Named("list", node.name) if id(node) in lists else self._bare(node.name, local)
+                if named is not None:
+                    yield Place(node.span, named)
+
+    def _bare(self, name: str, local: Mapping[str, Named]) -> Named | None:
+        if name in local:
+            return local[name]
+        for kind, names in (
+            ("field", self.fields),
+            ("definition", self.resolved.defines),
+            ("symbol", self.symbols),
+            ("event", self.resolved.events),
+            ("list", self.resolved.lists),
+        ):
+            if name in names:
+                return Named(kind, name)
+        return None

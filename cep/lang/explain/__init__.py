@@ -1,0 +1,1 @@
+"""Codes of diagnostics: titles, long forms, examples, and how a diagnostic is shown to people and tools."""

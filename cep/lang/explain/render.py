@@ -1,0 +1,146 @@
+"""Diagnostics to text with the line and carets, for people, and to JSON values, for tools.
+
+Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from cep.lang.diagnostics import Diagnostic, Fix, Severity, Span
+from cep.lang.explain.catalogue import CATALOGUE
+
+# Longer lines are cut around the span: a report must stay readable.
+_LINE_WIDTH_MAX = 160
+_TAB = "    "
+_COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "label": "\x1b[36m", "help": "\x1b[32m"}
+_PLAIN = "\x1b[0m"
+
+
+class Lines:
+    """Offsets of one text to lines and columns, both from 1."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.starts = [0, *(i + 1 for i, c in enumerate(text) if c == "\n")]
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset."""
+        line = bisect_right(self.starts, min(offset, len(self.text)))
+        return line, min(offset, len(self.text)) - self.starts[line - 1] + 1
+
+    def line(self, number: int) -> str:
+        """Return the text of a line without its end."""
+        end = self.starts[number] - 1 if number < len(self.starts) else len(self.text)
+        return self.text[self.starts[number - 1] : end].rstrip("\r")
+
+
+@lru_cache(maxsize=16)
+def lines_of(text: str) -> Lines:
+    """Return the lines of a text. They are cached, because many diagnostics are about few texts."""
+    return Lines(text)
+
+
+def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], color: bool = False) -> str:
+    """Return all diagnostics as text; empty if there are none.
+
+    error[CEP203]: `transaction` has no field `amont`
+      --> cards.cep:12:30
+       |
+    12 |   where  hit: transaction  amont > 2
+       |                            ^^^^^
+       = help: did you mean `amount`?
+    """
+    texts = {name: lines_of(text) for name, text in sources.items()}
+    return "\n".join(_one(diagnostic, texts, color=color) for diagnostic in diagnostics)
+
+
+def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any]:
+    """Return one diagnostic as JSON values. Lines and columns count from 1, the end is exclusive."""
+    return {
+        "code": diagnostic.code,
+        "severity": diagnostic.severity.value,
+        "title": CATALOGUE[diagnostic.code].title,
+        "message": diagnostic.message,
+        "span": _json_span(diagnostic.span, sources),
+        "labels": [{"text": label.text, "span": _json_span(label.span, sources)} for label in diagnostic.labels],
+        "help": diagnostic.help,
+        "fix": _json_fix(diagnostic.fix, sources),
+    }
+
+
+def _json_fix(fix: Fix | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    return None if fix is None else {"span": _json_span(fix.span, sources), "replacement": fix.replacement}
+
+
+def _json_span(span: Span | None, sources: Mapping[str, str]) -> dict[str, Any] | None:
+    if span is None:
+        return None
+    lines = lines_of(sources.get(span.file, ""))
+    line, column = lines.position(span.start)
+    end_line, end_column = lines.position(span.end)
+    return {"file": span.file, "line": line, "column": column, "end_line": end_line, "end_column": end_column}
+
+
+def _paint(text: str, what: str, *, color: bool) -> str:
+    return f"{_COLORS[what]}{text}{_PLAIN}" if color else text
+
+
+def _one(diagnostic: Diagnostic, texts: Mapping[str, Lines], *, color: bool) -> str:
+    severity = diagnostic.severity
+    head = _paint(f"{severity.value}[{diagnostic.code}]", severity.value, color=color)
+    parts = [f"{head}: {_printable(diagnostic.message)}"]
+    marks = [] if diagnostic.span is None else [(diagnostic.span, "", severity.value)]
+    marks += [(label.span, label.text, "label") for label in diagnostic.labels]
+    places = [texts[span.file].position(span.start)[0] if span.file in texts else 0 for span, _, _ in marks]
+    margin = max((len(str(line)) for line in places), default=1)
+    before: tuple[str, int] | None = None
+    for (span, note, what), line in zip(marks, places, strict=True):
+        excerpt = _excerpt(span, note, what, texts, margin, color=color)
+        # A second mark on the line just shown needs no second copy of the line.
+        parts += excerpt[-1:] if before == (span.file, line) else excerpt
+        before = (span.file, line)
+    if diagnostic.help:
+        parts.append(f"{' ' * margin} {_paint('= help:', 'help', color=color)} {_printable(diagnostic.help)}")
+    return "\n".join(parts) + "\n"
+
+
+def _excerpt(span: Span, note: str, what: str, texts: Mapping[str, Lines], margin: int, *, color: bool) -> list[str]:
+    """Yield the place, the line and the carets under it; of a span over several lines, the first one."""
+    lines = texts.get(span.file)
+    if lines is None:
+        return [f"{' ' * margin}--> {span.file}"]
+    number, column = lines.position(span.start)
+    line = lines.line(number)
+    width = max(1, min(span.end - span.start, len(line) - column + 1))
+    cut = max(0, column - _LINE_WIDTH_MAX // 2) if len(line) > _LINE_WIDTH_MAX else 0
+    before, marked = line[cut : column - 1], line[column - 1 : column - 1 + width]
+    shown = _printable(line[cut : cut + _LINE_WIDTH_MAX])
+    caret = "-" if what == "label" else "^"
+    width = min(max(1, len(_printable(marked))), _LINE_WIDTH_MAX)
+    underline = " " * len(_printable(before)) + _paint((caret * width + " " + note).rstrip(), what, color=color)
+    bar = _paint("|", "place", color=color)
+    arrow = _paint("-->", "place", color=color)
+    return [
+        f"{' ' * margin}{arrow} {_printable(span.file)}:{number}:{column}",
+        f"{' ' * margin} {bar}",
+        f"{number:>{margin}} {bar} {shown}".rstrip(),
+        f"{' ' * margin} {bar} {underline}",
+    ]
+
+
+def _printable(text: str) -> str:
+    """Tabs as spaces, and nothing that could move a terminal's cursor."""
+    return "".join(c if c.isprintable() else _TAB if c == "\t" else "?" for c in text)
+
+
+def summary(diagnostics: Iterable[Diagnostic], dropped: int = 0) -> str:
+    """Return one line with the counts: `2 errors, 1 warning`."""
+    listed = list(diagnostics)
+    errors = dropped + sum(1 for d in listed if d.severity is Severity.ERROR)
+    warnings = sum(1 for d in listed if d.severity is Severity.WARNING)
+    parts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((errors, "error"), (warnings, "warning")) if n]
+    return ", ".join(parts) or "no mistakes"

@@ -1,0 +1,290 @@
+"""The text of a pattern file → the same text in the canonical layout.
+
+Works on tokens, so that nothing that was written can be lost: only spaces, line ends and separators that mean nothing
+change, comments stay where they are. The syntax tree says where the declarations are.
+Tested by: tests/lang/test_format.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from cep.base.collection import paused
+from cep.lang.diagnostics import Collector, Diagnostic
+from cep.lang.format.flow import WIDTH, Layout, Line, Piece, Style, flow, joined, pieces, without
+from cep.lang.format.tests import test_lines
+from cep.lang.parse.cursor import CLAUSE_WORDS, Cursor
+from cep.lang.parse.file import parse_tokens
+from cep.lang.parse.lexer import TokenKind, lex
+from cep.lang.syntax import Declaration, ImportSyntax, PatternTestSyntax
+
+INDENT = 2
+_CLAUSE_COLUMN = 9  # two for the indentation, five for the longest word, two spaces
+_TIGHT = ("import", "list", "define")  # may stand on neighbouring lines
+
+
+def format_text(text: str, name: str = "<text>") -> tuple[str | None, list[Diagnostic]]:
+    """Return the formatted text, or None and the mistakes of syntax in the way. Formatting twice changes nothing.
+
+    Cost: linear in the text.
+    """
+    collector = Collector()
+    with paused():
+        lexed = lex(text, name, collector)
+        file = parse_tokens(Cursor(lexed.tokens, collector), name)
+        if collector.error_count:
+            return None, collector.diagnostics
+        return _written(_file(pieces(lexed, text), file.declarations)), []
+
+
+def _written(lines: Iterable[Line]) -> str:
+    out: list[str] = []
+    for line in lines:
+        text = f"{' ' * line.column if line.text else ''}{line.text}"
+        out.append(f"{text}  {line.trail}" if line.trail else text)
+    while out and not out[-1]:
+        out.pop()
+    return "".join(f"{line}\n" for line in out)
+
+
+def _comments(piece: Piece, column: int, *, blanks: bool) -> list[Line]:
+    """Return the comments before a piece on lines of their own."""
+    return [Line(column, text) for text in piece.lead if text or blanks]
+
+
+# -------------------------------------------------------------------------------------------------- declarations
+
+
+def _file(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[Line]:
+    starts = [*_starts(pieces, declarations), len(pieces) - 1]
+    lines: list[Line] = []
+    before = ""
+    for (begin, end), declaration in zip(pairwise(starts), declarations, strict=True):
+        group = pieces[begin:end]
+        word = group[0].text
+        lead = list(group[0].lead)
+        wanted_blank = (word not in _TIGHT or before not in _TIGHT) and not word == before == "test"
+        had_blank = bool(lead) and lead[0] == ""
+        lead = lead[1:] if had_blank else lead
+        if lines and (wanted_blank or had_blank):
+            lines.append(Line(0, ""))
+        lines += [Line(0, text) for text in lead]
+        if isinstance(declaration, PatternTestSyntax):
+            lines += test_lines(group, declaration)
+        else:
+            lines += _FORMS[word](group)
+        before = word
+    last = pieces[-1]
+    lines += _comments(last, 0, blanks=bool(lines))
+    return lines
+
+
+def _starts(pieces: list[Piece], declarations: Sequence[Declaration]) -> list[int]:
+    """Return where each declaration begins. `span` is that of its name, the token before it is its word."""
+    by_offset = {piece.token.span.start: at for at, piece in enumerate(pieces)}
+    return [by_offset[d.span.start] - (0 if isinstance(d, ImportSyntax) else 1) for d in declarations]
+
+
+def _simple(group: list[Piece]) -> list[Line]:
+    """Format `import` and `define`, which are one expression."""
+    if not any(p.text == "=" for p in group):
+        return flow(group, Layout(0))
+    at = next(i for i, p in enumerate(group) if p.text == "=") + 1
+    return _with_head(group[:at], group[at:], 2 * INDENT, 0)
+
+
+def _list(group: list[Piece]) -> list[Line]:
+    """Format `list name = [a, b]`: on one line if it fits there, else the items between the brackets."""
+    if not any(p.text == "[" for p in group):
+        return flow(group, Layout(0))
+    start = next(i for i, p in enumerate(group) if p.text == "[") + 1
+    head, items = group[:start], group[start:-1]
+    if _is_short(group):
+        return [Line(0, joined(group), group[-1].trail)]
+    lines = flow(head, Layout(0))
+    if items:
+        lines += _comments(items[0], INDENT, blanks=False)
+        lines += flow(items, Layout(INDENT, aligned="comma"))
+    lines += _comments(group[-1], INDENT, blanks=False)
+    return [*lines, Line(0, "]", group[-1].trail)]
+
+
+def _is_short(group: list[Piece]) -> bool:
+    """Return True without a comment in between, and short enough for one line."""
+    if any(p.has_comment for p in group[1:]) or any(p.trail for p in group[:-1]):
+        return False
+    return len(joined(group)) <= WIDTH
+
+
+def _with_head(head: list[Piece], body: list[Piece], indent: int, column: int) -> list[Line]:
+    """Write `head` and what follows it on the same line. Comments in between move it to lines of its own."""
+    if not body:
+        return flow(head, Layout(column))
+    if body[0].has_comment or head[-1].trail or any(p.has_comment for p in head[1:]) or any(p.trail for p in head):
+        lines = flow(head, Layout(column))
+        lines += _comments(body[0], column + indent, blanks=False)
+        return lines + flow(body, Layout(column + indent))
+    text = joined(head) + " "
+    return flow(body, Layout(column + len(text), taken=text))
+
+
+# -------------------------------------------------------------------------------------------------- event types
+
+
+def _event(group: list[Piece]) -> list[Line]:
+    """Write one field a line, in columns: names, types, comments."""
+    lines = flow(group[:3], Layout(0))
+    rows = _rows(without(group[3:-1], (";",)))
+    names = max((len(row[0].text) for row in rows), default=0)
+    texts = [f"{row[0].text:<{names}}  {joined(_no_colon(row[1:]))}".rstrip() for row in rows]
+    width = max((len(text) for text, row in zip(texts, rows, strict=True) if row[-1].trail), default=0)
+    for row, text in zip(rows, texts, strict=True):
+        blanks = len(lines) > 1
+        lines += _comments(row[0], INDENT, blanks=blanks)
+        trails = [p.trail for p in row if p.trail] + [c for p in row[1:] for c in p.lead if c]
+        lines.append(Line(INDENT, f"{text:<{width}}" if trails else text, " ".join(trails)))
+    lines += _comments(group[-1], INDENT, blanks=False)
+    return [*lines, Line(0, "}", group[-1].trail)]
+
+
+def _no_colon(row: list[Piece]) -> list[Piece]:
+    """Leave out the colon of a field that is written `name: type`."""
+    return row[1:] if row and row[0].text == ":" else row
+
+
+def _rows(group: list[Piece]) -> list[list[Piece]]:
+    """Return the tokens of each field: its name, then the type with what is in parentheses."""
+    rows: list[list[Piece]] = []
+    depth = 0
+    complete = True  # the row has its type
+    for piece in group:
+        if depth == 0 and piece.text == ",":
+            # The comma between two fields is left out, its comment is not.
+            rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
+            continue
+        is_name = piece.token.kind is TokenKind.NAME
+        if depth == 0 and is_name and complete:
+            rows.append([])
+            complete = False
+        elif depth == 0 and is_name:
+            complete = True
+        elif depth == 0 and piece.token.kind is TokenKind.DURATION:
+            complete = True  # `retain 30d`, in one token
+        rows[-1].append(piece)
+        depth += (piece.text == "(") - (piece.text == ")")
+    return rows
+
+
+# ------------------------------------------------------------------------------------------------------ patterns
+
+
+def _pattern(group: list[Piece]) -> list[Line]:
+    by = _index(group, 0, "by")
+    brace = _index(group, by, "{")
+    lines = flow(group[:by], Layout(0, aligned="", keep_breaks=False))
+    lines += _comments(group[by], INDENT, blanks=False)
+    lines += flow(group[by:brace], Layout(INDENT, aligned="", keep_breaks=False))
+    lines += [*_comments(group[brace], 0, blanks=False), Line(0, "{", group[brace].trail)]
+    body = without(group[brace + 1 : -1], (";",))
+    for begin, end in _clauses(body):
+        lines += _comments(body[begin], INDENT, blanks=False)
+        lines += _clause(body[begin:end])
+    lines += _comments(group[-1], INDENT, blanks=False)
+    return [*lines, Line(0, "}", group[-1].trail)]
+
+
+def _index(group: list[Piece], start: int, text: str) -> int:
+    return next(i for i in range(start, len(group)) if group[i].text == text)
+
+
+def _clauses(body: list[Piece]) -> list[tuple[int, int]]:
+    starts: list[int] = []
+    depth = 0
+    for at, piece in enumerate(body):
+        if piece.is_symbol:
+            depth += (piece.text in ("(", "[", "{")) - (piece.text in (")", "]", "}"))
+            continue
+        if depth or (piece.text not in CLAUSE_WORDS and piece.text not in ("over", "on")):
+            continue
+        follows = body[at + 1].text if at + 1 < len(body) else ""
+        is_word = piece.text in CLAUSE_WORDS or (piece.text, follows) in (("over", "all"), ("on", "timeout"))
+        inside = bool(starts) and body[starts[-1]].text == "on" and at - starts[-1] <= 2
+        if piece.token.kind is TokenKind.NAME and is_word and not inside:
+            starts.append(at)
+    return list(pairwise([*starts, len(body)]))
+
+
+def _clause(group: list[Piece]) -> list[Line]:
+    word = group[0].text
+    length = 3 if word == "on" else 1
+    head, body = group[:length], group[length:]
+    column = _CLAUSE_COLUMN
+    if word == "where":
+        return _where(head[0], body)
+    layout = {
+        "seq": Layout(column, Style.STRUCTURE, "link"),
+        "emit": Layout(column, Style.EXPRESSION, "comma"),
+        "produce": Layout(INDENT + len("produce  ")),
+        "on": Layout(INDENT + len("on timeout emit  "), Style.EXPRESSION, "comma"),
+    }.get(word, Layout(column))
+    trails = [p.trail for p in head if p.trail] + [c for p in (*head[1:], *body[:1]) for c in p.lead if c]
+    if trails:
+        lines = [Line(INDENT, " ".join(p.text for p in head), trails[0])]
+        lines += [Line(layout.column, comment) for comment in trails[1:]]
+        return lines + flow(body, layout)
+    text = " ".join(p.text for p in head)
+    return flow(body, replace(layout, taken=f"{text:<{layout.column - INDENT}}"))
+
+
+# The columns of `where`: variable, event type, condition.
+def _where(word: Piece, body: list[Piece]) -> list[Line]:
+    entries = _entries(body)
+    names = max(len(entry[0].text) for entry in entries)
+    types = max(len(entry[2].text) for entry in entries)
+    lines: list[Line] = [Line(INDENT, word.text, word.trail)] if word.trail or entries[0][0].has_comment else []
+    first = not lines
+    for entry in entries:
+        lines += _comments(entry[0], _CLAUSE_COLUMN, blanks=False)
+        head = f"{entry[0].text + ':':<{names + 1}} {entry[2].text:<{types}}  "
+        column = _CLAUSE_COLUMN + len(head)
+        taken = f"{word.text:<{_CLAUSE_COLUMN - INDENT}}{head}" if first else head
+        first = False
+        trails = [p.trail for p in entry[:3] if p.trail] + [c for p in entry[1:4] for c in p.lead if c]
+        condition = entry[3:]
+        if trails:
+            lines.append(Line(column - len(taken), taken.rstrip(), " ".join(trails)))
+            lines += flow(condition, Layout(column))
+        else:
+            lines += flow(condition, Layout(column, taken=taken))
+    return lines
+
+
+def _entries(body: list[Piece]) -> list[list[Piece]]:
+    """Write `name : type condition`, without a comma behind it."""
+    starts: list[int] = []
+    depth = 0
+    for at, piece in enumerate(body):
+        if piece.is_symbol:
+            depth += (piece.text in ("(", "[", "{")) - (piece.text in (")", "]", "}"))
+        elif depth == 0 and piece.token.kind is TokenKind.NAME and at + 1 < len(body) and body[at + 1].text == ":":
+            starts.append(at)
+    groups: list[list[Piece]] = []
+    for begin, end in pairwise([*starts, len(body)]):
+        entry = body[begin:end]
+        if entry[-1].text == "," and entry[-1].token.kind is TokenKind.SYMBOL:
+            comma = entry.pop()
+            found_trail = " ".join(c for c in (entry[-1].trail, *comma.lead, comma.trail) if c)
+            entry[-1] = Piece(entry[-1].token, entry[-1].lead, found_trail)
+        groups.append(entry)
+    return groups
+
+
+_FORMS: dict[str, Callable[[list[Piece]], list[Line]]] = {
+    "import": _simple,
+    "define": _simple,
+    "list": _list,
+    "event": _event,
+    "pattern": _pattern,
+}

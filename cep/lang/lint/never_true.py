@@ -1,0 +1,168 @@
+"""CEP701: a condition that no event can fulfil, or one side of an `or` that adds nothing because of that.
+
+Looks at comparisons with constants that are joined by `and`: what they leave of a value's range. What it does not
+understand it takes for possible, so it never complains about a condition that can be true.
+Tested by: tests/lang/golden/lints/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from cep.lang.diagnostics import Diagnostic, Severity, Span
+from cep.lang.ir import Binary, Const, Expr, In, PatternIR, Unary
+from cep.lang.load import Checked
+from cep.lang.walk import conditions
+
+CODE = "CEP701"
+_MIRRORED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+Value = int | float | bool | str
+
+
+def find(checked: Checked) -> Iterator[Diagnostic]:
+    """Find conditions that cannot be true, and such sides of an `or`."""
+    for pattern in checked.patterns.values():
+        for name, where in conditions(pattern):
+            if never(where):
+                message = f"no event fulfils the condition of `{name}`"
+                help_line = "its parts contradict each other"
+            elif any(never(part) for part in _sides(where)):
+                message = f"one side of the `or` in the condition of `{name}` is never true"
+                help_line = "remove it, or correct it"
+            else:
+                continue
+            yield Diagnostic(CODE, message, _place(checked, pattern, name), (), help_line, Severity.WARNING)
+
+
+def never(expr: Expr) -> bool:
+    """Return True if it is certain that the expression is never true."""
+    if isinstance(expr, Binary) and expr.op == "or":
+        return never(expr.left) and never(expr.right)
+    ranges: dict[Expr, _Range] = {}
+    for part in _conjuncts(expr):
+        if isinstance(part, Binary) and part.op == "or" and never(part):
+            return True
+        if not _may_hold(part, ranges):
+            return True
+    return any(value.is_empty for value in ranges.values())
+
+
+@dataclass(slots=True)
+class _Range:
+    """The values of one expression that conditions leave. A bound is (value, is it included?)."""
+
+    low: tuple[float, bool] | None = None
+    high: tuple[float, bool] | None = None
+    allowed: set[Value] | None = None
+    excluded: set[Value] = field(default_factory=set)
+    is_null: bool | None = None
+    contradicts: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        if self.contradicts:
+            return True
+        if self.allowed is not None:
+            return not any(self._fits(value) for value in self.allowed - self.excluded)
+        if self.low is None or self.high is None:
+            return False
+        return self.low[0] > self.high[0] or (self.low[0] == self.high[0] and not (self.low[1] and self.high[1]))
+
+    def _fits(self, value: Value) -> bool:
+        if isinstance(value, str):
+            return True
+        above = self.low is None or value > self.low[0] or (value == self.low[0] and self.low[1])
+        below = self.high is None or value < self.high[0] or (value == self.high[0] and self.high[1])
+        return above and below
+
+    def null(self, is_null: bool) -> None:
+        self.contradicts = self.contradicts or (self.is_null is not None and self.is_null != is_null)
+        self.is_null = is_null
+
+    def only(self, values: set[Value]) -> None:
+        self.null(is_null=False)
+        self.allowed = values if self.allowed is None else self.allowed & values
+
+    def compared(self, op: str, value: Value) -> None:
+        """Narrow the range: the expression stands in this relation to the value."""
+        self.null(is_null=False)
+        if op == "==":
+            self.only({value})
+        elif op == "!=":
+            self.excluded.add(value)
+        elif not isinstance(value, str):
+            inclusive = op in ("<=", ">=")
+            if op in (">", ">="):
+                bound = (value, inclusive)
+                self.low = bound if self.low is None else max(self.low, bound, key=lambda b: (b[0], not b[1]))
+            else:
+                bound = (value, inclusive)
+                self.high = bound if self.high is None else min(self.high, bound, key=lambda b: (b[0], b[1]))
+
+
+def _may_hold(part: Expr, ranges: dict[Expr, _Range]) -> bool:
+    """Add what a conjunct says; False if it is false by itself."""
+    if isinstance(part, Const):
+        return part.value is True
+    positive = True
+    while isinstance(part, Unary) and part.op == "not":
+        part, positive = part.argument, not positive
+    if isinstance(part, Unary) and part.op == "is_null":
+        ranges.setdefault(part.argument, _Range()).null(is_null=positive)
+    elif isinstance(part, In) and positive and all(isinstance(i, Const) for i in part.items):
+        values = {i.value for i in part.items if isinstance(i, Const) and i.value is not None}
+        ranges.setdefault(part.argument, _Range()).only(values)
+    elif isinstance(part, Binary) and part.op in _MIRRORED and positive:
+        return _compared(part, ranges)
+    elif part.type.kind.value == "bool" and not isinstance(part, Binary):
+        ranges.setdefault(part, _Range()).only({positive})
+    return True
+
+
+def _compared(part: Binary, ranges: dict[Expr, _Range]) -> bool:
+    op, left, right = part.op, part.left, part.right
+    if isinstance(left, Const):
+        left, right = right, left
+        turned = _MIRRORED[op]
+    else:
+        turned = op
+    if not isinstance(right, Const):
+        # x < x; null aside it is false, and null is not true either.
+        return not (left == right and op in ("<", ">", "!="))
+    if right.value is None:
+        return False
+    if isinstance(left, Const) and left.value is not None:
+        alone = _Range()
+        alone.only({left.value})
+        alone.compared(turned, right.value)
+        return not alone.is_empty
+    ranges.setdefault(left, _Range()).compared(turned, right.value)
+    return True
+
+
+def _conjuncts(expr: Expr) -> Iterator[Expr]:
+    waiting = [expr]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Binary) and part.op == "and":
+            waiting += [part.right, part.left]
+        else:
+            yield part
+
+
+def _sides(expr: Expr) -> Iterator[Expr]:
+    """Yield the sides of every `or` outside of a `not`."""
+    waiting = [expr]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Binary) and part.op in ("and", "or"):
+            waiting += [part.right, part.left]
+            if part.op == "or":
+                yield from (part.left, part.right)
+
+
+def _place(checked: Checked, pattern: PatternIR, name: str) -> Span:
+    syntax = checked.resolved.patterns[pattern.name]
+    where = next(w for w in syntax.wheres if w.variable == name)
+    return where.condition.span if where.condition is not None else where.span

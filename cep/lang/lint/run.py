@@ -1,0 +1,106 @@
+"""A checked file set → findings: the warnings of the check and those of the lints, without what is silenced.
+
+`# allow(CEP701): reason` silences one code on its line, or, on a line of its own, on the next line with more than a
+comment.
+A silence without a reason, of an unknown code, or of something that is not found, is a finding itself.
+Tested by: tests/lang/test_lint.py, tests/lang/golden/lints/
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from cep.lang.diagnostics import Collector, Diagnostic, Severity, Span, did_you_mean, nearest_fix
+from cep.lang.explain.catalogue import CATALOGUE
+from cep.lang.explain.render import lines_of
+from cep.lang.lint import dead_negation, never_true, retention, untested, unused
+from cep.lang.load import Checked
+from cep.lang.parse.lexer import lex
+
+LINTS: tuple[Callable[[Checked], Iterator[Diagnostic]], ...] = (
+    never_true.find,
+    unused.find,
+    dead_negation.find,
+    untested.find,
+    retention.find,
+)
+ALLOW_CODE = "CEP710"
+_ALLOW = re.compile(r"#\s*allow\(\s*(\w*)\s*\)\s*(?::\s*(.*))?$")
+
+
+@dataclass(slots=True)
+class _Allow:
+    """A silence: its code, the line that it speaks of, its place."""
+
+    code: str
+    line: int
+    reason: str
+    span: Span
+    code_span: Span
+    used: bool = False
+
+
+def lint(checked: Checked, files: Iterable[str] | None = None, more: Iterable[Diagnostic] = ()) -> list[Diagnostic]:
+    """Warnings in these files (all by default), in the order of their places. `more` are findings from elsewhere.
+
+    Errors are not repeated here; patterns with errors are not looked at.
+    """
+    wanted = set(checked.sources if files is None else files)
+    findings = [d for d in checked.diagnostics if not d.is_error]
+    for find in LINTS:
+        findings.extend(find(checked))
+    findings.extend(more)
+    reported: list[Diagnostic] = []
+    allows = {name: list(_allows(name, checked.sources[name])) for name in wanted if name in checked.sources}
+    for diagnostic in findings:
+        span = diagnostic.span
+        if span is None or span.file not in wanted:
+            continue
+        line = lines_of(checked.sources[span.file]).position(span.start)[0]
+        silences = [a for a in allows[span.file] if a.code == diagnostic.code and a.line == line]
+        for silence in silences:
+            silence.used = True
+        if not any(silence.reason for silence in silences):
+            reported.append(diagnostic)
+    for silences in allows.values():
+        reported.extend(_about_allows(silences))
+    order = list(checked.sources)
+    return sorted(reported, key=lambda d: (order.index(d.span.file), d.span.start) if d.span is not None else (-1, 0))
+
+
+def _allows(name: str, text: str) -> Iterator[_Allow]:
+    lexed = lex(text, name, Collector())
+    lines = lines_of(text)
+    starts = sorted({token.line for token in lexed.tokens})
+    with_tokens = set(starts)
+    for comment in lexed.comments:
+        written = _ALLOW.match(comment.text.rstrip())
+        if written is None:
+            continue
+        line = lines.position(comment.span.start)[0]
+        if line not in with_tokens:
+            line = starts[min(bisect_right(starts, line), len(starts) - 1)]
+        start = comment.span.start + written.start(1)
+        code_span = Span(name, start, start + len(written[1]))
+        yield _Allow(written[1], line, (written[2] or "").strip(), comment.span, code_span)
+
+
+def _about_allows(allows: list[_Allow]) -> Iterator[Diagnostic]:
+    for allow in allows:
+        help_line = f"write `# allow({allow.code or 'CEP701'}): why it is fine here`"
+        fix = None
+        if allow.code not in CATALOGUE:
+            message = f"`{allow.code}` is not a code"
+            help_line = did_you_mean(allow.code, CATALOGUE, "codes")
+            fix = nearest_fix(allow.code, CATALOGUE, allow.code_span)
+        elif not allow.used:
+            message, help_line = f"nothing on this line gives {allow.code}", "leave the comment out"
+        elif not allow.reason:
+            message = "this `allow` needs a reason"
+        else:
+            continue
+        span = allow.code_span if fix is not None else allow.span
+        yield Diagnostic(ALLOW_CODE, message, span, (), help_line, Severity.WARNING, fix)

@@ -1,0 +1,1 @@
+"""Text → tokens → the syntax tree of one file."""

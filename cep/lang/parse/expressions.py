@@ -1,0 +1,222 @@
+"""Tokens to expressions, by precedence climbing (few Python frames for a level of nesting).
+
+Weakest first: `or`, `and`, `not`, comparison (which does not chain), `+ -`, `* / %`, unary `-`, `.field`.
+Tested by: tests/lang/test_parser.py
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from cep.lang.diagnostics import Fix, Span
+from cep.lang.parse.cursor import Cursor
+from cep.lang.parse.history import at_history, parse_history
+from cep.lang.parse.lexer import UNITS_MS, Token, TokenKind, duration_ms
+from cep.lang.syntax import (
+    BetweenSyntax,
+    BinarySyntax,
+    CallSyntax,
+    ChainSyntax,
+    DurationLiteral,
+    ExprSyntax,
+    IfSyntax,
+    InSyntax,
+    IsNullSyntax,
+    Literal,
+    Member,
+    NameRef,
+    UnarySyntax,
+)
+
+_OR, _AND, _NOT, _COMPARISON, _SUM, _PRODUCT = range(1, 7)
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=", "like", "matches")
+_PRECEDENCE = {
+    "or": _OR,
+    "and": _AND,
+    **dict.fromkeys((*_COMPARISONS, "in", "between", "is"), _COMPARISON),
+    **dict.fromkeys(("+", "-"), _SUM),
+    **dict.fromkeys(("*", "/", "%"), _PRODUCT),
+}
+# What other languages write, and what is written here.
+_FOREIGN = {"=": "==", "<>": "!=", "&&": "and", "||": "or", "&": "and", "|": "or"}
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+def parse_expression(cursor: Cursor) -> ExprSyntax:
+    """Read one expression; it ends before the first token that cannot go on with it."""
+    return _climb(cursor, _OR)
+
+
+def _climb(cursor: Cursor, minimum: int) -> ExprSyntax:
+    with cursor.nested():
+        left = _operand(cursor)
+        compared = False
+        while True:
+            operator = _operator(cursor)
+            precedence = _PRECEDENCE.get(operator, 0)
+            if precedence < minimum:
+                return left
+            if precedence == _COMPARISON:
+                if compared:
+                    help_line = "write `a < b and b < c`, or `b between a and c`"
+                    cursor.fail("comparisons do not chain", help_line)
+                compared = True
+                left = _comparison(cursor, operator, left)
+            elif operator in ("and", "or"):
+                left = _chain(cursor, operator, precedence, left)
+            else:
+                left = _binary(cursor, operator, precedence, left)
+
+
+def _operator(cursor: Cursor) -> str:
+    """Return the operator here, "" if there is none. Report and understand the spelling of another language."""
+    token = cursor.token
+    if token.kind is TokenKind.SYMBOL and token.text in _FOREIGN:
+        ours = _FOREIGN[token.text]
+        message, fix = f"`{token.text}` is not an operator here", Fix(token.span, ours)
+        cursor.collector.add("CEP111", message, token.span, f"write `{ours}`", fix=fix)
+        return ours
+    if token.text == "matches" and cursor.ahead().kind is not TokenKind.STRING and cursor.ahead().text in (":", "="):
+        return ""  # not reserved: the name of the next entry or value
+    if cursor.at("not") and cursor.ahead().text in ("in", "between", "like", "matches"):
+        return cursor.ahead().text
+    return token.text if token.kind in (TokenKind.SYMBOL, TokenKind.NAME) else ""
+
+
+def _chain(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:
+    operands = [left]
+    while _operator(cursor) == operator:
+        cursor.take()
+        operands.append(_climb(cursor, precedence + 1))
+    return ChainSyntax(operator, tuple(operands), left.span.to(operands[-1].span))
+
+
+def _binary(cursor: Cursor, operator: str, precedence: int, left: ExprSyntax) -> ExprSyntax:
+    at = cursor.take().span
+    right = _climb(cursor, precedence + 1)
+    return BinarySyntax(operator, at, left, right, left.span.to(right.span))
+
+
+def _comparison(cursor: Cursor, operator: str, left: ExprSyntax) -> ExprSyntax:
+    negated = cursor.accept("not") is not None
+    if operator == "is":
+        cursor.take()
+        negated = cursor.accept("not") is not None
+        end = cursor.expect("null", "after `is`")
+        return IsNullSyntax(left, negated, left.span.to(end.span))
+    if operator == "in":
+        cursor.take()
+        items = _items(cursor)
+        return InSyntax(left, items, negated, left.span.to(cursor.previous_span))
+    if operator == "between":
+        cursor.take()
+        low = _climb(cursor, _SUM)
+        cursor.expect("and", "of `between`")
+        high = _climb(cursor, _SUM)
+        return BetweenSyntax(left, low, high, negated, left.span.to(high.span))
+    compared = _binary(cursor, operator, _COMPARISON, left)
+    return UnarySyntax("not", compared, compared.span) if negated else compared
+
+
+def _items(cursor: Cursor) -> tuple[ExprSyntax, ...] | NameRef:
+    if cursor.at("["):
+        return parse_list(cursor)
+    if cursor.at("("):
+        cursor.fail("a list stands in square brackets", 'write `in ["a", "b"]`')
+    return cursor.name_ref("a list")
+
+
+def parse_list(cursor: Cursor) -> tuple[ExprSyntax, ...]:
+    """Parse `[a, b, c]`, with or without a comma at the end."""
+    cursor.expect("[")
+    items: list[ExprSyntax] = []
+    while not cursor.at("]"):
+        items.append(_climb(cursor, _SUM))
+        if not cursor.accept(","):
+            break
+    cursor.expect("]", "at the end of the list")
+    return tuple(items)
+
+
+def _operand(cursor: Cursor) -> ExprSyntax:
+    token = cursor.token
+    if token.text == "not" and token.kind is TokenKind.NAME:
+        cursor.take()
+        argument = _climb(cursor, _COMPARISON)
+        return UnarySyntax("not", argument, token.span.to(argument.span))
+    if token.kind is TokenKind.SYMBOL and token.text == "!":
+        cursor.fail("`!` is not an operator here", "write `not`", code="CEP111")
+    if token.kind is TokenKind.SYMBOL and token.text == "-":
+        cursor.take()
+        with cursor.nested():
+            argument = _operand(cursor)
+        return UnarySyntax("-", argument, token.span.to(argument.span))
+    operand = _primary(cursor)
+    while cursor.at("."):
+        cursor.take()
+        field = cursor.name("a field after the dot")
+        operand = Member(operand, field.text, field.span, operand.span.to(field.span))
+    return operand
+
+
+def _primary(cursor: Cursor) -> ExprSyntax:
+    token = cursor.token
+    if token.kind is TokenKind.SYMBOL and token.text == "(":
+        cursor.take()
+        inner = _climb(cursor, _OR)
+        cursor.expect(")")
+        return inner
+    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+        return parse_number(cursor)
+    if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
+        cursor.take()
+        return Literal(token.value, token.span)
+    if token.kind is TokenKind.NAME and token.text in _WORDS:
+        cursor.take()
+        return Literal(_WORDS[token.text], token.span)
+    if token.kind is TokenKind.NAME and token.text == "if":
+        return _if(cursor)
+    name = cursor.name("a value")
+    if cursor.at("(") and cursor.token.line == name.line:
+        return _call(cursor, name)
+    return NameRef(name.text, name.span)
+
+
+def parse_number(cursor: Cursor) -> Literal | DurationLiteral:
+    """Parse a number, with the unit of time that stands after it on the same line, if one does."""
+    token = cursor.take()
+    if token.kind is TokenKind.DURATION:
+        assert isinstance(token.value, int)
+        return DurationLiteral(token.value, token.span)
+    assert isinstance(token.value, int | Decimal)
+    unit = cursor.token
+    # `amount > 10  m: login` is a number and the next entry of a `where`, not ten minutes.
+    is_unit = unit.kind is TokenKind.NAME and unit.text in UNITS_MS and unit.line == token.line
+    if is_unit and cursor.ahead().text not in (":", "("):
+        cursor.take()
+        span = token.span.to(unit.span)
+        return DurationLiteral(duration_ms(Decimal(token.value), unit.text, span, cursor.collector), span)
+    return Literal(token.value, token.span)
+
+
+def _if(cursor: Cursor) -> ExprSyntax:
+    start = cursor.expect("if").span
+    condition = _climb(cursor, _OR)
+    cursor.expect("then", "after the condition")
+    then = _climb(cursor, _OR)
+    cursor.expect("else", "because every `if` needs one")
+    otherwise = _climb(cursor, _OR)
+    return IfSyntax(condition, then, otherwise, start.to(otherwise.span))
+
+
+def _call(cursor: Cursor, name: Token) -> ExprSyntax:
+    cursor.expect("(")
+    arguments: list[ExprSyntax] = []
+    while not cursor.at(")"):
+        arguments.append(_climb(cursor, _OR))
+        if len(arguments) == 1 and at_history(cursor):
+            return parse_history(cursor, name, arguments[0], parse_expression, parse_number)
+        if not cursor.accept(","):
+            break
+    end: Span = cursor.expect(")", "at the end of the arguments").span
+    return CallSyntax(name.text, name.span, tuple(arguments), name.span.to(end))

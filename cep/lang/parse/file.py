@@ -1,0 +1,166 @@
+"""Text to the syntax tree of one file: its declarations.
+
+After a mistake it goes on at the next field, entry, clause or declaration, so that one run reports several.
+Tested by: tests/lang/test_parser.py, tests/lang/test_fuzz.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cep.lang.diagnostics import Collector, did_you_mean
+from cep.lang.parse.cursor import DECLARATIONS, Cursor, Panic
+from cep.lang.parse.expressions import parse_expression, parse_list, parse_number
+from cep.lang.parse.lexer import TokenKind, lex
+from cep.lang.parse.pattern import parse_pattern, parse_type
+from cep.lang.parse.tests import parse_test
+from cep.lang.syntax import (
+    Declaration,
+    DefineSyntax,
+    DurationLiteral,
+    EventSyntax,
+    FieldSyntax,
+    FileSyntax,
+    ImportSyntax,
+    ListSyntax,
+    NameRef,
+)
+
+
+class _Parser:
+    def __init__(self, cursor: Cursor, name: str) -> None:
+        self.cursor = cursor
+        self.name = name
+        self.forms: dict[str, Callable[[], Declaration]] = {
+            "event": self._event,
+            "import": self._import,
+            "list": self._list,
+            "define": self._define,
+            "pattern": lambda: parse_pattern(self.cursor),
+            "test": lambda: parse_test(self.cursor),
+        }
+
+    def file(self) -> FileSyntax:
+        declarations: list[Declaration] = []
+        cursor = self.cursor
+        while not cursor.at_end():
+            try:
+                declarations.append(self._declaration())
+            except Panic:
+                self._skip_to_declaration()
+        return FileSyntax(self.name, tuple(declarations))
+
+    def _declaration(self) -> Declaration:
+        token = self.cursor.token
+        form = self.forms.get(token.text) if token.kind is TokenKind.NAME else None
+        if form is None:
+            message = f"expected a declaration, found {self.cursor.shown()}"
+            self.cursor.fail(message, did_you_mean(token.text, DECLARATIONS, "declarations"), code="CEP109")
+        return form()
+
+    def _skip_to_declaration(self) -> None:
+        cursor = self.cursor
+        cursor.depth = 0
+        if not cursor.at_declaration():
+            cursor.take()
+        while not cursor.at_end() and not cursor.at_declaration():
+            cursor.take()
+
+    # ------------------------------------------------------------------------------------ small declarations
+
+    def _import(self) -> ImportSyntax:
+        cursor = self.cursor
+        start = cursor.take().span
+        path = cursor.string("a file")
+        return ImportSyntax(str(path.value), start.to(path.span))
+
+    def _list(self) -> ListSyntax:
+        cursor = self.cursor
+        doc = cursor.take().doc
+        name = cursor.name("the name of the list")
+        if not cursor.accept(":"):
+            cursor.expect("=", "after the name of the list")
+            return ListSyntax(name.text, name.span, parse_list(cursor), doc)
+        of = parse_type(cursor)
+        if cursor.accept("="):
+            return ListSyntax(name.text, name.span, parse_list(cursor), doc, of)
+        if not cursor.accept("from"):
+            return ListSyntax(name.text, name.span, (), doc, of)
+        return ListSyntax(name.text, name.span, (), doc, of, cursor.string("a file"))
+
+    def _define(self) -> DefineSyntax:
+        cursor = self.cursor
+        doc = cursor.take().doc
+        name = cursor.name("the name of the definition")
+        params: tuple[NameRef, ...] = ()
+        if cursor.accept("("):
+            params = cursor.name_refs("the name of a parameter")
+            cursor.expect(")", "at the end of the parameters")
+        cursor.expect("=", "before the expression")
+        return DefineSyntax(name.text, name.span, params, parse_expression(cursor), doc)
+
+    def _event(self) -> EventSyntax:
+        cursor = self.cursor
+        doc = cursor.take().doc
+        name = cursor.name("the name of the event type")
+        cursor.expect("{", "at the start of the fields")
+        fields: list[FieldSyntax] = []
+        broken = False
+        retain: DurationLiteral | None = None
+        while not cursor.at("}") and not cursor.at_end():
+            start = cursor.index
+            try:
+                if self._at_retain():
+                    retain = self._retain(retain)
+                    continue
+                field_name = cursor.name("the name of a field")
+                cursor.accept(":")
+                fields.append(FieldSyntax(field_name.text, field_name.span, parse_type(cursor)))
+                cursor.accept(",", ";")
+            except Panic:
+                broken = True
+                if cursor.at_declaration() and cursor.index > start:
+                    break
+                self._skip_line(start)
+        if not (broken and cursor.at_declaration()):
+            cursor.expect("}", "at the end of the fields")
+        return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain)
+
+    def _at_retain(self) -> bool:
+        """Return True at the clause `retain`. It may also be the name of a field: then a type follows."""
+        number = self.cursor.ahead().kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION)
+        return self.cursor.at("retain") and number
+
+    def _retain(self, before: DurationLiteral | None) -> DurationLiteral | None:
+        cursor = self.cursor
+        word = cursor.take()
+        amount = parse_number(cursor)
+        cursor.accept(",", ";")
+        if before is not None:
+            cursor.collector.add("CEP106", "`retain` is given twice", word.span, "leave out one")
+        if not isinstance(amount, DurationLiteral):
+            help_line = f"write `retain {amount.value} d`"
+            cursor.collector.add("CEP104", "how long events are kept needs a unit of time", amount.span, help_line)
+            return before
+        if amount.ms < 1:
+            cursor.collector.add("CEP402", "events are kept longer than 0", amount.span)
+            return before
+        return amount
+
+    def _skip_line(self, start: int) -> None:
+        """Go to the next line, `}` or the end; always past the token at index `start`."""
+        cursor = self.cursor
+        while not cursor.at_end() and not cursor.at("}"):
+            if cursor.index > start and cursor.token.first_on_line:
+                return
+            cursor.take()
+
+
+def parse(text: str, name: str, collector: Collector) -> FileSyntax:
+    """Parse the text of one file; what cannot be read is reported and left out."""
+    return parse_tokens(Cursor(lex(text, name, collector).tokens, collector), name)
+
+
+def parse_tokens(cursor: Cursor, name: str) -> FileSyntax:
+    """Parse the tokens of one file from where the cursor is."""
+    return _Parser(cursor, name).file()

@@ -1,0 +1,220 @@
+"""Text to tokens. Comments are kept beside the tokens, doc comments on the token that follows them.
+
+Knows nothing of declarations. Never fails: what cannot be read is reported and left out.
+Tested by: tests/lang/test_lexer.py
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+
+from cep.base.limits import TIME_MS_MAX
+from cep.lang.diagnostics import Collector, Fix, Span, did_you_mean
+
+
+class TokenKind(StrEnum):
+    """The kind of a token."""
+
+    NAME = "name"
+    INT = "integer"
+    DECIMAL = "decimal"
+    FLOAT = "float"
+    DURATION = "duration"
+    STRING = "text"
+    SYMBOL = "symbol"
+    END = "end of file"
+
+
+@dataclass(slots=True)  # not frozen: a file has a hundred thousand of them, and freezing doubles the cost of one
+class Token:
+    """`value` is the content: int for INT, Decimal for DECIMAL, float for FLOAT, ms for DURATION, str else."""
+
+    kind: TokenKind
+    text: str
+    span: Span
+    value: int | float | str | Decimal
+    line: int
+    first_on_line: bool
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A comment, kept so that a formatter can put it back."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Lexed:
+    """All tokens of a text, the last one END, and its comments."""
+
+    tokens: tuple[Token, ...]
+    comments: tuple[Comment, ...]
+
+
+UNITS_MS = {
+    "ms": 1,
+    **dict.fromkeys(("s", "sec", "second", "seconds"), 1_000),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), 60_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000),
+}
+
+# More digits than any 64-bit value has; past that Python itself refuses to convert (a guard of its own).
+_DIGITS_MAX = 40
+_ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
+
+_SCANNER = re.compile(
+    r"""(?P<newline>\n)
+      | (?P<space>[ \t\r\f\v\ufeff]+)
+      | (?P<comment>\#[^\n]*)
+      | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+      | (?P<number>[0-9][0-9_]*(?:\.[0-9][0-9_]*)?(?:[eE][+-]?[0-9]+)?)(?P<suffix>[A-Za-z_][A-Za-z0-9_]*)?
+      | (?P<string>"(?:[^"\\\n]|\\[^\n])*")
+      | (?P<quoted>'[^'\n]*')
+      | (?P<open>["'][^\n]*)
+      | (?P<symbol>->>|->|\.\.|==|!=|<>|<=|>=|&&|\|\||[-+*/%<>=!?,.:;(){}\[\]|&])
+    """,
+    re.VERBOSE,
+)
+
+
+class _Lexer:
+    def __init__(self, text: str, file: str, collector: Collector) -> None:
+        self.text = text
+        self.file = file
+        self.collector = collector
+        self.tokens: list[Token] = []
+        self.comments: list[Comment] = []
+        self.line = 1
+        self.first_on_line = True
+        self.doc: list[str] = []
+
+    def run(self) -> Lexed:
+        position = 0
+        match = _SCANNER.match
+        while position < len(self.text):
+            token = match(self.text, position)
+            if token is None:
+                position = self._unknown(position)
+                continue
+            # Most of a file by far is spaces.
+            if token.lastgroup != "space":
+                self._take(token)
+            position = token.end()
+        end = len(self.text)
+        self._push(TokenKind.END, "", Span(self.file, end, end), "")
+        return Lexed(tuple(self.tokens), tuple(self.comments))
+
+    def _take(self, match: re.Match[str]) -> None:
+        kind, text = match.lastgroup, match.group()
+        span = Span(self.file, match.start(), match.end())
+        if kind == "newline":
+            self.line += 1
+            self.first_on_line = True
+        elif kind == "comment":
+            self._comment(text, span)
+        elif kind == "name":
+            self._push(TokenKind.NAME, text, span, text)
+        elif kind in ("number", "suffix"):
+            self._number(match, span)
+        elif kind == "string":
+            self._push(TokenKind.STRING, text, span, self._unescape(text, span))
+        elif kind == "quoted":
+            fix = Fix(span, f'"{text[1:-1]}"') if '"' not in text else None
+            self.collector.add("CEP102", "write text in double quotes", span, f'write "{text[1:-1]}"', fix=fix)
+            self._push(TokenKind.STRING, text, span, text[1:-1])
+        elif kind == "open":
+            self.collector.add("CEP102", "this text has no closing quote on its line", span)
+            self._push(TokenKind.STRING, text, span, text[1:])
+        elif kind == "symbol":
+            self._push(TokenKind.SYMBOL, text, span, text)
+
+    def _push(self, kind: TokenKind, text: str, span: Span, value: float | str | Decimal) -> None:
+        doc = "\n".join(self.doc)
+        self.tokens.append(Token(kind, text, span, value, self.line, self.first_on_line, doc))
+        self.doc.clear()
+        self.first_on_line = False
+
+    def _comment(self, text: str, span: Span) -> None:
+        self.comments.append(Comment(text, span))
+        if text.startswith("##") and self.first_on_line:
+            self.doc.append(text[2:].strip())
+
+    def _unescape(self, text: str, span: Span) -> str:
+        def replace(escape: re.Match[str]) -> str:
+            letter = escape.group(1)
+            if letter not in _ESCAPES:
+                self.collector.add(
+                    "CEP102", f"`\\{letter}` is not an escape", span, 'the escapes are \\" \\\\ \\n and \\t'
+                )
+            return _ESCAPES.get(letter, letter)
+
+        return re.sub(r"\\(.)", replace, text[1:-1])
+
+    def _number(self, match: re.Match[str], span: Span) -> None:
+        text, suffix = match["number"].replace("_", ""), match["suffix"]
+        if len(text) > _DIGITS_MAX:
+            self.collector.add("CEP103", "this number is too long", span, "numbers have 64 bits")
+            text = "1"
+        is_float = "e" in text.lower()
+        if suffix is not None and not is_float:
+            self._push(TokenKind.DURATION, match.group(), span, self._duration(Decimal(text), suffix, span))
+            return
+        if suffix is not None:
+            self.collector.add("CEP103", f"`{match.group()}` is not a number", span)
+        if is_float:
+            number = float(text)
+            if not math.isfinite(number):
+                self.collector.add("CEP103", "this number is too large", span, "numbers have 64 bits")
+                number = 0.0
+            self._push(TokenKind.FLOAT, match.group(), span, number)
+        elif "." in text:
+            self._push(TokenKind.DECIMAL, match.group(), span, Decimal(text))
+        else:
+            self._push(TokenKind.INT, match.group(), span, self._integer(int(text), span))
+
+    def _integer(self, value: int, span: Span) -> int:
+        if value < 2**63:
+            return value
+        self.collector.add("CEP103", "this number is too large", span, "integers have 64 bits")
+        return 1
+
+    def _duration(self, number: Decimal, unit: str, span: Span) -> int:
+        if unit not in UNITS_MS:
+            help_line = did_you_mean(unit, UNITS_MS, "units")
+            self.collector.add("CEP104", f"`{unit}` is not a unit of time", span, help_line)
+            return 1
+        return duration_ms(number, unit, span, self.collector)
+
+    def _unknown(self, position: int) -> int:
+        end = position + 1
+        while end < len(self.text) and _SCANNER.match(self.text, end) is None:
+            end += 1
+        shown = self.text[position:end][:20]
+        self.collector.add("CEP101", f"`{shown}` is not a character of the language", Span(self.file, position, end))
+        return end
+
+
+def duration_ms(number: Decimal, unit: str, span: Span, collector: Collector) -> int:
+    """Return `number` units of time in milliseconds, or 1 after a report: not a whole number, or too long."""
+    scaled = number * UNITS_MS[unit]
+    if scaled != scaled.to_integral_value():
+        collector.add("CEP104", "a duration is a whole number of milliseconds", span)
+        return 1
+    if scaled >= TIME_MS_MAX:
+        collector.add("CEP104", "this duration is too long", span)
+        return 1
+    return int(scaled)
+
+
+def lex(text: str, file: str, collector: Collector) -> Lexed:
+    """Split a text into tokens. Reports characters, numbers and texts that cannot be read."""
+    return _Lexer(text, file, collector).run()

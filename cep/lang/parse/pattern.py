@@ -1,0 +1,336 @@
+"""Tokens to a pattern: its header and the clauses of its body.
+
+Tested by: tests/lang/test_parser.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cep.lang.diagnostics import Label, Span, did_you_mean
+from cep.lang.ir import SkipKind
+from cep.lang.parse.cursor import CLAUSE_WORDS, Cursor, Panic
+from cep.lang.parse.expressions import parse_expression, parse_number
+from cep.lang.parse.lexer import TokenKind
+from cep.lang.parse.structure import parse_structure
+from cep.lang.syntax import (
+    ExprSyntax,
+    Literal,
+    MeasureSyntax,
+    NameRef,
+    ParamSyntax,
+    PatternSyntax,
+    SequenceSyntax,
+    SkipSyntax,
+    TypeSyntax,
+    UnarySyntax,
+    WhereSyntax,
+)
+
+# What follows a field and never an event type: a `where` that forgot the event type. (`-` may begin a condition.)
+_AFTER_A_FIELD = ("==", "!=", "<", "<=", ">", ">=", "=", "<>", "+", "*", "/", "%", ".", "is", "in", "between", "like")
+_SKIPS = {
+    ("none", ""): SkipKind.NONE,
+    ("to", "next"): SkipKind.TO_NEXT,
+    ("past", "last"): SkipKind.PAST_LAST,
+    ("to", "first"): SkipKind.TO_FIRST,
+    ("to", "last"): SkipKind.TO_LAST,
+}
+
+
+@dataclass(slots=True)
+class _Clauses:
+    """The clauses of a pattern that have been read so far."""
+
+    seen: dict[str, Span] = field(default_factory=dict)
+    structure: SequenceSyntax | None = None
+    wheres: list[WhereSyntax] = field(default_factory=list)
+    skip: SkipSyntax | None = None
+    measures: list[MeasureSyntax] = field(default_factory=list)
+    over_all: bool = False
+    timeout_measures: list[MeasureSyntax] | None = None
+    timeout_span: Span | None = None
+    produces: NameRef | None = None
+    broken: bool = False
+
+
+def parse_pattern(cursor: Cursor) -> PatternSyntax:
+    """Parse a whole pattern. The cursor is at the word `pattern`."""
+    doc = cursor.take().doc
+    name = cursor.name("the name of the pattern")
+    head = _Head()
+    try:
+        _head(cursor, head)
+    except Panic:
+        head.lost = True
+        _skip_to_body(cursor)
+    cursor.expect("{", "at the start of the pattern")
+    clauses = _body(cursor)
+    timeout = clauses.timeout_measures
+    return PatternSyntax(
+        name=name.text,
+        span=name.span,
+        params=tuple(head.params),
+        key=head.key,
+        structure=None if head.lost else clauses.structure,
+        wheres=tuple(clauses.wheres),
+        skip=clauses.skip,
+        measures=tuple(clauses.measures),
+        over_all=clauses.over_all,
+        timeout_measures=None if timeout is None else tuple(timeout),
+        timeout_span=clauses.timeout_span,
+        produces=clauses.produces,
+        broken=clauses.broken or head.broken or head.lost,
+        doc=doc,
+    )
+
+
+def parse_type(cursor: Cursor) -> TypeSyntax:
+    """Parse `decimal(2)?`, `enum(a, b)`, `string`, `list of prefix`."""
+    name = cursor.name("a type")
+    if name.text == "list" and cursor.accept("of"):
+        of = parse_type(cursor)
+        return TypeSyntax(name.text, name.span.to(of.span), of=of)
+    scale: int | None = None
+    symbols: tuple[NameRef, ...] = ()
+    if cursor.at("(") and cursor.token.line == name.line:
+        cursor.take()
+        if name.text == "decimal":
+            value = cursor.integer("the number of decimals").value
+            assert isinstance(value, int)
+            scale = value
+            if cursor.at(","):
+                cursor.fail(
+                    f"expected `)`, found {cursor.shown()}",
+                    "a decimal names its digits after the point alone: `decimal(2)`",
+                )
+        else:
+            symbols = cursor.name_refs("a symbol")
+        cursor.expect(")")
+    nullable = cursor.accept("?") is not None
+    return TypeSyntax(name.text, name.span.to(cursor.previous_span), scale, symbols, nullable)
+
+
+# --------------------------------------------------------------------------------------------------- header
+
+
+@dataclass(slots=True)
+class _Head:
+    """Parameters and key. `lost`: names may be missing, so that the body can only be looked at for its syntax."""
+
+    params: list[ParamSyntax] = field(default_factory=list)
+    key: tuple[NameRef, ...] = ()
+    broken: bool = False
+    lost: bool = False
+
+
+def _head(cursor: Cursor, head: _Head) -> None:
+    if cursor.accept("("):
+        while not cursor.at(")"):
+            _param(cursor, head)
+            if not cursor.accept(","):
+                break
+        cursor.expect(")", "at the end of the parameters")
+    cursor.expect("by", "and the key of the pattern")
+    head.key = _key(cursor)
+    if not cursor.at("{"):
+        cursor.expect("{", "at the start of the pattern")
+
+
+def _skip_to_body(cursor: Cursor) -> None:
+    """Go to the brace that opens the body. Raises: Panic if there is none before the next declaration."""
+    cursor.depth = 0
+    while not cursor.at("{"):
+        if cursor.at_end() or cursor.at_declaration():
+            raise Panic
+        cursor.take()
+
+
+def _param(cursor: Cursor, head: _Head) -> None:
+    """Parse one parameter. After a mistake behind its type it has no default and no bounds."""
+    name = cursor.name("the name of a parameter")
+    cursor.expect(":", "and the type of the parameter")
+    type_syntax = parse_type(cursor)
+    default = low = high = None
+    try:
+        while default is None or low is None:
+            if cursor.at(",") and cursor.ahead().text == "in":
+                cursor.take()
+            if default is None and cursor.accept("="):
+                default = _constant(cursor)
+            elif low is None and cursor.accept("in"):
+                low = _constant(cursor)
+                cursor.expect("..", "between the bounds")
+                high = _constant(cursor)
+            else:
+                break
+        if not cursor.at(",", ")"):
+            help_line = "a parameter is `name: type = default in low..high`"
+            cursor.fail(f"expected `)` at the end of the parameters, found {cursor.shown()}", help_line)
+    except Panic:
+        head.broken = True
+        cursor.depth = 0
+        while not (cursor.at(",", ")", "by", "{") or cursor.at_end() or cursor.at_declaration()):
+            cursor.take()
+    head.params.append(ParamSyntax(name.text, name.span, type_syntax, default, low, high))
+
+
+def _constant(cursor: Cursor) -> ExprSyntax:
+    """Parse a default or a bound: a number, duration, text, truth value or symbol."""
+    token = cursor.token
+    if cursor.accept("-"):
+        with cursor.nested():
+            argument = _constant(cursor)
+        return UnarySyntax("-", argument, token.span.to(argument.span))
+    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+        return parse_number(cursor)
+    if token.kind in (TokenKind.FLOAT, TokenKind.STRING):
+        cursor.take()
+        return Literal(token.value, token.span)
+    if cursor.at("true", "false"):
+        return Literal(cursor.take().text == "true", token.span)
+    return cursor.name_ref("a constant")
+
+
+def _key(cursor: Cursor) -> tuple[NameRef, ...]:
+    if not cursor.accept("("):
+        return (cursor.name_ref("a key field"),)
+    fields = [cursor.name_ref("a key field")]
+    while cursor.accept(","):
+        fields.append(cursor.name_ref("a key field"))
+    cursor.expect(")", "at the end of the key")
+    return tuple(fields)
+
+
+# ----------------------------------------------------------------------------------------------------- body
+
+
+def _body(cursor: Cursor) -> _Clauses:
+    clauses = _Clauses()
+    while not cursor.at("}") and not cursor.at_end():
+        try:
+            _clause(cursor, clauses)
+        except Panic:
+            clauses.broken = True
+            _skip_to_clause(cursor)
+            if cursor.at_declaration() or cursor.at_end():
+                return clauses
+    cursor.expect("}", "at the end of the pattern")
+    return clauses
+
+
+def _at_clause(cursor: Cursor) -> bool:
+    return cursor.at(*CLAUSE_WORDS) or cursor.at_words("over", "all") or cursor.at_words("on", "timeout")
+
+
+def _at_entry(cursor: Cursor) -> bool:
+    return cursor.token.kind is TokenKind.NAME and cursor.ahead().text == ":"
+
+
+def _skip_to_clause(cursor: Cursor, broken_entry: int | None = None) -> None:
+    """Skip to a clause, the pattern's closing brace or a declaration; after a broken
+    entry of `where` (its index) to the next one as well."""
+    cursor.depth = 0
+    while not cursor.at_end():
+        if _at_clause(cursor) or cursor.at_declaration() or cursor.at_closing_brace():
+            return
+        if broken_entry is not None and cursor.index > broken_entry and _at_entry(cursor):
+            return
+        cursor.take()
+
+
+def _clause(cursor: Cursor, clauses: _Clauses) -> None:
+    start = cursor.token.span
+    if cursor.accept(";"):
+        return
+    if not _at_clause(cursor):
+        names = (*CLAUSE_WORDS, "over all", "on timeout emit")
+        help_line = did_you_mean(cursor.token.text, names, "clauses")
+        if cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
+            help_line = f"values are separated by commas: `, {cursor.token.text} = …`"
+        cursor.fail(f"expected a clause, found {cursor.shown()}", help_line)
+    word = cursor.take().text
+    if word in clauses.seen:
+        labels = (Label(clauses.seen[word], "first given here"),)
+        cursor.collector.add("CEP106", f"`{word}` is given twice", start, "join the two", labels)
+    clauses.seen.setdefault(word, start)
+    if word == "seq":
+        clauses.structure = parse_structure(cursor)
+    elif word == "where":
+        _wheres(cursor, clauses)
+    elif word == "skip":
+        clauses.skip = _skip(cursor, start)
+    elif word == "emit":
+        _measures(cursor, clauses.measures)
+    elif word == "produce":
+        event_type = cursor.name("the event type that a match becomes")
+        clauses.produces = NameRef(event_type.text, event_type.span)
+    elif word == "over":
+        cursor.expect("all")
+        clauses.over_all = True
+    else:
+        cursor.expect("timeout")
+        cursor.expect("emit", "after `on timeout`")
+        clauses.timeout_span = start
+        clauses.timeout_measures = []
+        _measures(cursor, clauses.timeout_measures)
+
+
+def _wheres(cursor: Cursor, clauses: _Clauses) -> None:
+    while True:
+        start = cursor.index
+        try:
+            clauses.wheres.append(_where(cursor))
+            cursor.accept(",")
+        except Panic:
+            clauses.broken = True
+            _skip_to_clause(cursor, start)
+        # A clause word with a colon after it is a clause: taken for an entry it would never be left behind.
+        if _at_clause(cursor) or not _at_entry(cursor):
+            return
+
+
+def _where(cursor: Cursor) -> WhereSyntax:
+    variable = cursor.name("a variable and its condition")
+    cursor.expect(":", "after the variable")
+    event_type = cursor.name("an event type")
+    if cursor.at(*_AFTER_A_FIELD):
+        help_line = f"the event type comes first: `{variable.text}: transaction  {event_type.text} …`"
+        message = f"expected an event type, but `{event_type.text}` begins a condition"
+        cursor.fail(message, help_line, code="CEP202")
+    condition: ExprSyntax | None = None
+    if not (_at_clause(cursor) or _at_entry(cursor) or cursor.at("}", ",", ";")):
+        condition = parse_expression(cursor)
+    return WhereSyntax(variable.text, variable.span, NameRef(event_type.text, event_type.span), condition)
+
+
+def _measures(cursor: Cursor, measures: list[MeasureSyntax]) -> None:
+    while True:
+        name = cursor.name("the name of a value to emit")
+        if cursor.at("."):
+            cursor.fail("a value to emit needs a name", f"write `name = {name.text}.…`")
+        cursor.expect("=", "after the name of the value")
+        measures.append(MeasureSyntax(name.text, name.span, parse_expression(cursor)))
+        if not cursor.accept(","):
+            return
+
+
+def _skip(cursor: Cursor, start: Span) -> SkipSyntax:
+    first = cursor.take()
+    kind = _SKIPS.get((first.text, "" if first.text == "none" else cursor.token.text))
+    if kind is None:
+        cursor.fail(
+            "expected where matching resumes",
+            "write `skip none`, `to next`, `past last`, `to first x` or `to last x`",
+        )
+    variable: NameRef | None = None
+    if kind is not SkipKind.NONE:
+        cursor.take()
+    if kind in (SkipKind.TO_FIRST, SkipKind.TO_LAST):
+        variable = cursor.name_ref("a variable")
+    in_order = False
+    if cursor.at("in") and cursor.ahead().text == "order":
+        cursor.take()
+        cursor.take()
+        in_order = True
+    return SkipSyntax(kind, variable, in_order, start.to(cursor.previous_span))

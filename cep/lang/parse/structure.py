@@ -1,0 +1,188 @@
+"""Tokens to the structure of a pattern: sequences, groups, choices, repetition and windows.
+
+A window at the end of a sequence is the sequence's; after a group that goes on, it is the group's:
+`(a -> b) within 1 min -> c within 5 min`.
+Tested by: tests/lang/test_parser.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from cep.lang.diagnostics import Span
+from cep.lang.ir import Inner, Link
+from cep.lang.parse.cursor import Cursor
+from cep.lang.parse.expressions import parse_expression, parse_number
+from cep.lang.parse.lexer import TokenKind
+from cep.lang.syntax import (
+    Bound,
+    ChoiceSyntax,
+    ElementSyntax,
+    GroupSyntax,
+    Literal,
+    RepeatSyntax,
+    SequenceSyntax,
+    StepSyntax,
+    SuffixSyntax,
+    VariableSyntax,
+    WindowSyntax,
+)
+
+_LINKS = {link.value: link for link in Link}
+_INNER = {"strict": Inner.STRICT, "any": Inner.ANY}
+
+
+def parse_structure(cursor: Cursor) -> SequenceSyntax:
+    """Parse the structure after `seq`. A choice at the top is one step."""
+    body = _body(cursor)
+    if isinstance(body, SequenceSyntax):
+        return body
+    group = GroupSyntax(replace(body, windows=()), body.span)
+    step = StepSyntax(Link.FOLLOWED_BY, group, body.span)
+    return SequenceSyntax((step,), body.windows, body.span)
+
+
+def _body(cursor: Cursor) -> SequenceSyntax | ChoiceSyntax:
+    with cursor.nested():
+        start = cursor.token.span
+        first = _step(cursor, Link.FOLLOWED_BY, start)
+        if cursor.at("|", "&"):
+            return _choice(cursor, first)
+        steps = [first]
+        while cursor.token.text in _LINKS and cursor.token.kind is TokenKind.SYMBOL:
+            at = cursor.take()
+            steps.append(_step(cursor, _LINKS[at.text], at.span))
+        _no_mix(cursor, "|", "&")
+        windows = _windows(cursor)
+        return SequenceSyntax(tuple(steps), windows, start.to(cursor.previous_span))
+
+
+def _choice(cursor: Cursor, first: StepSyntax) -> ChoiceSyntax:
+    op = cursor.token.text
+    steps = [first]
+    while cursor.at(op):
+        steps.append(_step(cursor, Link.FOLLOWED_BY, cursor.take().span))
+    _no_mix(cursor, "|", "&", *_LINKS)
+    for step in steps:
+        if step.negated:
+            message = f"an absence cannot stand in `{op}`"
+            cursor.collector.add("CEP411", message, step.span, "put the absence after the parentheses")
+    windows = _windows(cursor)
+    elements = tuple(step.element for step in steps)
+    return ChoiceSyntax(op, elements, windows, first.span.to(cursor.previous_span))
+
+
+def _no_mix(cursor: Cursor, *texts: str) -> None:
+    if cursor.at(*texts):
+        cursor.fail(
+            f"`{cursor.token.text}` beside another operator needs parentheses",
+            "write `(a | b) -> c` or `a -> (b | c)`",
+            code="CEP107",
+        )
+
+
+def _step(cursor: Cursor, link: Link, start: Span) -> StepSyntax:
+    gap_min: Bound | None = None
+    gap_max: Bound | None = None
+    if cursor.accept("["):
+        gap_max = _bound(cursor)
+        if cursor.accept(".."):
+            gap_min, gap_max = gap_max, _bound(cursor)
+        cursor.expect("]", "after the time of the step")
+    negated = cursor.accept("!") is not None
+    element = _element(cursor)
+    return StepSyntax(link, element, start.to(cursor.previous_span), negated, gap_min, gap_max)
+
+
+def _element(cursor: Cursor) -> ElementSyntax:
+    if cursor.at("("):
+        start = cursor.take().span
+        body = _body(cursor)
+        end = cursor.expect(")", "at the end of the group").span
+        group = GroupSyntax(body, start.to(end), _suffix(cursor))
+        return replace(group, within=_inner_window(cursor))
+    name = cursor.name("a variable")
+    return VariableSyntax(name.text, name.span, _suffix(cursor))
+
+
+def _inner_window(cursor: Cursor) -> WindowSyntax | None:
+    """Parse the window of a group that something follows. One at the end is left for the sequence."""
+    if not cursor.at("within"):
+        return None
+    mark = cursor.index
+    window = _window(cursor)
+    if cursor.token.text in (*_LINKS, "|", "&"):
+        return window
+    cursor.index = mark
+    return None
+
+
+def _windows(cursor: Cursor) -> tuple[WindowSyntax, ...]:
+    windows: list[WindowSyntax] = []
+    while cursor.at("within"):
+        windows.append(_window(cursor))
+    if windows and cursor.token.text in _LINKS and cursor.token.kind is TokenKind.SYMBOL:
+        cursor.fail(
+            "a window stands at the end of a sequence, or after a group",
+            "for the time of one step write `a ->[5 min] b`",
+        )
+    return tuple(windows)
+
+
+def _window(cursor: Cursor) -> WindowSyntax:
+    start = cursor.expect("within").span
+    bound = _bound(cursor)
+    in_events = cursor.accept("events", "event") is not None
+    return WindowSyntax(bound, in_events, start.to(cursor.previous_span))
+
+
+def _bound(cursor: Cursor) -> Bound:
+    """Parse an amount: a number, a duration, or the name of a parameter."""
+    token = cursor.token
+    if token.kind in (TokenKind.INT, TokenKind.DECIMAL, TokenKind.DURATION):
+        return parse_number(cursor)
+    return cursor.name_ref("a number, a duration or a parameter")
+
+
+def _suffix(cursor: Cursor) -> SuffixSyntax:
+    suffix = SuffixSyntax(repeat=_repeat(cursor))
+    while True:
+        token = cursor.token
+        if cursor.at("[") and suffix.gap is None:
+            cursor.take()
+            suffix = replace(suffix, gap=_bound(cursor))
+            cursor.expect("]", "after the gap")
+        elif cursor.at("greedy"):
+            cursor.take()
+            suffix = replace(suffix, greedy_span=token.span)
+        elif cursor.at("strict", "any"):
+            cursor.take()
+            if suffix.inner_span is not None:
+                cursor.collector.add("CEP414", "`strict` and `any` exclude each other", token.span)
+            suffix = replace(suffix, inner=_INNER[token.text], inner_span=token.span)
+        elif cursor.at("until") and suffix.until is None:
+            cursor.take()
+            cursor.expect("(", "after `until`")
+            until = parse_expression(cursor)
+            cursor.expect(")", "after the condition")
+            suffix = replace(suffix, until=until, until_span=token.span.to(cursor.previous_span))
+        else:
+            return suffix
+
+
+def _repeat(cursor: Cursor) -> RepeatSyntax | None:
+    token = cursor.token
+    if cursor.accept("?"):
+        return RepeatSyntax(Literal(0, token.span), Literal(1, token.span), token.span)
+    if cursor.accept("*"):
+        return RepeatSyntax(Literal(0, token.span), None, token.span)
+    if cursor.accept("+"):
+        return RepeatSyntax(Literal(1, token.span), None, token.span)
+    if not cursor.accept("{"):
+        return None
+    minimum = _bound(cursor)
+    maximum: Bound | None = minimum
+    if cursor.accept(","):
+        maximum = None if cursor.at("}") else _bound(cursor)
+    end = cursor.expect("}", "at the end of the repetition").span
+    return RepeatSyntax(minimum, maximum, token.span.to(end))

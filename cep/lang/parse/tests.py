@@ -1,0 +1,287 @@
+"""Tokens to a test: its header, the events of each key, and what is expected.
+
+Tested by: tests/lang/test_parse_tests.py
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from cep.lang.diagnostics import Label, Span, did_you_mean
+from cep.lang.parse.cursor import Cursor, Panic
+from cep.lang.parse.lexer import UNITS_MS, TokenKind, duration_ms
+from cep.lang.syntax import (
+    AssignSyntax,
+    DurationLiteral,
+    ExpectSyntax,
+    ExprSyntax,
+    Literal,
+    NameRef,
+    PatternTestSyntax,
+    ScriptedEventSyntax,
+    ScriptedKeySyntax,
+    UnarySyntax,
+)
+
+_KINDS = ("match", "none", "timeout", "matches")
+_TIMES = re.compile(r"x([0-9]{1,9})")
+_NUMBERS = (TokenKind.INT, TokenKind.DECIMAL)
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+@dataclass(slots=True)
+class _Body:
+    """The parts of a test that have been read so far."""
+
+    keys: list[ScriptedKeySyntax] = field(default_factory=list)
+    expects: list[ExpectSyntax] = field(default_factory=list)
+    todo: str | None = None
+    todo_span: Span | None = None
+    broken: bool = False
+
+
+def parse_test(cursor: Cursor) -> PatternTestSyntax:
+    """Parse a whole test. The cursor is at the word `test`."""
+    start = cursor.take().span
+    name = cursor.string("the name of the test")
+    cursor.expect("of", "and the pattern that is tested")
+    pattern = cursor.name_ref("a pattern")
+    arguments: tuple[AssignSyntax, ...] = ()
+    if cursor.accept("with"):
+        arguments = _in_parentheses(cursor, "the name of a parameter")
+    cursor.expect("{", "at the start of the test")
+    body = _body(cursor)
+    return PatternTestSyntax(
+        name=str(name.value),
+        span=name.span,
+        pattern=pattern,
+        arguments=arguments,
+        keys=tuple(body.keys),
+        expects=tuple(body.expects),
+        todo=body.todo,
+        broken=body.broken,
+        whole=start.to(cursor.previous_span),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- body
+
+
+def _body(cursor: Cursor) -> _Body:
+    body = _Body()
+    while not cursor.at("}") and not cursor.at_end():
+        start = cursor.index
+        try:
+            _entry(cursor, body)
+        except Panic:
+            body.broken = True
+            _skip_to_entry(cursor, start)
+            if cursor.at_declaration() or cursor.at_end():
+                return body
+    cursor.expect("}", "at the end of the test")
+    return body
+
+
+def _entry(cursor: Cursor, body: _Body) -> None:
+    start = cursor.token.span
+    if cursor.accept(";"):
+        return
+    if _at_label(cursor):
+        _key(cursor, body)
+    elif cursor.accept("expect"):
+        body.expects.append(_expect(cursor, start))
+    elif cursor.accept("todo"):
+        if body.todo_span is not None:
+            labels = (Label(body.todo_span, "first given here"),)
+            cursor.collector.add("CEP106", "`todo` is given twice", start, "join the two", labels)
+        body.todo, body.todo_span = "", start
+        if cursor.token.kind is TokenKind.STRING:
+            body.todo = str(cursor.take().value)
+    else:
+        help_line = "a test has keys with their events, `c1: 0s transaction amount=1.00`, and `expect …`"
+        if cursor.token.kind is TokenKind.NAME:
+            help_line = did_you_mean(cursor.token.text, ("expect", "todo"), "a label like `c1:`, or")
+        cursor.fail(f"expected a key or what is expected, found {cursor.shown()}", help_line)
+
+
+def _at_label(cursor: Cursor) -> bool:
+    if cursor.token.kind not in (TokenKind.NAME, TokenKind.STRING, TokenKind.INT):
+        return False
+    return cursor.ahead().text in (":", "(") and cursor.ahead().kind is TokenKind.SYMBOL
+
+
+def _skip_to_entry(cursor: Cursor, broken: int) -> None:
+    """Skip to the next entry on a line of its own, the closing brace or a declaration; past the token at `broken`."""
+    cursor.depth = 0
+    while not cursor.at_end():
+        if cursor.at_declaration() or cursor.at_closing_brace():
+            return
+        fresh = cursor.index > broken and cursor.token.first_on_line
+        if fresh and (cursor.at("expect", "todo") or _at_label(cursor)):
+            return
+        cursor.take()
+
+
+# ----------------------------------------------------------------------------------------------------- keys
+
+
+def _key(cursor: Cursor, body: _Body) -> None:
+    label = _label(cursor)
+    fields = _in_parentheses(cursor, "a key field") if cursor.at("(") else ()
+    cursor.expect(":", "after the label of a key")
+    events: list[ScriptedEventSyntax] = []
+    try:
+        while _at_time(cursor):
+            events.append(_event(cursor))
+            cursor.accept(",", ";")
+    finally:
+        body.keys.append(ScriptedKeySyntax(label, fields, tuple(events)))
+
+
+def _label(cursor: Cursor) -> Literal | NameRef:
+    token = cursor.token
+    if token.kind in (TokenKind.STRING, TokenKind.INT):
+        cursor.take()
+        return Literal(token.value, token.span)
+    return cursor.name_ref("the label of a key")
+
+
+def _at_time(cursor: Cursor) -> bool:
+    return cursor.token.kind in (*_NUMBERS, TokenKind.DURATION) and not _at_label(cursor)
+
+
+def _event(cursor: Cursor) -> ScriptedEventSyntax:
+    time = _time(cursor)
+    if cursor.at_declaration():
+        cursor.fail(f"expected an event type after the time, found {cursor.shown()}")
+    event_type = cursor.name_ref("an event type after the time")
+    fields: list[AssignSyntax] = []
+    while cursor.token.kind is TokenKind.NAME and cursor.ahead().text == "=":
+        fields.append(_assignment(cursor, "the name of a field", "="))
+        cursor.accept(",")
+    count, every = 1, None
+    times = _TIMES.fullmatch(cursor.token.text) if cursor.token.kind is TokenKind.NAME else None
+    if times is not None and cursor.ahead().text != ":":
+        cursor.take()
+        count = int(times[1])
+        cursor.expect("every", "and the time between repetitions, like `x5 every 20s`")
+        every = _time(cursor)
+    elif _is_stray(cursor):
+        cursor.fail(f"expected `field=value`, found {cursor.shown()}", "repeat an event with `x5 every 20s`")
+    span = time.span.to(cursor.previous_span)
+    return ScriptedEventSyntax(time, event_type, tuple(fields), count, every, span)
+
+
+def _is_stray(cursor: Cursor) -> bool:
+    """Return True if a word follows on the line of an event that can begin nothing."""
+    token = cursor.token
+    if token.kind is not TokenKind.NAME or token.first_on_line:
+        return False
+    return not cursor.at("expect", "todo") and not _at_label(cursor)
+
+
+def _time(cursor: Cursor) -> DurationLiteral:
+    """Parse `5m`, `0 s`, `1 h 30 min`: numbers with units, added while the units get smaller."""
+    start = cursor.token.span
+    total, unit_ms = 0, 0
+    while True:
+        token = cursor.token
+        if token.kind is not TokenKind.DURATION and token.kind not in _NUMBERS:
+            cursor.fail(f"expected a time like `20s`, found {cursor.shown()}")
+        following = _unit_ms(cursor)
+        if not following:
+            help_line = f"write `{token.text}s` or `{token.text} min`"
+            cursor.fail("a time of a test needs a unit", help_line, code="CEP104")
+        total, unit_ms = total + _part(cursor), following
+        more = cursor.token.line == token.line and cursor.token.kind in (*_NUMBERS, TokenKind.DURATION)
+        if not more or not 0 < _unit_ms(cursor) < unit_ms:
+            return DurationLiteral(total, start.to(cursor.previous_span))
+
+
+def _unit_ms(cursor: Cursor) -> int:
+    """Return the unit of the number here, 0 if it has none."""
+    token, unit = cursor.token, cursor.ahead()
+    if token.kind is TokenKind.DURATION:
+        return UNITS_MS.get(token.text.lstrip("0123456789._"), 1)
+    return UNITS_MS.get(unit.text, 0) if unit.kind is TokenKind.NAME and unit.line == token.line else 0
+
+
+def _part(cursor: Cursor) -> int:
+    """Take one number with its unit; milliseconds."""
+    token = cursor.take()
+    if token.kind is TokenKind.DURATION:
+        assert isinstance(token.value, int)
+        return token.value
+    unit = cursor.take()
+    assert isinstance(token.value, int | Decimal)
+    return duration_ms(Decimal(token.value), unit.text, token.span.to(unit.span), cursor.collector)
+
+
+# ---------------------------------------------------------------------------------------------- expectations
+
+
+def _expect(cursor: Cursor, start: Span) -> ExpectSyntax:
+    if not cursor.at(*_KINDS):
+        help_line = did_you_mean(cursor.token.text, _KINDS, "write one of")
+        cursor.fail(f"expected `match`, `matches`, `timeout` or `none`, found {cursor.shown()}", help_line)
+    kind = cursor.take().text
+    count = 0
+    if kind == "matches":
+        value = cursor.integer("the number of matches").value
+        assert isinstance(value, int)
+        count = value
+    key = at = None
+    measures: tuple[AssignSyntax, ...] = ()
+    if _is_stray(cursor) and not cursor.at("on", "at"):
+        cursor.fail(f"expected `on` before the key, found {cursor.shown()}", f"write `on {cursor.token.text}`")
+    if cursor.accept("on"):
+        key = _label(cursor)
+    if kind in ("match", "timeout") and cursor.accept("at"):
+        at = _time(cursor)
+    if kind in ("match", "timeout") and cursor.accept("{"):
+        measures = _assignments(cursor, "the name of an emitted value", ":", "}")
+    return ExpectSyntax(kind, key, at, count, measures, start.to(cursor.previous_span))
+
+
+# ----------------------------------------------------------------------------------------------------- values
+
+
+def _in_parentheses(cursor: Cursor, what: str) -> tuple[AssignSyntax, ...]:
+    cursor.expect("(")
+    return _assignments(cursor, what, "=", ")")
+
+
+def _assignments(cursor: Cursor, what: str, between: str, end: str) -> tuple[AssignSyntax, ...]:
+    assignments: list[AssignSyntax] = []
+    while not cursor.at(end):
+        assignments.append(_assignment(cursor, what, between))
+        if not cursor.accept(","):
+            break
+    cursor.expect(end, "at the end of the list")
+    return tuple(assignments)
+
+
+def _assignment(cursor: Cursor, what: str, between: str) -> AssignSyntax:
+    name = cursor.name(what)
+    cursor.expect(between, "and a value")
+    return AssignSyntax(name.text, name.span, _value(cursor))
+
+
+def _value(cursor: Cursor) -> ExprSyntax:
+    """Parse a constant. A unit of time belongs to the number before it, unless it names the next field."""
+    token = cursor.token
+    if cursor.accept("-"):
+        with cursor.nested():
+            argument = _value(cursor)
+        return UnarySyntax("-", argument, token.span.to(argument.span))
+    timed = token.kind in _NUMBERS and _unit_ms(cursor) > 0 and cursor.ahead(2).text != "="
+    if timed or token.kind is TokenKind.DURATION:
+        return DurationLiteral(_part(cursor), token.span.to(cursor.previous_span))
+    if token.kind in (*_NUMBERS, TokenKind.FLOAT, TokenKind.STRING):
+        cursor.take()
+        return Literal(token.value, token.span)
+    if cursor.at(*_WORDS):
+        return Literal(_WORDS[cursor.take().text], token.span)
+    return cursor.name_ref("a value")

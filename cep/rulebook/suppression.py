@@ -1,0 +1,164 @@
+"""Alerts of rules in force → the alerts that go out, and the suppressed alerts, each with its reason.
+
+| reason     | why                                                                                       |
+| ---------- | ----------------------------------------------------------------------------------------- |
+| shadow     | the version is in shadow                                                                  |
+| snoozed    | a person does not want the rule's alerts until a date, on all keys or on one              |
+| excluded   | another rule of the same exclusive group fired on the same event                          |
+| suppressed | the rule fired on this key less than its `suppress` before, and than that of what fired   |
+
+The reasons are tried in this order. So a snoozed alert takes no other rule's place, and only an alert that goes out
+begins a time of suppression. Nothing is lost: suppressed alerts are recorded and counted. Times are event time, so
+that replay and live jobs suppress the same alerts.
+Cost: columns, and a loop over the alerts of rules that suppress or exclude.
+Tested by: tests/rulebook/test_suppression.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.base.limits import TIME_MS_MAX
+from cep.engine.alerts import NO_ALERTS
+from cep.rulebook.outcome import SnoozeReport
+from cep.rulebook.rulebook import Rulebook
+
+SHADOW, SNOOZED, EXCLUDED, SUPPRESSED = "shadow", "snoozed", "excluded", "suppressed"
+# (rule, key) → event time of the last alert that went out, and how long it suppresses others at most. A version with a
+# longer time than the one that fired does not lengthen that: by then the alert may have been forgotten.
+Fired = dict[tuple[str, str], tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The rules of suppression: the exclusive group and the time of suppression of each version, and the snoozes."""
+
+    versions: dict[tuple[str, int], tuple[str | None, int]] = field(default_factory=dict)
+    snoozes: tuple[SnoozeReport, ...] = ()
+
+    @staticmethod
+    def of(book: Rulebook) -> Policies:
+        """Read the policies of the versions in a rulebook."""
+        versions: dict[tuple[str, int], tuple[str | None, int]] = {}
+        for versions_of_rule in book.rules.values():
+            for entry in versions_of_rule.entries:
+                record = entry.record
+                if record.exclusive is not None or record.suppress is not None:
+                    versions[record.id, record.version] = record.exclusive, record.suppress_ms
+        return Policies(versions, book.snoozes.report())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the policies as JSON values; `from_json` reads them."""
+        return {
+            "versions": [[*at, *policy] for at, policy in sorted(self.versions.items())],
+            "snoozes": [[s.rule_id, s.key, s.from_ms, s.until_ms] for s in self.snoozes],
+        }
+
+    @staticmethod
+    def from_json(saved: dict[str, Any]) -> Policies:
+        """Read what `to_json` returned."""
+        versions = {(rule, version): (group, ms) for rule, version, group, ms in saved["versions"]}
+        return Policies(versions, tuple(SnoozeReport(*snooze) for snooze in saved["snoozes"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Alerts, divided: `alerts` go out, `suppressed` do not, for the reason of the same row in `reasons`.
+
+    `fired` is what these alerts add to the memory (memory.py), for those that come next.
+    """
+
+    alerts: pa.Table
+    suppressed: pa.Table
+    reasons: tuple[str, ...]
+    fired: Fired
+
+
+def suppress_alerts(
+    alerts: pa.Table, policies: Policies, memory: Mapping[tuple[str, str], tuple[int, int]]
+) -> Suppression:
+    """Divide alerts into those that go out and the suppressed ones.
+
+    `alerts` are sorted as sort_alerts does. Alerts of one rule and key must come in their order, also over several
+    calls. `memory` is what the alerts before have added. It is not changed, and only entries that are needed are read.
+    """
+    if not (policies.versions or policies.snoozes or pc.index(alerts["status"], SHADOW).as_py() >= 0):
+        return Suppression(alerts, NO_ALERTS, (), {})
+    reasons = np.where(np.asarray(pc.equal(alerts["status"], SHADOW)), SHADOW, "").astype(object)
+    detected_ms = np.asarray(alerts["detected_at"].cast(pa.int64()))
+    for snooze in policies.snoozes:
+        mask = np.asarray(pc.equal(alerts["rule_id"], snooze.rule_id))
+        if snooze.key is not None:
+            mask = mask & np.asarray(pc.equal(alerts["key"], snooze.key))
+        reasons[mask & (snooze.from_ms <= detected_ms) & (detected_ms < snooze.until_ms) & (reasons == "")] = SNOOZED
+    fired = _exclude_and_suppress(alerts, detected_ms, reasons, policies, memory)
+    goes_out = reasons == ""
+    if goes_out.all():
+        return Suppression(alerts, NO_ALERTS, (), fired)
+    return Suppression(
+        alerts.filter(pa.array(goes_out)),
+        alerts.filter(pa.array(~goes_out)),
+        tuple(reasons[~goes_out].tolist()),
+        fired,
+    )
+
+
+def _exclude_and_suppress(
+    alerts: pa.Table, detected_ms: np.ndarray, reasons: np.ndarray, policies: Policies,
+    memory: Mapping[tuple[str, str], tuple[int, int]],
+) -> Fired:  # fmt: skip
+    rules = alerts["rule_id"].to_pylist() if policies.versions else []
+    versions = alerts["version"].to_pylist() if policies.versions else []
+    rows = [n for n, at in enumerate(zip(rules, versions, strict=True)) if at in policies.versions and not reasons[n]]
+    fired: Fired = {}
+    if not rows:
+        return fired
+    chosen = alerts.select(["alert_id", "priority", "key", "events"]).take(pa.array(rows)).to_pylist()
+    ordered = sorted(
+        zip(rows, chosen, strict=True),
+        key=lambda item: (
+            detected_ms[item[0]],
+            item[1]["priority"],
+            rules[item[0]],
+            versions[item[0]],
+            item[1]["alert_id"],
+        ),
+    )
+    taken: set[tuple[str, int, str]] = set()
+    for row, alert in ordered:
+        group, suppress_ms = policies.versions[rules[row], versions[row]]
+        time_ms, at = int(detected_ms[row]), (rules[row], alert["key"])
+        slot = (group or "", time_ms, alert["events"][-1]["event_id"])
+        if group is not None and slot in taken:
+            reasons[row] = EXCLUDED
+            continue
+        taken.add(slot)
+        last_ms, for_ms = fired.get(at) or memory.get(at, (0, 0))
+        if time_ms < last_ms + min(suppress_ms, for_ms):
+            reasons[row] = SUPPRESSED
+        elif suppress_ms:
+            fired[at] = time_ms, suppress_ms
+    return fired
+
+
+def count_suppressed(suppression: Suppression) -> dict[str, int]:
+    """Count suppressed alerts by reason and rule, as `held[suppressed][card_testing]`."""
+    rules = suppression.suppressed["rule_id"].to_pylist()
+    return dict(Counter(f"held[{reason}][{rule}]" for reason, rule in zip(suppression.reasons, rules, strict=True)))
+
+
+def fired_json(fired: Mapping[tuple[str, str], tuple[int, int]]) -> list[list[Any]]:
+    """Return [rule, key, ms, for ms] of each entry, sorted."""
+    return [[*at, *times] for at, times in sorted(fired.items())]
+
+
+def fired_from_json(saved: Iterable[Iterable[Any]]) -> Fired:
+    """Read what `fired_json` returned. Earlier builds did not say for how long: as long as the next alert asks."""
+    return {(rule_id, key): (ms, *for_ms, TIME_MS_MAX)[:2] for rule_id, key, ms, *for_ms in saved}

@@ -1,0 +1,138 @@
+"""The changes of one rule → its versions, each with its interval.
+
+    changes   version 1 ─▶ version 2 (drain) ─▶ pause ─▶ resume
+    versions  1 ├──────────┤
+              2            ├──────────────────┤        ├──────▶
+
+The rulebook holds one `RuleVersions` for each rule. intervals.py derives the intervals.
+Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tests/rulebook/test_pause.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from cep.base.limits import TIME_MS_MAX
+from cep.lang.ir import PatternIR
+from cep.model.rule import PauseRecord, ResumeRecord, UpsertRecord
+from cep.nfa.deployed import DeployedRule, RuleIdentity
+from cep.rulebook.compatible import patterns_behind
+from cep.rulebook.completeness import needs_of
+from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled
+from cep.rulebook.meaning import content_hash
+from cep.rulebook.outcome import Outcome
+
+
+@dataclass(frozen=True, eq=False)
+class RuleVersions:
+    """The changes of one rule in the order of its versions, those of shadows apart, and its pauses.
+
+    The last version numbers stay when all else is forgotten, or an old record would bring a retired rule back. A value
+    never changes, and its properties are worked out once. So a change of one rule costs the others nothing.
+    """
+
+    version: int = 0
+    shadow_version: int = 0
+    live: tuple[Change, ...] = ()
+    shadow: tuple[Change, ...] = ()
+    switch: Switch = field(default_factory=Switch)
+
+    @property
+    def last_shadow(self) -> int:
+        """The last version in shadow; 0 if a later live one has ended it, because it may then be compacted away."""
+        return self.shadow_version if self.shadow_version > self.version else 0
+
+    @cached_property
+    def whole(self) -> tuple[DeployedRule, ...]:
+        """Every version that matches, pauses not counted."""
+        return tuple(rule for _, rule in (*rules_of(self.live), *rules_of(self.shadow, self.live)))
+
+    @cached_property
+    def rules(self) -> tuple[DeployedRule, ...]:
+        """Every part of a version that matches."""
+        return tuple(part for rule in self.whole for part in parts(rule, self.switch.spans))
+
+    @cached_property
+    def forget_ms(self) -> int:
+        """The watermark at which a version or a pause is over; TIME_MS_MAX if none ends."""
+        return min((*map(end_of, self.whole), *(end for _, end in self.switch.spans)), default=TIME_MS_MAX)
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """The versions that match or are to match, with their records."""
+        return tuple(change.entry for change in (*self.live, *self.shadow) if change.entry is not None)
+
+    def at_levels(self, levels: Mapping[RuleIdentity, int]) -> RuleVersions:
+        """Return the same versions at these levels."""
+        return replace(self, live=_at_levels(self.live, levels), shadow=_at_levels(self.shadow, levels))
+
+    @cached_property
+    def is_at_rest(self) -> bool:
+        """True if no time that passes changes anything: nothing is to end, drain, or come back from a pause."""
+        is_open = all(rule.starts_until_ms == TIME_MS_MAX for rule in self.whole)
+        return is_open and len(self.whole) == len(self.live) + len(self.shadow) and not self.switch.spans
+
+    @cached_property
+    def data(self) -> str:
+        """JSON of the rule for saved.py, with records by their hash."""
+        versions = [self.version, self.shadow_version, self.switch.version]
+        live, shadow = ([change.to_json() for change in changes] for changes in (self.live, self.shadow))
+        return json.dumps({"versions": versions, "pauses": self.switch.spans, "live": live, "shadow": shadow})
+
+    def settled(self, watermark_ms: int) -> RuleVersions:
+        """Return the same without the versions and pauses that are over at the watermark."""
+        spans = self.switch.spans
+        over = tuple(span for span in spans if span[1] <= watermark_ms)
+        # A version in shadow is ended by a live one, also by one that goes now.
+        shadow = settled(self.shadow, self.live, over, watermark_ms)
+        live = settled(self.live, (), over, watermark_ms)
+        return replace(self, live=live, shadow=shadow, switch=replace(self.switch, spans=spans[len(over) :]))
+
+
+def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) -> tuple[Change, ...]:
+    entries = ((change, change.entry) for change in changes)
+    return tuple(
+        change
+        if entry is None
+        else replace(change, entry=replace(entry, rule=replace(entry.rule, level=levels[entry.rule.identity])))
+        for change, entry in entries
+    )
+
+
+def turn(
+    versions: RuleVersions, record: PauseRecord | ResumeRecord, from_ms: int, limit: int
+) -> tuple[Outcome, RuleVersions]:
+    """Pause or resume a rule from `from_ms` on. Refuses more pauses than `limit`."""
+    if record.version <= versions.switch.version:
+        return Outcome("ignored", f"version {record.version} is not newer than {versions.switch.version}"), versions
+    if len(versions.switch.spans) >= limit:
+        return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit"), versions
+    switch = versions.switch.turned(record.version, isinstance(record, PauseRecord), from_ms)
+    return Outcome("applied"), replace(versions, switch=switch)
+
+
+def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:
+    """Return the version of a record, with the record's bytes and the needs of its histories."""
+    data = record.to_json()
+    return Entry(record, rule, data, hashlib.sha256(data).hexdigest(), carries, needs_of(rule.pattern))
+
+
+def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:
+    """Return the rule that a record deploys, for all time."""
+    return DeployedRule(
+        rule_id=record.id,
+        version=record.version,
+        epoch=epoch,
+        content_hash=content_hash(record),
+        pattern=pattern,
+        status=record.status,
+        severity=record.severity,
+        priority=record.priority,
+        score=record.score,
+        message=record.message,
+        behind=0 if pattern.produces is None else patterns_behind(record.source, record.pattern),
+    )

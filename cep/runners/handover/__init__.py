@@ -1,0 +1,1 @@
+"""Keyed state on its way between runners, numbers of workers and versions. Imports no runner."""

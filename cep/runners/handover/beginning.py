@@ -1,0 +1,160 @@
+"""Keyed state made elsewhere → files in the checkpoint directory of a live job on Spark, which begins with them.
+
+    CHECKPOINT/begins/begins.json         rulebook, watermark, event times, positions, which key groups have files
+    CHECKPOINT/begins/group-00042.cep     the entries of a key group (group_entries.py)
+
+A key group without state in Spark's store begins with its file. That is in the first micro-batch with records, in which
+every key group has a part. The file stays: a micro-batch that comes again finds it again, so a crash in between changes
+nothing. The query's plan knows nothing of it. Sources begin behind the positions.
+Tested by: tests/runners/handover/test_beginning.py, tests/runners/spark/test_moved.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cep.base.durable import replace_file, sync
+from cep.base.errors import StateCorruptError, StateFormatError, UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.runners.handover.group_entries import GroupState, state_of
+from cep.state.entries import read_entries, write_entries
+from cep.step.event_time import PartitionTimes
+from cep.step.job import Job
+
+FOLDER = "begins"
+FORMAT = 1
+_FILE = "begins.json"
+# The names of lanes in the two runners: topic[3] and topic-3, files and source.
+_LANE, _PARTITION = re.compile(r"(.+)\[(\d+)\]"), re.compile(r"(.+)-(\d+)")
+_LANE_OF_FILES, _WHOLE_SOURCE = "files", "source"
+Entries = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The progress that all key groups begin with. `rulebook` is the digest of one in the job's folder.
+
+    `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is that
+    of the first micro-batch. It is above all numbers of the job before: sinks take a number again for a redelivery.
+    `groups` are the key groups that have a file. All events from `since_ms` on have been seen; TIME_MS_MIN if unknown.
+    """
+
+    rulebook: str
+    watermark_ms: int
+    times: PartitionTimes
+    positions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    first_number: int = 0
+    groups: tuple[int, ...] = ()
+    since_ms: int = TIME_MS_MIN
+
+    def partition_times(self) -> PartitionTimes:
+        """Return `times` with the names of partitions on Spark."""
+        return {partition_name(lane): at for lane, at in self.times.items()}
+
+    def starting(self, kind: str, topic: str) -> str | None:
+        """Return where the partitions of a topic start, as {"topic": {"3": 17}}; None if the state was made without it.
+
+        `kind` is `events` or `control`. Raises: UsageError if something else was read.
+        """
+        positions = self.positions.get(kind, {})
+        if not positions:
+            return None
+        lanes = {lane: _LANE.fullmatch(lane) for lane in positions}
+        others = sorted({m[1] if m else lane for lane, m in lanes.items() if m is None or m[1] != topic})
+        if others:
+            raise _other_source(kind, f"topic {topic}", others)
+        offsets = {m[2]: positions[lane] for lane, m in lanes.items() if m is not None}
+        return orjson.dumps({topic: offsets}).decode()
+
+    def files_read(self, kind: str) -> tuple[str, ...]:
+        """Return the names of the files that need not be read any more.
+
+        Raises: UsageError if one was read in part, or a topic.
+        """
+        positions = self.positions.get(kind, {})
+        topics = sorted({m[1] for lane in positions if (m := _LANE.fullmatch(lane))})
+        if topics:
+            raise _other_source(kind, "a folder", topics)
+        parts = sorted(name for name, done in positions.items() if done >= 0)
+        if parts:
+            raise UsageError(
+                f"{parts[0]} was read in part, and Spark reads whole files; let the job before come to the end of it "
+                "with --available-now, and make the savepoint then"
+            )
+        return tuple(sorted(positions))
+
+
+def partition_name(lane: str) -> str:
+    """Return the name of a lane on Spark: `topic-3` for `topic[3]`."""
+    topic = _LANE.fullmatch(lane)
+    return f"{topic[1]}-{topic[2]}" if topic else _WHOLE_SOURCE
+
+
+def lane_name(partition: str) -> str:
+    """Return the lane of a partition on Spark: `topic[3]` for `topic-3`."""
+    topic = _PARTITION.fullmatch(partition)
+    return f"{topic[1]}[{topic[2]}]" if topic else _LANE_OF_FILES
+
+
+def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[int, Entries]]) -> int:
+    """Write it into a checkpoint directory that no job has used yet; return the number of entries.
+
+    Raises: StoreError, OSError.
+    """
+    folder = checkpoint / FOLDER
+    folder.mkdir(parents=True)
+    counts: dict[int, int] = {}
+    for group, entries in groups:
+        path = folder / _group_file(group)
+        count = write_entries(path, entries)
+        if count:
+            counts[group] = count
+            sync(path)
+        else:
+            path.unlink()
+    complete = replace(begins, groups=tuple(counts))
+    replace_file(folder / _FILE, orjson.dumps({"format": FORMAT, **asdict(complete)}))
+    return sum(counts.values())
+
+
+def read_beginning(checkpoint: Path) -> Beginning | None:
+    """Read the beginning of a checkpoint directory's job; None if it begins with nothing.
+
+    Raises: StateCorruptError, StateFormatError.
+    """
+    path = checkpoint / FOLDER / _FILE
+    if not path.exists():
+        return None
+    try:
+        fields: dict[str, Any] = orjson.loads(path.read_bytes())
+        if fields.pop("format") != FORMAT:
+            raise StateFormatError(f"{path} has another format, this build reads {FORMAT}; use the build that wrote it")
+        fields["times"] = {lane: (ms, behind) for lane, (ms, behind) in fields["times"].items()}
+        fields["groups"] = tuple(fields["groups"])
+        return Beginning(**fields)
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise StateCorruptError(f"{path} cannot be read ({error!r}); restore the savepoint again") from error
+
+
+def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, group: int) -> GroupState:
+    """Read the state that a key group begins with at a level. Raises: StateCorruptError."""
+    if group not in begins.groups:
+        return GroupState()
+    return state_of(job, level, read_entries(checkpoint / FOLDER / _group_file(group)))
+
+
+def _group_file(group: int) -> str:
+    return f"group-{group:05}.cep"
+
+
+def _other_source(kind: str, asked: str, had: list[str]) -> UsageError:
+    return UsageError(
+        f"{kind} come from {asked}, but the state that the job begins with was made of {', '.join(had[:5])}; "
+        "read the same source, under the same name"
+    )

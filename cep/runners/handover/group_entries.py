@@ -1,0 +1,107 @@
+"""The keyed state of one key group ⇄ entries of a keyed store: the portable form, which both runners read and write.
+
+    | key group | "" | "pages"          | domain | page u16         |  →  encode_page(…)      bytes as in Spark's state
+    | key group | "" | "past"           | domain | page u16         |  →  encode_head(…)      of the histories of a page
+    | key group | "" | "segments"       | domain | page, number u32 |  →  encode_segment(…)   their past events
+    | key group | "" | "waiting"        | domain |                  |  →  encode_batch(…)     events that are not due
+    | key group | "" | "seen"           | domain | bucket i64       |  →  sorted uint64, LE   ids (duplicates.py)
+    | key group | "" | "deadlines"      | level  |                  |  →  int64[domains, pages], NEVER: there is no page
+    | key group | "" | "past deadlines" | level  |                  |  →  the same of histories: when all is over
+
+Numbers in store keys are big-endian. Levels of patterns that feed each other keep their state apart by their names.
+Tested by: tests/runners/handover/test_group_entries.py
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cep.base.limits import TIME_MS_MAX
+from cep.columnar.route import KeyDomain
+from cep.state.keys import split_key, store_key
+from cep.step.job import Job
+
+PAGES, WAITING, SEEN, DEADLINES = b"pages", b"waiting", b"seen", b"deadlines"
+PAST, SEGMENTS, PAST_DEADLINES = b"past", b"segments", b"past deadlines"
+PAGE_BITS = 16  # of a page id; the number of the key domain is above them
+NEVER = TIME_MS_MAX
+_PAGE_MASK = (1 << PAGE_BITS) - 1
+PAGE, SEGMENT, BUCKET = struct.Struct(">H"), struct.Struct(">HI"), struct.Struct(">q")
+_DEADLINE = np.dtype("<i8")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """The keyed state of a key group at one level. Page ids: number of the key domain << PAGE_BITS | page."""
+
+    pages: dict[int, bytes] = field(default_factory=dict)
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → ms.
+    waiting: dict[int, bytes] = field(default_factory=dict)  # number of the key domain → events.
+    seen: dict[tuple[int, int], bytes] = field(default_factory=dict)  # number, bucket → hashes.
+    heads: dict[int, bytes] = field(default_factory=dict)  # page id → head of its histories.
+    segments: dict[tuple[int, int], bytes] = field(default_factory=dict)  # page id, number → past events.
+    over: dict[int, int] = field(default_factory=dict)  # page id → time at which all of its histories are over
+
+
+def domain_name(domain: KeyDomain, level: int = 0) -> bytes:
+    """Return the name of a key domain in a store key."""
+    name = ",".join(domain).encode()
+    return name if level == 0 else b"@%d " % level + name
+
+
+def deadlines_name(level: int) -> bytes:
+    """Return the name of a level's deadlines in a store key."""
+    return b"" if level == 0 else b"@%d" % level
+
+
+def entries_of(job: Job, level: int, group: int, group_state: GroupState) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the entries of a key group's state, in no order."""
+    names = [domain_name(domain, level) for domain in job.domains]
+    for page, data in group_state.pages.items():
+        yield store_key(group, b"", PAGES, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
+    for number, data in group_state.waiting.items():
+        yield store_key(group, b"", WAITING, names[number]), data
+    for (number, bucket), data in group_state.seen.items():
+        yield store_key(group, b"", SEEN, names[number], BUCKET.pack(bucket)), data
+    for page, data in group_state.heads.items():
+        yield store_key(group, b"", PAST, names[page >> PAGE_BITS], PAGE.pack(page & _PAGE_MASK)), data
+    for (page, segment), data in group_state.segments.items():
+        yield store_key(group, b"", SEGMENTS, names[page >> PAGE_BITS], SEGMENT.pack(page & _PAGE_MASK, segment)), data
+    for name, times_ms in ((DEADLINES, group_state.deadlines), (PAST_DEADLINES, group_state.over)):
+        if times_ms:
+            deadlines = np.full((len(job.domains), job.pages_count), NEVER, _DEADLINE)
+            for page, ms in times_ms.items():
+                deadlines[page >> PAGE_BITS, page & _PAGE_MASK] = min(ms, NEVER - 1)
+            yield store_key(group, b"", name, deadlines_name(level)), deadlines.tobytes()
+
+
+def state_of(job: Job, level: int, entries: Iterable[tuple[bytes, bytes]]) -> GroupState:
+    """Read a key group's state at a level; entries of other levels are passed over."""
+    numbers = {domain_name(domain, level): number for number, domain in enumerate(job.domains)}
+    group_state = GroupState()
+    for raw, data in entries:
+        at = split_key(raw)
+        if at.namespace in (DEADLINES, PAST_DEADLINES):
+            if at.name == deadlines_name(level):
+                times_ms = group_state.deadlines if at.namespace == DEADLINES else group_state.over
+                times = np.frombuffer(data, _DEADLINE).reshape(len(job.domains), job.pages_count)
+                for number, page in np.argwhere(times != NEVER).tolist():
+                    times_ms[number << PAGE_BITS | page] = int(times[number, page])
+        elif at.name in numbers:
+            number = numbers[at.name]
+            if at.namespace == PAGES:
+                group_state.pages[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
+            elif at.namespace == PAST:
+                group_state.heads[number << PAGE_BITS | PAGE.unpack(at.item)[0]] = data
+            elif at.namespace == SEGMENTS:
+                page, segment = SEGMENT.unpack(at.item)
+                group_state.segments[number << PAGE_BITS | page, segment] = data
+            elif at.namespace == WAITING:
+                group_state.waiting[number] = data
+            elif at.namespace == SEEN:
+                group_state.seen[number, BUCKET.unpack(at.item)[0]] = data
+    return group_state

@@ -1,0 +1,109 @@
+"""The part of a savepoint beside its entries ↔ JSON: the job, its first rules, positions and totals.
+
+    {"job": job.json, "rules": initial_rules.json,
+     "checkpoint": {"format": 1, "base": number of the last micro-batch, "engine": the progress that all key groups
+                    share, "positions": {"events" | "control": {lane: offset}}, "totals": {counter: count}}}
+
+Both runners write it and both read it. A savepoint may come from anywhere, so `from_bytes` checks every field.
+Tested by: tests/runners/handover/test_payload.py, tests/runners/embedded/test_savepoint.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.step.job import Job
+
+PAYLOAD_FORMAT = 1
+_ENGINE = {"rulebook": str, "held_memory": list, "watermark_ms": int, "times": dict}
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The key groups, files and entries of a savepoint or a restored folder. `entries` is counted by a restore only."""
+
+    groups: range
+    files_count: int
+    entries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A job as a savepoint describes it, apart from keyed state.
+
+    `job` and `rules` are the JSON of the job's folder. `engine` is the progress that all key groups share. `base` is
+    the number of the last micro-batch.
+    """
+
+    job: Mapping[str, Any]
+    rules: Mapping[str, Any]
+    base: int
+    engine: Mapping[str, Any]
+    positions: Mapping[str, Mapping[str, int]]
+    totals: Mapping[str, int]
+
+    def to_bytes(self) -> bytes:
+        """Return the payload's bytes."""
+        checkpoint = {
+            "format": PAYLOAD_FORMAT,
+            "base": self.base,
+            "engine": self.engine,
+            "positions": self.positions,
+            "totals": self.totals,
+        }
+        return orjson.dumps({"job": self.job, "rules": self.rules, "checkpoint": checkpoint})
+
+    @staticmethod
+    def from_bytes(data: bytes, place: str) -> Payload:
+        """Read a payload; `place` is for messages. Raises: StateCorruptError, StateFormatError."""
+        try:
+            fields = orjson.loads(data)
+            checkpoint = fields["checkpoint"]
+            if checkpoint["format"] != PAYLOAD_FORMAT:
+                raise StateFormatError(
+                    f"the savepoint in {place} was written in format {checkpoint['format']}, this build reads "
+                    f"{PAYLOAD_FORMAT}; restore it with the build that wrote it"
+                )
+            payload = Payload(
+                fields["job"],
+                fields["rules"],
+                checkpoint["base"],
+                checkpoint["engine"],
+                checkpoint["positions"],
+                checkpoint["totals"],
+            )
+            payload._check()
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+            raise StateCorruptError(
+                f"the savepoint in {place} does not describe a job: {reason}; take an older one"
+            ) from error
+        return payload
+
+    def _check(self) -> None:
+        """Check what its readers rely on. Raises: KeyError, TypeError, ValueError."""
+        Job.from_json(self.job)
+        _of_type("base", self.base, int)
+        _of_type("engine", self.engine, dict)
+        for name, type_ in _ENGINE.items():
+            _of_type(name, self.engine[name], type_)
+        for record in _of_type("records", _of_type("rules", self.rules, dict)["records"], list):
+            _of_type("a rule", record, str)
+        for ms, _ in self.engine["times"].values():
+            _of_type("an event time", ms, int)
+        for lanes in _of_type("positions", self.positions, dict).values():
+            for lane, offset in _of_type("positions", lanes, dict).items():
+                _of_type(f"the position of {lane}", offset, int)
+        for name, count in _of_type("totals", self.totals, dict).items():
+            _of_type(name, count, int)
+
+
+def _of_type(name: str, value: Any, type_: type) -> Any:
+    if not isinstance(value, type_):
+        raise TypeError(f"{name} is {value!r}, not {type_.__name__}")
+    return value

@@ -1,0 +1,94 @@
+"""A savepoint → the checkpoint directory of a new `cep live`, which goes on where the savepoint was made.
+
+    savepoint                        checkpoint directory
+    job, first rules              ─▶ job.json (under a new id), initial_rules.json
+    rulebook                      ─▶ rulebooks/, rule_status.json
+    who was alerted when, totals  ─▶ held_memory.json, progress.json
+    entries by key group          ─▶ begins/ (beginning.py), with watermark, event times and positions
+
+The directory is made under another name and renamed last: it is there whole or not at all.
+Tested by: tests/runners/spark/test_moved.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from cep.base.durable import replace_file
+from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.rulebook.saved import Saved as SavedRulebook
+from cep.rulebook.saved import rulebook_from_bytes
+from cep.rulebook.store import RulebookStore
+from cep.runners.handover.beginning import Beginning, Entries, write_beginning
+from cep.runners.handover.payload import Payload, Saved
+from cep.runners.live_checkpoint import JOB_FILE, RULEBOOKS_FOLDER, RULES_FILE
+from cep.runners.live_progress import write_progress
+from cep.runners.rule_output import begin_rule_output
+from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint
+from cep.state.target import Target
+from cep.step.job import Job
+from cep.step.rule_status import rule_status
+
+
+def load_for_spark(target: Target, checkpoint: Path) -> Saved:
+    """Make the checkpoint directory of a job on Spark from a savepoint of all key groups.
+
+    Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
+    """
+    if checkpoint.exists() and any(checkpoint.iterdir()):
+        raise UsageError(f"{checkpoint} is not empty; restore into a new folder and start the job with that")
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
+    try:
+        entries = _load(target, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(checkpoint)  # an empty folder or nothing
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return entries
+
+
+def _load(target: Target, folder: Path) -> Saved:
+    savepoint = open_savepoint(target, folder / "payload")
+    payload = Payload.from_bytes(savepoint.payload, target.url)
+    job, progress = Job.from_json(payload.job), payload.engine
+    begins = Beginning(
+        SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
+        progress["watermark_ms"],
+        {lane: (ms, behind) for lane, (ms, behind) in progress["times"].items()},
+        payload.positions,
+        payload.base + 1,
+        since_ms=progress.get("since_ms", TIME_MS_MIN),
+    )
+    if savepoint.groups != range(job.groups_count):
+        groups = f"{savepoint.groups.start}-{savepoint.groups.stop - 1} of {job.groups_count}"
+        raise UsageError(f"the savepoint has the key groups {groups}; make one of all processes together")
+    store = RulebookStore(folder / RULEBOOKS_FOLDER)
+    load_beside(savepoint, store.list_folder)
+    _put_rules(store, job, progress, folder)
+    replace_file(folder / RULES_FILE, orjson.dumps(payload.rules))
+    write_progress(folder, begins.first_number - 1, payload.totals)
+    entries = write_beginning(folder, begins, _groups(savepoint, folder / "fetched"))
+    replace_file(folder / JOB_FILE, orjson.dumps({**payload.job, "id": uuid.uuid4().hex}))
+    return Saved(savepoint.groups, len(savepoint.manifest.files), entries)
+
+
+def _put_rules(store: RulebookStore, job: Job, progress: Mapping[str, Any], folder: Path) -> None:
+    data = progress["rulebook"].encode()
+    store.put(SavedRulebook.from_bytes(data))
+    status = rule_status(rulebook_from_bytes(data, job.schema, job.domains, store.lists))
+    begin_rule_output(folder, status, progress["held_memory"])
+
+
+def _groups(savepoint: Savepoint, work: Path) -> Iterator[tuple[int, Entries]]:
+    for group in savepoint.groups:
+        yield group, entries_of_group(savepoint, group, work)
+    shutil.rmtree(work, ignore_errors=True)

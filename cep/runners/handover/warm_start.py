@@ -1,0 +1,246 @@
+"""The keyed state at the end of a replay → a folder, and that folder → the beginning of a live job: a warm start.
+
+    FOLDER/warm_start.json                 what it is made of (state/manifest.py), written last
+    FOLDER/files/SHA256                    its files, under their checksums:
+        about.json                         the replay's job, its rules, the time of the cut, who was alerted.
+        NAME.keys                          the entries of a list that the rules name (lists/store.py).
+        LEVEL-DOMAIN-GROUP.state           runs and kept events of one key domain and key group (state/whole.py)
+
+History and stream are cut at one event time, `until_ms`. The replay has matched exactly the events before it, and no
+window has closed at or after it. The live job leaves out earlier events of its source, and counts them. So the two may
+overlap, every event counts once, and replay + live give the alerts of a replay of everything. A job has its own key
+groups and pages: keys are laid out anew when it begins.
+Tested by: tests/runners/handover/test_warm_start.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from cep.base.durable import replace_file
+from cep.base.errors import StateCorruptError, StateFormatError, StoreError, UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.base.schema import misreadings
+from cep.columnar.route import KeyDomain, key_groups
+from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.migrate import migrate_state
+from cep.engine.partition import divide
+from cep.lists.members import mapped
+from cep.lists.store import SUFFIX, ListStore
+from cep.nfa.program import Program
+from cep.state.manifest import FOLDER, Manifest, StoredFile, fetch
+from cep.state.target import Target
+from cep.state.whole import decode_whole, encode_whole
+from cep.step.job import Job
+
+KIND, FORMAT = "warm-start", 3
+NAME = "warm_start.json"
+_ABOUT = "about.json"
+_STATE_FILE = re.compile(r"(\d+)-(\d+)-(\d+)\.state")
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a replay that a live job goes on from: the folder of its state, and the event time of the cut.
+
+    `until_ms` None is just behind the last event.
+    """
+
+    folder: Path
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """The part of a warm start beside its keyed state. `rules` are control records, `memory` says who was alerted.
+
+    All events of since_ms <= event time < until_ms are in the state.
+    """
+
+    job: Job
+    rules: tuple[bytes, ...]
+    since_ms: int
+    until_ms: int
+    memory: Sequence[Sequence[Any]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """A whole warm start."""
+
+    target: Target
+    about: About
+    files: Mapping[tuple[int, int, int], StoredFile]
+    lists: Mapping[str, StoredFile]
+
+    def copy_lists(self, store: ListStore) -> None:
+        """Put the entries of lists into a store, verified. Raises: StateError."""
+        with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+            for name, file in self.lists.items():
+                path = Path(scratch) / file.name
+                fetch(self.target, file, path, may_link=False)
+                store.put(name, lambda path=path: mapped(path))  # type: ignore[misc]
+
+    def states(self, level: int, number: int, group: int | None = None) -> Iterator[KeyedState]:
+        """Yield the keyed state of a level and a key domain of `about.job`, verified; of one key group, or of all."""
+        with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+            for (of_level, of_number, of_group), file in sorted(self.files.items()):
+                if (of_level, of_number) == (level, number) and group in (None, of_group):
+                    path = Path(scratch) / "page"
+                    fetch(self.target, file, path, may_link=False)
+                    yield decode_whole(path.read_bytes())
+
+
+def job_until(job: Job, ending: Ending | None) -> Job:
+    """Return the job of a replay that leaves out the events behind its cut."""
+    return job if ending is None or ending.until_ms is None else replace(job, ends_ms=ending.until_ms)
+
+
+def cut_ms(ending: Ending, last_ms: int) -> int:
+    """Return the event time of the cut. Raises: UsageError if it follows the last event, and there is none."""
+    if ending.until_ms is not None:
+        return ending.until_ms
+    if last_ms == TIME_MS_MIN:
+        raise UsageError("there are no events behind which a live job could begin; say from when with --until")
+    return last_ms + 1
+
+
+def check_free(ending: Ending) -> None:
+    """Check the folder now, not after an hour of matching. Raises: UsageError."""
+    if (ending.folder / NAME).exists():
+        raise UsageError(f"{ending.folder} has a warm start already; name another folder")
+    if ending.folder.exists() and not ending.folder.is_dir():
+        raise UsageError(f"{ending.folder} is no folder; name another for the warm start")
+
+
+# ------------------------------------------------------------------------------------------------------- writing
+
+
+def by_group(keyed_state: KeyedState, program: Program, groups_count: int) -> Iterator[tuple[int, KeyedState]]:
+    """Divide a state by key group; groups without keys are left out."""
+    yield from divide(keyed_state, lambda keys: key_groups(keys, groups_count).astype(np.int64), program.row_registers)
+
+
+def put_state(folder: Path, level: int, number: int, group: int, keyed_state: KeyedState) -> StoredFile:
+    """Write the state of one key group; the same again replaces itself. Raises: StoreError."""
+    return _put(folder, f"{level}-{number}-{group}.state", encode_whole(keyed_state))
+
+
+def finish(folder: Path, files: Iterable[StoredFile], about: About) -> None:
+    """Write the manifest, which makes the warm start whole. Raises: StoreError."""
+    fields = {
+        "format": FORMAT,
+        "job": about.job.to_json(),
+        "rules": [record.decode() for record in about.rules],
+        "since_ms": about.since_ms,
+        "until_ms": about.until_ms,
+        "memory": about.memory,
+    }
+    written = [*files, _put(folder, _ABOUT, orjson.dumps(fields))]
+    manifest = Manifest(KIND, 0, int(time.time() * 1_000), (), tuple(sorted(written, key=lambda file: file.name)))
+    _replace(folder / NAME, manifest.to_bytes())
+
+
+def put_lists(folder: Path, names: Iterable[str], store: ListStore) -> list[StoredFile]:
+    """Write the entries of lists; the same again replaces itself. Raises: StoreError, StateCorruptError."""
+    written: list[StoredFile] = []
+    with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+        files = ListStore(Path(scratch))
+        for name in sorted(set(names)):
+            files.put(name, lambda name=name: store.get(name))  # type: ignore[misc]
+            written.append(_put(folder, files.path(name).name, files.path(name).read_bytes()))
+    return written
+
+
+def _put(folder: Path, name: str, data: bytes) -> StoredFile:
+    file = StoredFile(name, len(data), hashlib.sha256(data).hexdigest())
+    _replace(folder / FOLDER / file.sha256, data)
+    return file
+
+
+def _replace(path: Path, data: bytes) -> None:
+    try:
+        replace_file(path, data, many_writers=True)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error}; make room or name another folder") from error
+
+
+# ------------------------------------------------------------------------------------------------------- reading
+
+
+def open_warm_start(place: str) -> WarmStart:
+    """Open the warm start in a folder, or in what fsspec reaches. Raises: UsageError if there is none; StateError."""
+    target = Target(place)
+    if NAME not in target.sizes():
+        raise UsageError(f"{place} has no warm start; `cep replay --savepoint {place}` makes one")
+    manifest = Manifest.from_bytes(target.read(NAME), f"{place}/{NAME}")
+    if manifest.kind != KIND:
+        raise UsageError(f"{place} holds a {manifest.kind}, not the state of a replay; `cep restore` takes that")
+    files = {file.name: file for file in manifest.files if file.name != _ABOUT}
+    with tempfile.TemporaryDirectory(prefix="cep-warm-") as scratch:
+        path = Path(scratch) / _ABOUT
+        fetch(target, manifest.file(_ABOUT), path, may_link=False)
+        about = _about(path.read_bytes(), place)
+    lists = {name.removesuffix(SUFFIX): file for name, file in files.items() if name.endswith(SUFFIX)}
+    pages = {_place_of(name): file for name, file in files.items() if not name.endswith(SUFFIX)}
+    return WarmStart(target, about, pages, lists)
+
+
+def _about(data: bytes, place: str) -> About:
+    try:
+        fields = orjson.loads(data)
+        if fields["format"] != FORMAT:
+            raise StateFormatError(
+                f"the warm start in {place} has format {fields['format']}, this build reads {FORMAT}; replay again"
+            )
+        rules = tuple(record.encode() for record in fields["rules"])
+        since_ms, until_ms = int(fields["since_ms"]), int(fields["until_ms"])
+        return About(Job.from_json(fields["job"]), rules, since_ms, until_ms, fields["memory"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StateCorruptError(f"the warm start in {place} does not say what it is of ({error!r})") from error
+
+
+def _place_of(name: str) -> tuple[int, int, int]:
+    numbers = _STATE_FILE.fullmatch(name)
+    if numbers is None:
+        raise StateCorruptError(f"a warm start has no file {name}; replay again")
+    return int(numbers[1]), int(numbers[2]), int(numbers[3])
+
+
+def check_fits(about: About, job: Job) -> None:
+    """Compare the warm start with the job. Raises: UsageError if the job would misread it, or has no place for it."""
+    reasons = list(misreadings(about.job.schema, job.schema))
+    reasons += [f"the key {', '.join(domain)} is missing" for domain in about.job.domains if domain not in job.domains]
+    if about.job.levels_count != job.levels_count:
+        reasons.append(
+            f"it was made for {about.job.levels_count} level(s) of patterns that feed each other, and the job has "
+            f"{job.levels_count}; replay with `--levels {job.levels_count}`"
+        )
+    if reasons:
+        raise UsageError(f"the warm start does not fit the job: {'; '.join(reasons)}")
+
+
+def laid_out(
+    warm: WarmStart, job: Job, level: int, programs: Mapping[KeyDomain, Program], group: int | None = None
+) -> Iterator[tuple[int, KeyedState]]:
+    """Yield (number of the job's key domain, its keyed state at a level) for the domains that have any.
+
+    `group` is one of the replay's key groups; None takes all.
+    """
+    for at, domain in enumerate(warm.about.job.domains):
+        program = programs.get(domain)
+        if program is None:
+            continue
+        states = [migrate_state(stored, program)[0] for stored in warm.states(level, at, group)]
+        if states:
+            yield job.domains.index(domain), concat_states(states, program.row_registers)

@@ -1,0 +1,61 @@
+"""The progress of one key group at one stage, as Spark's state has it, and an index of what is stored beside it.
+
+Tested by: tests/runners/spark/test_state.py, tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import orjson
+
+from cep.base.errors import StateFormatError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.step.event_time import PartitionTimes
+
+_VALUES_COUNT = 9
+
+
+@dataclass(slots=True)
+class GroupProgress:
+    """The progress of a key group (step/step.py) with an index of what it has stored."""
+
+    rulebook: str = ""  # its digest; empty before the first micro-batch
+    watermark_ms: int = TIME_MS_MIN
+    times: PartitionTimes = field(default_factory=dict)
+    deadlines: dict[int, int] = field(default_factory=dict)  # page id → earliest expiry.
+    waiting_ms: int | None = None  # earliest event that waits for the watermark.
+    seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids.
+    over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
+    since_ms: int = TIME_MS_MAX  # of the first event
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (held_pages.py), if known
+
+    def to_bytes(self) -> bytes:
+        """Encode it for Spark's state."""
+        values = [
+            self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over,
+            self.since_ms, self.digests,
+        ]  # fmt: skip
+        return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
+
+    @staticmethod
+    def from_bytes(data: bytes) -> GroupProgress:
+        """Decode what `to_bytes` made. Raises: StateFormatError."""
+        values = orjson.loads(data)
+        if len(values) != _VALUES_COUNT:
+            raise StateFormatError(
+                "the checkpoint is of a build that kept other things of a key group; "
+                "start from an empty checkpoint directory, or with the build that wrote it"
+            )
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests = values
+        return GroupProgress(
+            rulebook,
+            watermark_ms,
+            {name: (ms, behind) for name, (ms, behind) in times.items()},
+            {int(page): ms for page, ms in pages.items()},
+            waiting_ms,
+            {int(domain): buckets for domain, buckets in seen.items()},
+            {int(page): ms for page, ms in over.items()},
+            since_ms,
+            {int(page): digest for page, digest in digests.items()},
+        )

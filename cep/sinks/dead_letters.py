@@ -1,0 +1,27 @@
+"""Dead letters → JSON lines, one file for each micro-batch that has any.
+
+A micro-batch that comes again replaces its own file: all or nothing, under the same name.
+Tested by: tests/sinks/test_dead_letters.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cep.sinks.durable import write_durably
+
+
+class DeadLetterFiles:
+    """Files in `directory`, which is made with its first file."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
+        """Write the micro-batch's file; none for no dead letters. Raises: SinkError."""
+        if dead_letters:
+            write_durably(self._directory / f"batch-{batch_id:019d}.jsonl", b"\n".join(dead_letters) + b"\n")
+
+    def close(self) -> None:
+        """Do nothing: no file is open between writes."""

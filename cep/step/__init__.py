@@ -1,0 +1,1 @@
+"""One micro-batch of any job, whichever runner has it."""

@@ -1,0 +1,90 @@
+"""Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
+
+A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, or an
+event behind the watermark.
+
+Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow.compute as pc
+
+from cep.columnar.batch import EventBatch, concat_batches
+from cep.columnar.decode import Poison
+from cep.step.job import Job
+from cep.step.match import MatchOutput
+
+_RECORD_TEXT_MAX = 2_000
+
+
+def dead_letter(poison: Poison, more: Mapping[str, Any] | None = None) -> bytes:
+    """Describe a record that was set aside: code, reason, the record itself, cut to a limit, and `more`."""
+    letter = {"code": poison.code, "reason": poison.reason, "record": poison.record[:_RECORD_TEXT_MAX], **(more or {})}
+    return json.dumps(letter, ensure_ascii=False).encode()
+
+
+def under_rules(dead_letters: Iterable[bytes], epoch: int, content_hash: str) -> list[bytes]:
+    """Add to each dead letter the rules under which its event or record was set aside."""
+    rules = orjson.dumps({"epoch": epoch, "rulebook": content_hash})[1:]
+    return [letter.rstrip()[:-1] + b"," + rules for letter in dead_letters]
+
+
+def split_late(
+    job: Job, batches: Mapping[int, Sequence[EventBatch]], watermark_ms: int, output: MatchOutput
+) -> tuple[dict[int, EventBatch], list[dict[str, Any]]]:
+    """Split off the events behind the watermark. Late events are counted once, not once for each key.
+
+    Returns: the others by number of their key domain, and a description of each late event for its dead letter.
+    """
+    late: list[dict[str, Any]] = []
+    fresh: dict[int, EventBatch] = {}
+    for number, parts in batches.items():
+        batch = concat_batches(parts)
+        if len(batch) and batch.time_ms.min() < watermark_ms:
+            is_on_time = batch.time_ms >= watermark_ms
+            behind = batch.take(~is_on_time)
+            late += _describe(job, number, behind)
+            output.counters["late_events"] += count_once(job, number, behind)
+            batch = batch.take(is_on_time)
+        if len(batch):
+            fresh[number] = batch
+    return fresh, late
+
+
+def late_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
+    """Return the dead letters of late events, as `split_late` describes them."""
+    return [orjson.dumps({"code": "late", **event}) for event in events]
+
+
+def count_once(job: Job, number: int, batch: EventBatch) -> int:
+    """Count the events that no earlier key domain has, so that an event with several keys counts once."""
+    seen = np.zeros(len(batch), bool)
+    for domain in job.domains[:number]:
+        has_key = np.ones(len(batch), bool)
+        for name in domain:
+            has_key &= np.asarray(pc.is_valid(batch.columns[name]))
+        seen |= has_key
+    return len(batch) - int(seen.sum())
+
+
+def _describe(job: Job, number: int, batch: EventBatch) -> list[dict[str, Any]]:
+    """Describe late events for their dead letters."""
+    names = [e.name for e in job.schema.event_types]
+    domain = ",".join(job.domains[number])
+    return [
+        {"event_id": i, "event_type": names[t], "event_time_ms": ms, "key_domain": domain, "key": k}
+        for i, t, ms, k in zip(
+            batch.event_id.to_pylist(),
+            batch.event_type.tolist(),
+            batch.time_ms.tolist(),
+            batch.key.to_pylist(),
+            strict=True,
+        )
+    ]

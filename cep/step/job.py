@@ -1,0 +1,95 @@
+"""The description of a job: what replay and live must agree on to give the same alerts.
+
+Tested by: tests/step/test_job.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cep.base.errors import UsageError
+from cep.base.limits import (
+    IDLE_MS_DEFAULT,
+    KEY_GROUPS_DEFAULT,
+    KEY_GROUPS_MAX,
+    PRODUCE_DEPTH_MAX,
+    TIME_MS_MAX,
+    TIME_MS_MIN,
+)
+from cep.base.schema import Schema
+from cep.columnar.route import KeyDomain
+
+EVENT_TIME, ARRIVAL = "event_time", "arrival"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job: event types, the keys that events are routed by, and how keyed state is laid out.
+
+    groups_count: key groups, which bound the parallelism for the job's whole life.
+    pages_count: pages of a key group's state; few when catching up, more when keys are sparse.
+    lateness_ms: how far events may come out of order.
+    order: EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. Live only, as what follows.
+    idle_ms: how long a partition without new records holds the watermark back.
+    dedup_ms: how long the id of an event is remembered; 0: not at all.
+    levels_count: levels of patterns that read the events which others produce.
+    begins_ms: earlier events are in the state that the job began with (warm_start.py).
+    ends_ms: events from then on are for the job that goes on from this one.
+    """
+
+    schema: Schema
+    domains: tuple[KeyDomain, ...]
+    groups_count: int = KEY_GROUPS_DEFAULT
+    pages_count: int = 1
+    lateness_ms: int = 0
+    order: str = EVENT_TIME
+    idle_ms: int = IDLE_MS_DEFAULT
+    dedup_ms: int = 0
+    levels_count: int = 1
+    begins_ms: int = TIME_MS_MIN
+    ends_ms: int = TIME_MS_MAX
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
+            raise UsageError(f"key groups are 1 to {KEY_GROUPS_MAX}, not {self.groups_count}")
+        if self.order not in (EVENT_TIME, ARRIVAL):
+            raise UsageError(f"the order is {EVENT_TIME} or {ARRIVAL}, not {self.order}")
+        if not 1 <= self.levels_count <= PRODUCE_DEPTH_MAX + 1:
+            raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
+        if not self.domains:
+            raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the job as JSON can hold it."""
+        return {
+            "event_types": self.schema.to_json(),
+            "key_domains": [list(domain) for domain in self.domains],
+            "groups_count": self.groups_count,
+            "pages_count": self.pages_count,
+            "lateness_ms": self.lateness_ms,
+            "order": self.order,
+            "idle_ms": self.idle_ms,
+            "dedup_ms": self.dedup_ms,
+            "levels_count": self.levels_count,
+            "begins_ms": self.begins_ms,
+            "ends_ms": self.ends_ms,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Job:
+        """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
+        return Job(
+            Schema.from_json(data["event_types"]),
+            tuple(tuple(domain) for domain in data["key_domains"]),
+            data["groups_count"],
+            data["pages_count"],
+            data["lateness_ms"],
+            data["order"],
+            data["idle_ms"],
+            data["dedup_ms"],
+            data["levels_count"],
+            data.get("begins_ms", TIME_MS_MIN),
+            data.get("ends_ms", TIME_MS_MAX),
+        )

@@ -1,0 +1,102 @@
+"""Events of one level → its alerts and produced events: steps 4 to 7 of a micro-batch, for any number of key groups.
+
+    events ─▶ 4 duplicates ─▶ 5 late ─▶ 6 due ─▶ 7 match ─▶ alerts, produced events
+                left out       set aside   others wait   pages touched or due, all key groups together
+
+Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import EventBatch, concat_batches, empty_batch
+from cep.columnar.route import KeyDomain
+from cep.nfa.program import Program
+from cep.step.dead_letters import split_late
+from cep.step.duplicates import drop_duplicates
+from cep.step.job import ARRIVAL, Job
+from cep.step.match import MatchOutput
+from cep.step.pages import drop_pages, match_pages
+from cep.step.ports import ArrivalPorts, Events, LevelPorts, Portion
+
+# Every level is handed the events of the source; the first one counts what becomes of them.
+_OF_FIRST_LEVEL = ("late_events", "duplicates", "events_without_rule")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTask:
+    """The rules and times that one level of a micro-batch is matched with.
+
+    programs: of this level, by key domain.
+    domains: those that have rules at any level.
+    before_ms: the watermark that the micro-batch begins with; earlier events are late.
+    watermark_ms: the watermark that it ends with.
+    due_ms: events before it may be matched.
+    since_ms: the job has seen all events from then on.
+    """
+
+    job: Job
+    level: int
+    programs: Mapping[KeyDomain, Program]
+    domains: Collection[KeyDomain]
+    before_ms: int
+    watermark_ms: int
+    due_ms: int
+    since_ms: int = TIME_MS_MIN
+
+
+@dataclass(slots=True)
+class LevelOutcome:
+    """The output of matching, and the late events as their dead letters describe them."""
+
+    output: MatchOutput
+    late_events: list[dict[str, Any]]
+
+
+def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
+    """Match the events of a portion that are due, and close what the watermark ends. Raises: StateError, StoreError."""
+    output, late_events = MatchOutput(since_ms=task.since_ms), list[dict[str, Any]]()
+    due: dict[int, list[EventBatch]] = {}
+    for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
+        # 4 duplicates
+        new = drop_duplicates(task.job, events, task.before_ms, arrivals.seen, output)
+        # 5 late
+        fresh, late = split_late(task.job, new, task.before_ms, output)
+        late_events += late
+        # 6 due
+        for number, batch in _due_events(task, arrivals, fresh).items():
+            due.setdefault(number, []).append(batch)
+    # 7 match
+    _match_domains(task, portion.ports, due, output)
+    if task.level > 0:
+        late_events.clear()
+        for name in _OF_FIRST_LEVEL:
+            output.counters.pop(name, None)
+    return LevelOutcome(output, late_events)
+
+
+def _due_events(task: LevelTask, arrivals: ArrivalPorts, fresh: Mapping[int, EventBatch]) -> Mapping[int, EventBatch]:
+    """Return the events to match now, by number of the key domain; the others wait."""
+    if task.job.order == ARRIVAL:
+        return fresh
+    released = {
+        number: arrivals.waiting.release(number, fresh.get(number), task.due_ms)
+        for number in range(len(task.job.domains))
+    }
+    return {number: batch for number, batch in released.items() if batch is not None}
+
+
+def _match_domains(task: LevelTask, ports: LevelPorts, due: Events, output: MatchOutput) -> None:
+    for number, domain in enumerate(task.job.domains):
+        batches = due.get(number)
+        if domain in task.programs:
+            events = concat_batches(batches) if batches else empty_batch(task.job.schema)
+            match_pages(ports.pages[number], task.programs[domain], events, task.watermark_ms, output)
+        else:
+            if batches and domain not in task.domains:
+                output.counters["events_without_rule"] += sum(map(len, batches))
+            drop_pages(ports.pages[number], output)

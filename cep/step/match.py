@@ -1,0 +1,85 @@
+"""Events and keyed state of one key domain → alerts, produced events, counters and the keyed state after them.
+
+Tested by: tests/step/test_job.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.batch import EventBatch
+from cep.columnar.decode import Decoded
+from cep.engine.advance import advance
+from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
+from cep.engine.keyed_state import KeyedState
+from cep.engine.migrate import hand_over
+from cep.engine.produced import produced_events
+from cep.nfa.program import Program
+
+
+@dataclass(slots=True)
+class MatchOutput:
+    """The output of matching over key domains: alerts, counters by name, and the events that patterns have produced.
+
+    `since_ms` goes in: the job has seen all events from then on. TIME_MS_MIN says that nobody can tell.
+    """
+
+    alerts: list[pa.Table] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+    produced: list[Decoded] = field(default_factory=list)
+    since_ms: int = TIME_MS_MIN
+
+    def alert_table(self) -> pa.Table:
+        """Return all alerts in one table."""
+        return pa.concat_tables(self.alerts) if self.alerts else NO_ALERTS
+
+
+def match_events(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput
+) -> KeyedState:
+    """Advance one key domain, add its alerts and counters to `output` and return the new keyed state.
+
+    Where a version takes over the runs of the one before, the events before and after that time are matched one after
+    the other. Once an event at or after it is here, no earlier one will come.
+    """
+    for change_ms, giver, taker in program.handovers:
+        if watermark_ms < change_ms and not (len(batch) and int(batch.time_ms.max()) >= change_ms):
+            break
+        is_before = batch.time_ms < change_ms
+        if not is_before.any() and (keyed_state is None or not (keyed_state.run_rule == giver).any()):
+            continue
+        keyed_state = _advanced(program, keyed_state, batch.take(is_before), min(change_ms, watermark_ms), output)
+        keyed_state = hand_over(keyed_state, program, giver, taker)
+        batch = batch.take(~is_before)
+    return _advanced(program, keyed_state, batch, watermark_ms, output)
+
+
+def _advanced(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput
+) -> KeyedState:
+    advanced = advance(program, keyed_state, batch, watermark_ms)
+    output.counters.update(advanced.counters)
+    if len(advanced.matches):
+        parts = alerting(program, advanced.matches)
+        if parts:
+            output.alerts.append(alerts_of(parts, advanced.matches, output.since_ms))
+            output.counters.update(_counted(parts))
+        events = produced_events(program, advanced.matches, output.since_ms)
+        if events is not None:
+            output.produced.append(events)
+            output.counters["events_produced"] += len(events)
+    return advanced.keyed_state
+
+
+def _counted(parts: Sequence[Alerting]) -> Counter[str]:
+    """Count alerts by rule and version: `alerts[card_testing@3]`."""
+    counters: Counter[str] = Counter()
+    for part in parts:
+        rule = part.rule.deployed
+        counters[f"alerts[{rule.rule_id}@{rule.version}]"] += len(part.rows)
+    return counters

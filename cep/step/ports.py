@@ -1,0 +1,163 @@
+"""The ports of a micro-batch: all that it asks of a runner.
+
+    Ports ─── rules, programs                 the rulebooks of the job, and what is compiled from them
+      │
+      └ spread ─▶ LevelPorts, one or several, each for some key groups at one level
+                    ├ parts ─▶ seen      ids of events that came before           step 4
+                    │          waiting   events that are not due                  step 6
+                    └ pages ─▶ runs, one for each key domain                      step 7
+                                └ pasts   the histories of the same keys
+
+A runner decides where these are and in what form: arrays in memory over a store, or bytes in Spark's state. How many
+key groups belong to a `LevelPorts` is data: one in Spark, all of a worker in the embedded runner. `number` is always
+that of the key domain in `Job.domains`.
+Tested by: tests/step/contract.py, which runs over memory, RocksDB and Spark's state
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from cep.columnar.batch import EventBatch
+from cep.engine.keyed_state import KeyedState
+from cep.histories.store import Histories
+from cep.nfa.program import Program
+from cep.step.programs import Programs
+from cep.step.rules import JobRules
+
+Events = Mapping[int, Sequence[EventBatch]]  # by number of the key domain; joined when they are needed in one piece
+T = TypeVar("T")
+
+
+class SeenIds(Protocol):
+    """The hashes of event ids that a runner keeps, by number of the key domain and bucket."""
+
+    def contains(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        """Return for each hash if it is among those of the bucket: bool[N]."""
+
+    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
+        """Keep more hashes, none of which is there; `keys` are those of their events."""
+
+    def forget(self, oldest: int) -> None:
+        """Drop the buckets before this one. Nobody asks for them again."""
+
+
+class WaitingEvents(Protocol):
+    """The events that the watermark has not passed, by number of the key domain."""
+
+    def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
+        """Add new events and take out those before `due_ms`; None if there are none.
+
+        A micro-batch in order of event time calls it once for every key domain, whether it has events or not, and with
+        the same `due_ms`, which never falls.
+        """
+
+
+class DomainPasts(Protocol):
+    """The histories of one key domain in some key groups. A slot is the number of a page of them."""
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        """Return the slot of each key's histories: int64[N]. It need not be that of its runs."""
+
+    def stored(self, watermark_ms: int) -> list[int]:
+        """Return the slots whose histories are all over at the watermark."""
+
+    def read(self, slot: int) -> Histories:
+        """Return the histories of a slot, empty ones if there are none. Raises: StateError."""
+
+    def write(self, slot: int, histories: Histories, over_ms: int) -> None:
+        """Replace the histories that were read; all of them are over at `over_ms`."""
+
+    def remove(self, slot: int) -> None:
+        """Forget the histories of a slot, if there are any."""
+
+
+class DomainPages(Protocol):
+    """The pages of one key domain in some key groups. A slot is the number of a page among them."""
+
+    @property
+    def pasts(self) -> DomainPasts:
+        """The histories of the same keys."""
+
+    def slots(self, keys: pa.Array) -> NDArray[np.int64]:
+        """Return the slot of each key's page: int64[N]."""
+
+    def touched(self, keys: pa.Array, watermark_ms: int) -> NDArray[np.int64]:
+        """Return the slots of these keys and those whose deadline the watermark has reached, ascending, each once."""
+
+    def take(self, slots: NDArray[np.int64], program: Program) -> tuple[KeyedState | None, int]:
+        """Join the pages of these slots and migrate them to `program`.
+
+        Returns: (the runs, how many belong to no rule of the program); (None, 0) if none of the slots has a page.
+        Raises: StateError.
+        """
+
+    def put(self, slots: NDArray[np.int64], after: KeyedState, program: Program) -> None:
+        """Replace the pages of these slots with the runs of these keys; an empty page is removed."""
+
+    def drop(self) -> int:
+        """Remove all pages and return how many runs were in them. Raises: StateError."""
+
+
+class ArrivalPorts(Protocol):
+    """The ports that decide which events of some key groups are matched now."""
+
+    @property
+    def seen(self) -> SeenIds:
+        """The ids of events that came before."""
+
+    @property
+    def waiting(self) -> WaitingEvents:
+        """The events that are not due."""
+
+
+class LevelPorts(Protocol):
+    """The keyed state of some key groups at one level.
+
+    Their arrivals may be kept in several parts, their pages are matched together.
+    """
+
+    @property
+    def parts(self) -> Sequence[ArrivalPorts]:
+        """The arrivals of each part of the key groups."""
+
+    @property
+    def pages(self) -> Sequence[DomainPages]:
+        """The pages by number of the key domain, of all parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """Some key groups at one level, with the events of each of their parts."""
+
+    ports: LevelPorts
+    events: Sequence[Events]
+
+
+class Ports(Protocol):
+    """All that a micro-batch asks of a runner."""
+
+    @property
+    def rules(self) -> JobRules:
+        """The job and where its rulebooks are."""
+
+    @property
+    def programs(self) -> Programs:
+        """The compiled rulebooks of this process."""
+
+    @property
+    def levels(self) -> range:
+        """The levels that are matched here: all, or those of one stage."""
+
+    def spread(self, level: int, events: Events, due_ms: int, work: Callable[[Portion], T]) -> Iterable[T]:
+        """Divide the events of a level among its key groups and call `work` for each portion.
+
+        Portions may be worked on side by side. Events before `due_ms` may be matched. Results come in the order of the
+        key groups.
+        """

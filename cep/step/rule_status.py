@@ -1,0 +1,30 @@
+"""A rulebook → its status, one JSON value: for the status topic, the status file, and the step that suppresses alerts.
+
+    {"digest": …, "epoch": 7, "content_hash": …, "rules": [{"rule_id": …, "version": …, "from_ms": …}],
+     "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
+     "policies": {…}}
+
+Tested by: tests/runners/test_rule_output.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import save
+from cep.rulebook.suppression import Policies
+
+_COUNTS = ("applied_count", "ignored_count", "refused_count", "rule_late_ms")  # of one process: no fact about the job
+
+
+def rule_status(rulebook: Rulebook) -> dict[str, Any]:
+    """Describe the rules in force, the refusals and their reasons, and the policies of suppression.
+
+    Equal rulebooks give equal values.
+    """
+    report = asdict(rulebook.report())
+    facts = {name: value for name, value in report.items() if name not in _COUNTS}
+    facts["rules"] = list(facts["rules"])
+    return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}

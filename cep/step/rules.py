@@ -1,0 +1,255 @@
+"""Control records → the rules in force: steps 2 and 8 of a micro-batch, once a process however many key groups ask.
+
+Every key group of Spark sees the same control records in the same micro-batch and has an equal rulebook. Its state has
+the digest of it, and the job's folder has the rulebook (rulebook/store.py). A worker serves many key groups, so it
+caches each rulebook, and each change of it, in memory.
+Tested by: tests/runners/spark/test_live_rules.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cep.base.limits import TIME_MS_MIN
+from cep.columnar.decode import Poison
+from cep.lang.explain.render import to_json
+from cep.lists.store import ListStore
+from cep.model.rule import (
+    HeartbeatRecord,
+    ListRecord,
+    RollbackRecord,
+    RuleChange,
+    SnoozeRecord,
+    UpsertRecord,
+    parse_control,
+)
+from cep.rulebook.deploy import RefusedRecord
+from cep.rulebook.meaning import content_hash
+from cep.rulebook.outcome import Outcome
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.saved import rulebook_from_bytes, save
+from cep.rulebook.store import RulebookStore
+from cep.step.dead_letters import dead_letter, under_rules
+from cep.step.job import Job
+
+_CACHED_MAX = 64
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRulebook:
+    """A rulebook and the digest of all that it remembers, which names it.
+
+    Its fingerprint would not do: two rulebooks that match alike may differ in the versions of retired rules, and judge
+    the next control record differently. `forget_ms` is the watermark at which some version is over.
+    """
+
+    digest: str
+    rulebook: Rulebook
+    forget_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The effect of some control records on a rulebook. `heartbeat_ms` is the latest of their heartbeats."""
+
+    after: NamedRulebook
+    dead_letters: tuple[bytes, ...]
+    counters: Counter[str]
+    heartbeat_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """The rules of one job, as a key of caches: the job, and the control records that it begins with.
+
+    store: the folder of its rulebooks, if there is one.
+    own_lists: where the entries of its lists are, for a job without such a folder.
+    """
+
+    job: Job
+    initial: tuple[bytes, ...]
+    store: RulebookStore | None = None
+    own_lists: ListStore | None = None
+
+    @property
+    def lists(self) -> ListStore | None:
+        """The entries of the lists that rules name."""
+        return self.store.lists if self.store is not None else self.own_lists
+
+
+_RULEBOOKS: OrderedDict[tuple[JobRules, str], NamedRulebook] = OrderedDict()
+_SAVED: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
+_INITIAL: OrderedDict[JobRules, NamedRulebook] = OrderedDict()
+_FORGOTTEN: OrderedDict[tuple[JobRules, str, int], NamedRulebook] = OrderedDict()
+_RECORDS: OrderedDict[tuple[JobRules, tuple[str, ...]], tuple[bytes, ...]] = OrderedDict()
+_CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None], Change] = OrderedDict()
+
+
+def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
+    """Return the rulebook of a digest. Without a digest: the one that a job begins with.
+
+    Raises: as RulebookStore.get.
+    """
+    if not digest:
+        return _initial(rules)
+    at = (rules, digest)
+    if at not in _RULEBOOKS:
+        assert rules.store is not None, "a digest is known by a folder"
+        rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
+        rulebook.keep_levels(rules.job.levels_count)
+        _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[at]
+
+
+def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
+    """Read the rulebook of a job that has it as bytes. Raises: as rulebook_from_bytes."""
+    rulebook = rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists)
+    rulebook.keep_levels(rules.job.levels_count)
+    return _remember(rules, rulebook)
+
+
+def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
+    """Put a rulebook into the job's folder, once a process. Raises: as RulebookStore.put."""
+    at = (rules, rulebook.digest)
+    if at not in _SAVED:
+        assert rules.store is not None, "rulebooks are kept in a folder"
+        rules.store.put(save(rulebook.rulebook))
+        _cache(_SAVED, at, None)
+
+
+def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]]) -> str:
+    """Save the control records that one task has read, at least one. Return their place, which key groups are sent.
+
+    A record is (its place in the order of all, the name of its file or nothing, bytes). Of two files of one time the
+    name decides; a file has a record a line. Raises: SinkError.
+    """
+    ordered: list[bytes] = []
+    for _, name, data in sorted(records):
+        ordered += [line for line in data.split(b"\n") if line.strip()] if name else [data]
+    frames = b"".join(len(data).to_bytes(4, "little") + data for data in ordered)
+    return f"{min(records)[0]:020} {store.put_control(frames)}"
+
+
+def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Read the control records of a micro-batch in their order; `places` are from `bundle_records`.
+
+    Raises: as RulebookStore.get_control.
+    """
+    at = (rules, places)
+    if at not in _RECORDS:
+        assert rules.store is not None, "control records come through a folder"
+        records: list[bytes] = []
+        for place in sorted(places):
+            frames, start = rules.store.get_control(place.split(" ")[1]), 0
+            while start < len(frames):
+                end = start + 4 + int.from_bytes(frames[start : start + 4], "little")
+                records.append(frames[start + 4 : end])
+                start = end
+        _cache(_RECORDS, at, tuple(records))
+    return _RECORDS[at]
+
+
+def change_rules(rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None) -> Change:
+    """Apply control records in their order. `seen_ms`: no later event has been matched, in any key group."""
+    at = (rules, before.digest, records, seen_ms)
+    if at not in _CHANGES:
+        rulebook = before.rulebook.copy()
+        dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms)
+        _cache(_CHANGES, at, Change(_remember(rules, rulebook), tuple(dead_letters), counters, heartbeat_ms))
+    return _CHANGES[at]
+
+
+def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> NamedRulebook:
+    """Drop the versions that are over from a rulebook; all must be matched up to the watermark."""
+    at = (rules, before.digest, watermark_ms)
+    if at not in _FORGOTTEN:
+        rulebook = before.rulebook.copy()
+        rulebook.forget(watermark_ms)
+        _cache(_FORGOTTEN, at, _remember(rules, rulebook))
+    return _FORGOTTEN[at]
+
+
+def apply_records(
+    rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None
+) -> tuple[list[bytes], Counter[str], int]:
+    """Apply control records in their order.
+
+    Returns: dead letters of the refused records, counters, the latest heartbeat. A letter says what the rules were when
+    its record was judged, whatever records came with it.
+    """
+    dead_letters: list[bytes] = []
+    counters: Counter[str] = Counter()
+    heartbeat_ms, in_force = TIME_MS_MIN, None
+    for data in records:
+        record, problems = parse_control(data)
+        if isinstance(record, HeartbeatRecord):
+            counters["control_heartbeat"] += 1
+            heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
+            continue
+        if record is None:
+            counters["control_unreadable"] += 1
+            text = data.decode("utf-8", "backslashreplace")
+            letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), text))
+        else:
+            outcome = rulebook.apply(record, seen_ms)
+            counters[f"control_{outcome.kind}"] += 1
+            counters["rule_late_ms"] += outcome.late_ms
+            if outcome.kind != "refused":
+                in_force = None  # the last word on something may be another one
+                continue
+            letter = _refused(record, outcome, data)
+        in_force = in_force or (rulebook.epoch, rulebook.content_hash)
+        dead_letters += under_rules([letter], *in_force)
+    return dead_letters, +counters, heartbeat_ms
+
+
+def refusal_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
+    """Write the dead letters of refused records."""
+    return [
+        letter
+        for refusal in refused
+        for letter in under_rules(
+            [_refused(refusal.record, refusal.outcome, refusal.record.to_json())], refusal.epoch, refusal.content_hash
+        )
+    ]
+
+
+def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, data: bytes) -> bytes:
+    """Describe a record that was read and refused: its version, and what is wrong at which place."""
+    upsert = record.rule if isinstance(record, RollbackRecord) else record
+    sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
+    more = {
+        "rule_id": f"list {record.id}" if isinstance(record, ListRecord) else record.id,
+        "version": record.version,
+        "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
+        "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
+    }
+    return dead_letter(Poison("control_refused", outcome.full_reason, data.decode("utf-8", "backslashreplace")), more)
+
+
+def _initial(rules: JobRules) -> NamedRulebook:
+    if rules not in _INITIAL:
+        rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
+        apply_records(rulebook, rules.initial, None)
+        rulebook.place(rules.job.levels_count)
+        _cache(_INITIAL, rules, _remember(rules, rulebook))
+    return _INITIAL[rules]
+
+
+def _remember(rules: JobRules, rulebook: Rulebook) -> NamedRulebook:
+    digest = save(rulebook).digest
+    at = (rules, digest)
+    if at not in _RULEBOOKS:
+        _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
+    return _RULEBOOKS[at]
+
+
+def _cache(cache: OrderedDict[K, V], at: K, value: V) -> None:
+    cache[at] = value
+    while len(cache) > _CACHED_MAX:
+        cache.popitem(last=False)

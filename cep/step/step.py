@@ -1,0 +1,163 @@
+"""One micro-batch of any job: progress, ports and events → the outcome, and the progress after it.
+
+     1 validate     records → events of each key domain         validate.py
+     2 rules        control records change the rulebook         rules.py
+     3 times        partitions move the watermark               event_time.py
+    ┌4 duplicates   ids that came before are left out           duplicates.py
+    │5 late         events behind the watermark are set aside   dead_letters.py
+    │6 due          events wait until the watermark passes      waiting.py
+    └7 match        pages are read, advanced and written        pages.py
+     8 forget       versions that are over leave the rulebook   rules.py
+     9 suppress     the rules hold back some of the alerts      suppress.py
+
+`step` does 2 to 8, and 4 to 7 once for each level (level.py). The runner calls 1 where it decodes records, and 9 where
+all alerts of a micro-batch are together. The same numbers stand in README.md, in comments and in tests. A step does no
+input or output, reads no clock and starts no thread; the ports may.
+Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.columnar.batch import EventBatch
+from cep.columnar.decode import Decoded, concat_decoded
+from cep.columnar.route import route
+from cep.step.event_time import PartitionTimes, TimesRead, due_before, earliest_seen, merge_times, watermark_of
+from cep.step.job import ARRIVAL, Job
+from cep.step.level import LevelTask, match_level
+from cep.step.ports import Events, Ports
+from cep.step.programs import InForce
+from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job, or a key group of it, has come. The job has seen all events from `since_ms` on."""
+
+    rulebook: NamedRulebook
+    watermark_ms: int = TIME_MS_MIN
+    times: PartitionTimes = field(default_factory=dict)
+    since_ms: int = TIME_MS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """The valid events and control records since the last micro-batch, and how far each partition was read."""
+
+    events: Events
+    controls: tuple[bytes, ...]
+    times: TimesRead
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The outcome of a micro-batch.
+
+    in_force: the rules that it was matched with; step 8 comes later.
+    refused, rule_counters: the letters of refused control records, and counters of all. They are the same for all key
+    groups of a job, so one of them reports.
+    produced: the events for the level above those of the ports.
+    """
+
+    progress: Progress
+    in_force: InForce
+    refused: tuple[bytes, ...] = ()
+    rule_counters: Counter[str] = field(default_factory=Counter)
+    alerts: list[pa.Table] = field(default_factory=list)
+    late_events: list[dict[str, Any]] = field(default_factory=list)
+    produced: list[Decoded] = field(default_factory=list)
+    counters: Counter[str] = field(default_factory=Counter)
+
+
+def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
+    """Do one micro-batch.
+
+    Raises: StateError, StoreError; keyed state is then of no use, and the job goes on from its last commit.
+    """
+    rules = ports.rules
+    # Late events are behind the watermark that the micro-batch begins with: what was matched before lies below or at
+    # it. What comes now moves it only after that.
+    before_ms = progress.watermark_ms
+    # 2 rules
+    outcome = _begin(progress, ports, micro_batch.controls)
+    # 3 times
+    progress = _move_times(rules.job, outcome.progress, micro_batch.times, before_ms)
+    # 4 to 7, level by level: a level matches what the ones below it have produced.
+    at_once = rules.job.lateness_ms == 0 and len(progress.times) == 1
+    events = micro_batch.events
+    for level in ports.levels:
+        # What a pattern produces may have the time of an event that is still to come, and stands behind it.
+        due_ms = due_before(progress.watermark_ms, at_once=at_once and level == 0)
+        task = LevelTask(
+            rules.job, level, outcome.in_force.programs[level], outcome.in_force.domains,
+            before_ms, progress.watermark_ms, due_ms, progress.since_ms,
+        )  # fmt: skip
+        outcome.produced = []
+        for matched in ports.spread(level, events, due_ms, partial(match_level, task)):
+            outcome.alerts += matched.output.alerts
+            outcome.late_events += matched.late_events
+            outcome.produced += matched.output.produced
+            outcome.counters.update(matched.output.counters)
+        if outcome.produced and level + 1 < ports.levels.stop:
+            events = _with_produced(rules.job, events, outcome.produced)
+    # 8 forget. Not before: events that waited may belong to a version that is over by now.
+    if progress.rulebook.forget_ms <= progress.watermark_ms:
+        after = forget_rules(rules, progress.rulebook, progress.watermark_ms)
+        progress = replace(progress, rulebook=after)
+    outcome.progress = progress
+    outcome.counters = nonzero(outcome.counters)
+    return outcome
+
+
+def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...]) -> Outcome:
+    """Apply the control records. A heartbeat among them moves the watermark."""
+    rules = ports.rules
+    if not controls:
+        return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
+    change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress))
+    watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
+    progress = replace(progress, rulebook=change.after, watermark_ms=watermark_ms)
+    in_force = ports.programs.in_force(change.after, rules.job)
+    return Outcome(progress, in_force, change.dead_letters, change.counters)
+
+
+def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
+    """Return the event time behind which nothing has been matched; None if nothing has."""
+    matched_ms = progress.watermark_ms
+    if rules.job.order == ARRIVAL:  # then events are matched before the watermark has passed them
+        matched_ms = max([matched_ms, *(ms for ms, _ in progress.times.values())])
+    return matched_ms if matched_ms > TIME_MS_MIN else None
+
+
+def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
+    times = merge_times(progress.times, read.partitions)
+    return replace(
+        progress,
+        times=times,
+        watermark_ms=max(progress.watermark_ms, watermark_of(times, job.lateness_ms, job.idle_ms)),
+        since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
+    )
+
+
+def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
+    """Route produced events to the keys of the job, behind the events that are there."""
+    types, whole = job.schema.columns(), concat_decoded(job.schema, produced)
+    joined: dict[int, list[EventBatch]] = {number: list(batches) for number, batches in events.items()}
+    for number, domain in enumerate(job.domains):
+        batch, _ = route(whole, domain, types)
+        if len(batch):
+            joined.setdefault(number, []).append(batch)
+    return joined
+
+
+def nonzero(counters: Mapping[str, int]) -> Counter[str]:
+    """Return the counters that say something; some are negative."""
+    return Counter({name: count for name, count in counters.items() if count})

@@ -1,0 +1,52 @@
+"""Alerts of a micro-batch → those that go out and those that are suppressed: step 9 of every runner.
+
+The rules say which alerts are suppressed (rulebook/suppression.py). What they remember of alerts that went out lives in
+a `Memory`; where that is stored is the runner's. `cep run` does this in its engine, Spark in its driver: only there all
+alerts of a micro-batch are together.
+Tested by: tests/step/test_suppress.py, tests/runners/test_rule_output.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import orjson
+import pyarrow as pa
+
+from cep.rulebook.memory import Memory
+from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
+from cep.sinks.json_form import json_lines
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredAlerts:
+    """The alerts that go out, the suppressed ones as JSON lines, and counters of what happened to them."""
+
+    alerts: pa.Table
+    suppressed: tuple[bytes, ...]
+    counters: Counter[str]
+
+
+def filter_alerts(alerts: pa.Table, policies: Policies, memory: Memory, watermark_ms: int) -> FilteredAlerts:
+    """Take out the alerts that the rules suppress, and remember which went out.
+
+    alerts: sorted as sort_alerts does.
+    memory: changed in place.
+    watermark_ms: no later micro-batch has an alert before it, so what suppresses nothing from then on is forgotten.
+    """
+    if not alerts.num_rows:  # then nothing is remembered either
+        return FilteredAlerts(alerts, (), Counter())
+    suppression = suppress_alerts(alerts, policies, memory.last)
+    memory.put(suppression.fired)
+    counters = Counter(count_suppressed(suppression))
+    lost_count = memory.forget(watermark_ms)
+    if lost_count:
+        counters["fired_forgotten"] = lost_count
+    return FilteredAlerts(suppression.alerts, tuple(suppressed_lines(suppression)), counters)
+
+
+def suppressed_lines(suppression: Suppression) -> list[bytes]:
+    """Return a JSON object for each suppressed alert: `{"held": reason, "alert": …}`."""
+    lines = zip(suppression.reasons, json_lines(suppression.suppressed), strict=True)
+    return [orjson.dumps({"held": reason, "alert": orjson.Fragment(line)}) for reason, line in lines]

@@ -1,0 +1,28 @@
+"""Events in the order of arrival → those that are due, while the others wait; step 6 of a micro-batch.
+
+Tested by: tests/step/test_waiting.py, tests/runners/embedded/test_engine.py, tests/runners/spark/test_live.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cep.columnar.batch import EventBatch, concat_batches
+
+
+def split_due(batches: Iterable[EventBatch], bound_ms: int) -> tuple[EventBatch | None, list[EventBatch]]:
+    """Split events: (those before the bound or None, the others in batches that are not empty)."""
+    due: list[EventBatch] = []
+    rest: list[EventBatch] = []
+    for batch in batches:
+        if not len(batch):
+            continue
+        ready = batch.time_ms < bound_ms
+        if ready.all():
+            due.append(batch)
+        elif ready.any():
+            due.append(batch.take(ready))
+            rest.append(batch.take(~ready))
+        else:
+            rest.append(batch)
+    return concat_batches(due) if due else None, rest

@@ -1,0 +1,55 @@
+"""Matches of the engine → plain values that can be compared with what a test expects.
+
+Tested by: tests/testing/test_harness.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.base.schema import Kind, Type
+from cep.engine.advance import Matches
+from cep.lang.ir_tests import Slot
+from cep.nfa.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMatch:
+    """A match or a time-out: its key's text, when it was certain, what it emits, and the events that it binds."""
+
+    key: str
+    at_ms: int
+    is_timeout: bool
+    values: tuple[tuple[str, Slot, Type], ...]
+    bound: tuple[tuple[str, str], ...]  # variable and event id, in binding order
+
+
+def found_matches(program: Program, matches: Matches) -> set[FoundMatch]:
+    """Return all matches and time-outs of a program with one rule."""
+    (rule,) = program.rules
+    matches_found: set[FoundMatch] = set()
+    for row in range(len(matches)):
+        span = range(int(matches.offsets[row]), int(matches.offsets[row + 1]))
+        bound = tuple((rule.variables[int(matches.variable[at])], str(matches.event_id[at].as_py())) for at in span)
+        key, at_ms = str(matches.keys[int(matches.key[row])].as_py()), int(matches.detected_ms[row])
+        if matches.completed[row]:
+            values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in enumerate(rule.measures))
+            matches_found.add(FoundMatch(key, at_ms, False, values, bound))
+        if matches.timed_out[row]:
+            late = enumerate(rule.timeout_measures, start=len(rule.measures))
+            values = tuple((n, _value(matches, row, at, t), t) for at, (n, t) in late)
+            matches_found.add(FoundMatch(key, at_ms, True, values, bound))
+    return matches_found
+
+
+def _value(matches: Matches, row: int, at: int, type_: Type) -> Slot:
+    if matches.measures_null[row, at]:
+        return None
+    slot: np.int64 = matches.measures[row, at]
+    if type_.is_text:
+        return str(matches.texts[int(slot)].as_py())
+    if type_.is_float:
+        return float(slot.view(np.float64))
+    return bool(slot) if type_.kind is Kind.BOOL else int(slot)

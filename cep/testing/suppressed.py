@@ -1,0 +1,48 @@
+"""The rules of a job and the events of one key → which of their matches alert nobody, and why.
+
+The engine and the policies are those of every runner (rulebook/suppression.py), so the answer is that of a replay.
+Tested by: tests/cli/test_why.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from cep.base.limits import TIME_MS_MAX
+from cep.columnar.batch import EventBatch
+from cep.columnar.route import KeyDomain
+from cep.engine.advance import advance
+from cep.engine.alerts import alert_table
+from cep.nfa.compile import compile_rules
+from cep.rulebook.deploy import Deployment
+from cep.rulebook.suppression import EXCLUDED, SHADOW, SNOOZED, SUPPRESSED, Policies, suppress_alerts
+
+_WORDS = {
+    SHADOW: "the version is in shadow: what it finds is recorded and alerts nobody",
+    SNOOZED: "the rule was snoozed at that time",
+    EXCLUDED: "another rule of its exclusive group fired on the same event",
+    SUPPRESSED: "the rule had alerted on this key less than its `suppress` before",
+}
+
+
+def suppression_reasons(
+    deployment: Deployment, domain: KeyDomain, batch: EventBatch, late: frozenset[str] = frozenset()
+) -> dict[tuple[str, int, tuple[str, ...]], str]:
+    """Return the reason against each suppressed alert, by rule, version and the ids of its events.
+
+    `late` are the ids of events that were not matched.
+    """
+    batch = batch.take(~np.isin(np.array(batch.event_id.to_pylist(), object), list(late)))
+    rules = deployment.rulebook.domains().get(domain, ())
+    if not rules or not len(batch):
+        return {}
+    program = replace(compile_rules(deployment.schema, domain, rules), lists=deployment.rulebook.lists.timelines())
+    alerts = alert_table(program, advance(program, None, batch, TIME_MS_MAX).matches)
+    suppression = suppress_alerts(alerts, Policies.of(deployment.rulebook), {})
+    return {
+        (a["rule_id"], a["version"], tuple(event["event_id"] for event in a["events"])): _WORDS[reason]
+        for a, reason in zip(suppression.suppressed.to_pylist(), suppression.reasons, strict=True)
+        if a["kind"] == "match"
+    }

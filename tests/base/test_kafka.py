@@ -1,0 +1,58 @@
+"""Options of Kafka clients: whose word counts."""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from cep.base.kafka import READER_FIXED, WRITER_FIXED, admin_options, produce, reader_options, reason_of, writer_options
+
+
+def test_what_the_job_says_wins_over_defaults_and_not_over_what_must_be() -> None:
+    given = {
+        "check.crcs": "false",
+        "enable.auto.commit": "true",
+        "bootstrap.servers": "elsewhere",
+        "sasl.password": "x",
+    }
+    options = reader_options("here:1", given, {"fetch.wait.max.ms": "5"}, {"isolation.level": "read_committed"})
+    assert options["bootstrap.servers"] == "here:1"
+    assert options["check.crcs"] == "false"
+    assert options["sasl.password"] == "x"
+    assert options["fetch.wait.max.ms"] == "5"
+    assert options["isolation.level"] == "read_committed"
+    assert options.items() >= READER_FIXED.items()
+    writer = writer_options("here:1", {"acks": "1", "linger.ms": "9"}, 7, {"linger.ms": "5", "message.max.bytes": "3"})
+    assert writer.items() >= WRITER_FIXED.items()
+    assert (writer["linger.ms"], writer["message.timeout.ms"], writer["message.max.bytes"]) == ("9", "7", "3")
+    assert admin_options("here:1", {"log_level": "6"}) == {"log_level": "6", "bootstrap.servers": "here:1"}
+
+
+class FullProducer:
+    """Has room after some calls of `poll`."""
+
+    def __init__(self, polls_count: int) -> None:
+        self.polls_count = polls_count
+        self.records: list[Any] = []
+
+    def produce(self, *record: Any, **more: Any) -> None:
+        if self.polls_count > 0:
+            raise BufferError
+        self.records.append((record, more))
+
+    def poll(self, _: float) -> None:
+        self.polls_count -= 1
+
+
+def test_a_full_queue_is_waited_for_until_the_deadline() -> None:
+    producer: Any = FullProducer(3)
+    produce(producer, "topic", b"value", b"key", monotonic() + 60, partition=0)
+    assert producer.records == [(("topic", b"value", b"key"), {"partition": 0})]
+    with pytest.raises(KafkaException) as error:
+        produce(FullProducer(3), "topic", b"value", b"key", monotonic())  # type: ignore[arg-type]
+    assert error.value.args[0].code() == KafkaError._QUEUE_FULL
+    assert reason_of(error.value)
+    assert reason_of(KafkaException("text")) == "text"

@@ -1,0 +1,156 @@
+"""Our answer and the peer's → how they compare.
+
+Matches are compared as sets of bindings. Where a skip strategy had the choice among matches with the same first and
+last event (`skip-tie`), any of them will do. A match that time alone makes certain has, with us, the time at which it
+became certain; the peer gives it the next time at which it looks.
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tests.conformance.names import UntranslatableError
+from tests.conformance.run import RefusedError, Subject, answer, check_pattern
+from tests.conformance.scenario import Answer, Bindings, Scenario
+from tests.conformance.structure import PatternText, pattern_text
+
+TIE = "skip-tie"
+# The peer's watermark at the end of the stream.
+_FOREVER_MS = 2**63 - 1
+
+
+class Verdict(StrEnum):
+    """What became of a scenario, the best first."""
+
+    PASS = "pass"
+    DIFFERS = "differs"  # as is known and meant
+    NO_ANSWER = "no answer"  # the peer refused what we answer: there is nothing to compare with
+    UNSUPPORTED = "unsupported"  # the language has no such thing, or refuses it
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """What only one side has, and matches with two times: (bindings, the peer's time, ours)."""
+
+    missing: frozenset[Bindings] = frozenset()
+    extra: frozenset[Bindings] = frozenset()
+    missing_timeouts: frozenset[tuple[Bindings, int]] = frozenset()
+    extra_timeouts: frozenset[tuple[Bindings, int]] = frozenset()
+    times: frozenset[tuple[Bindings, int, int]] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.extra or self.missing_timeouts or self.extra_timeouts or self.times)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A scenario's verdict with its reason, the text that was run if there is one, and the disagreement if any.
+
+    `code` is that of the mistake for which the language refuses the pattern; `numbers` the known differences.
+    """
+
+    scenario: Scenario
+    verdict: Verdict
+    reason: str = ""
+    written: PatternText | None = None
+    disagreement: Disagreement = Disagreement()
+    code: str = ""
+    numbers: tuple[int, ...] = ()
+
+
+def run_scenario(scenario: Scenario) -> Outcome:
+    """Write, check, run and compare one scenario; a disagreement is a FAIL here, known or not."""
+    written: PatternText | None = None
+    try:
+        written = pattern_text(scenario)
+        subject = check_pattern(written)
+        ours = answer(subject, scenario)
+    except UntranslatableError as error:
+        return _without_answer(scenario, f"no word for {error}", written)
+    except RefusedError as error:
+        return _without_answer(scenario, f"refused: {error}", written, error.code)
+    if scenario.expected is None:
+        return Outcome(scenario, Verdict.NO_ANSWER, f"the peer refuses it: {scenario.refusal}", written)
+    found = disagreement(scenario, subject, scenario.expected, ours)
+    return Outcome(scenario, Verdict.FAIL if found else Verdict.PASS, "", written, found)
+
+
+def _without_answer(scenario: Scenario, reason: str, written: PatternText | None, code: str = "") -> Outcome:
+    if scenario.expected is None:
+        return Outcome(scenario, Verdict.PASS, f"both refuse it ({reason})", written, code=code)
+    return Outcome(scenario, Verdict.UNSUPPORTED, reason, written, code=code)
+
+
+def disagreement(scenario: Scenario, subject: Subject, expected: Answer, ours: Answer) -> Disagreement:
+    """Where the two answers differ; nothing where a tie was resolved otherwise."""
+    missing, extra = expected.bindings - ours.bindings, ours.bindings - expected.bindings
+    if (missing or extra) and TIE in scenario.tags and _same_spans(scenario, expected.bindings, ours.bindings):
+        free = answer(subject.without_skip(), scenario)
+        if ours.bindings <= free.bindings:
+            missing = extra = frozenset()
+    return Disagreement(
+        missing,
+        extra,
+        expected.timeouts - ours.timeouts,
+        ours.timeouts - expected.timeouts,
+        frozenset(_other_times(scenario, expected, ours)),
+    )
+
+
+def is_tie(outcome: Outcome) -> bool:
+    """Whether the two sides only chose otherwise among matches that start alike and that the same moment released: the
+    peer has withheld them by start, and then in the order of its internal queue."""
+    scenario, found = outcome.scenario, outcome.disagreement
+    chose = Disagreement(missing=found.missing, extra=found.extra)
+    if scenario.expected is None or outcome.written is None or not scenario.skips or found != chose:
+        return False
+    subject = check_pattern(outcome.written)
+    theirs, ours = scenario.expected, answer(subject, scenario)
+    if _released(scenario, theirs, found.missing) != _released(scenario, ours, found.extra):
+        return False
+    return found.missing <= answer(subject.without_skip(), scenario).bindings
+
+
+def _released(scenario: Scenario, found: Answer, chosen: Iterable[Bindings]) -> list[tuple[int, int]]:
+    """The place of the first event and the time of each of the chosen matches."""
+    times_ms = dict(found.matches)
+    return sorted((spans(scenario, [match])[0][0], times_ms[match]) for match in chosen)
+
+
+def spans(scenario: Scenario, matches: Iterable[Bindings]) -> list[tuple[int, int]]:
+    """The places of the first and the last event of each match among the events by (time, arrival), sorted."""
+    order = sorted(range(len(scenario.events)), key=lambda place: (scenario.events[place].time_ms, place))
+    rank = {scenario.events[place].id: at for at, place in enumerate(order)}
+    found: list[tuple[int, int]] = []
+    for match in matches:
+        ranks = [rank[i] for _, ids in match for i in ids]
+        found.append((min(ranks), max(ranks)))
+    return sorted(found)
+
+
+def _same_spans(scenario: Scenario, theirs: Iterable[Bindings], ours: Iterable[Bindings]) -> bool:
+    return set(spans(scenario, theirs)) == set(spans(scenario, ours))
+
+
+def _other_times(scenario: Scenario, expected: Answer, ours: Answer) -> list[tuple[Bindings, int, int]]:
+    """Matches of both sides whose times do not agree."""
+    # Of a match that was emitted more than once the first time remains.
+    theirs = dict(sorted(expected.matches, key=lambda match: -match[1]))
+    key_of = {event.id: event.key for event in scenario.events}
+    found: list[tuple[Bindings, int, int]] = []
+    for bindings, time_ms in ours.matches:
+        their_ms = theirs.get(bindings, time_ms)
+        if their_ms != time_ms and their_ms not in _next_looks(scenario, key_of[bindings[0][1][0]], time_ms):
+            found.append((bindings, their_ms, time_ms))
+    return found
+
+
+def _next_looks(scenario: Scenario, key: str, time_ms: int) -> set[int]:
+    """When the peer first sees that a time has come: at the key's next event, or at the next watermark."""
+    events = [event.time_ms for event in scenario.events if event.key == key and event.time_ms >= time_ms]
+    watermarks = [watermark_ms for _, watermark_ms in scenario.watermarks if watermark_ms >= time_ms]
+    return {min(events, default=_FOREVER_MS), min(watermarks, default=_FOREVER_MS)}

@@ -1,0 +1,169 @@
+"""A scenario's condition → the text of an expression.
+
+In a scenario a comparison with something undefined is false, and its opposite true; in the language it is unknown. The
+two differ below `not` alone, where the condition is made definite. Numbers are floats.
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cep.base.schema import Kind
+from tests.conformance.names import Names, UntranslatableError
+from tests.conformance.scenario import Json
+
+_COMPARISONS = ("==", "!=", "<", "<=", ">", ">=")
+_TEXT_TESTS = {"contains": "contains", "startswith": "starts_with"}
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+# How strongly a text holds together; a weaker part of a stronger whole goes into parentheses.
+_OR, _AND, _NOT, _COMPARE, _SUM, _PRODUCT, _ATOM = range(1, 8)
+_LEVEL = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT}
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """A piece of the expression: how it is written, how strongly it holds together, its type; may it be null?"""
+
+    text: str
+    level: int
+    kind: Kind
+    nullable: bool = False
+
+    def inside(self, level: int) -> str:
+        return self.text if self.level >= level else f"({self.text})"
+
+
+_TRUE, _FALSE = _Text("true", _ATOM, Kind.BOOL), _Text("false", _ATOM, Kind.BOOL)
+_NULL = _Text("null", _ATOM, Kind.NULL, nullable=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionWriter:
+    """Writes conditions. `bound` are the stages that a run may have bound where the condition is tested: of any other
+    stage there are no events."""
+
+    names: Names
+    bound: frozenset[str]
+
+    def text(self, given: Json) -> str:
+        """The condition, "" if it is always true. Raises: UntranslatableError."""
+        found = self._condition(given).text
+        return "" if found == _TRUE.text else found
+
+    def _condition(self, given: Json) -> _Text:
+        if isinstance(given, bool):
+            return _TRUE if given else _FALSE
+        if "and" in given:
+            return self._joined("and", _AND, [self._condition(one) for one in given["and"]], _TRUE)
+        if "or" in given:
+            return self._joined("or", _OR, [self._condition(one) for one in given["or"]], _FALSE)
+        if "not" in given:
+            test = self._condition(given["not"])
+            definite = f"(if {test.text} then true else false)" if test.nullable else test.inside(_NOT)
+            return _Text(f"not {definite}", _NOT, Kind.BOOL)
+        left = self._value(given["l"])
+        if given["op"] == "in":
+            return self._membership(left, given["r"])
+        right = self._value(given["r"])
+        if given["op"] in _TEXT_TESTS:
+            return self._text_test(given["op"], left, given["r"])
+        if given["op"] not in _COMPARISONS:
+            raise UntranslatableError(f"the operator {given['op']!r}")
+        return self._comparison(given["op"], left, right)
+
+    @staticmethod
+    def _joined(word: str, level: int, parts: Sequence[_Text], empty: _Text) -> _Text:
+        if len(parts) < 2:
+            return parts[0] if parts else empty
+        nullable = any(part.nullable for part in parts)
+        return _Text(f" {word} ".join(part.inside(level) for part in parts), level, Kind.BOOL, nullable)
+
+    def _comparison(self, op: str, left: _Text, right: _Text) -> _Text:
+        if Kind.NULL in (left.kind, right.kind):
+            return _FALSE
+        if left.kind is not right.kind:
+            # Values of different types are defined and unequal.
+            there = [f"{part.inside(_SUM)} is not null" for part in (left, right) if part.nullable]
+            if op != "!=":
+                return _FALSE
+            return _Text(" and ".join(there), _AND, Kind.BOOL) if there else _TRUE
+        if left.kind is not Kind.FLOAT and op not in ("==", "!="):
+            raise UntranslatableError(f"order among values of type {left.kind.value}")
+        text = f"{left.inside(_SUM)} {op} {right.inside(_SUM)}"
+        return _Text(text, _COMPARE, Kind.BOOL, left.nullable or right.nullable)
+
+    def _membership(self, left: _Text, given: Sequence[Json]) -> _Text:
+        items = [item for item in (self._value(one) for one in given) if item.kind is left.kind]
+        if not items or left.kind is Kind.NULL:
+            return _FALSE
+        listed = ", ".join(item.text for item in items)
+        return _Text(f"{left.inside(_SUM)} in [{listed}]", _COMPARE, Kind.BOOL, left.nullable)
+
+    @staticmethod
+    def _text_test(op: str, left: _Text, given: Json) -> _Text:
+        if left.kind is Kind.NULL or given is None:
+            return _FALSE
+        if left.kind is not Kind.STRING or not isinstance(given, str):
+            raise UntranslatableError(f"{op!r} of anything but a text field and a constant")
+        return _Text(f"{_TEXT_TESTS[op]}({left.text}, {_quoted(given)})", _ATOM, Kind.BOOL, left.nullable)
+
+    # ------------------------------------------------------------------------------------------------------ values
+
+    def _value(self, given: Json) -> _Text:
+        if given is None:
+            return _NULL
+        if isinstance(given, bool):
+            return _TRUE if given else _FALSE
+        if isinstance(given, str):
+            return _Text(_quoted(given), _ATOM, Kind.STRING)
+        if isinstance(given, int | float):
+            return _number(float(given))
+        if "agg" in given:
+            return self._aggregate(given)
+        if "f" in given:
+            field = given["f"]
+            return _Text(self.names.fields[field], _ATOM, self.names.kinds[field], field in self.names.missing)
+        if "abs" in given:
+            inner = self._value(given["abs"])
+            return _Text(f"abs({inner.text})", _ATOM, Kind.FLOAT, inner.nullable)
+        for word, op in _ARITHMETIC.items():
+            if word in given:
+                return self._computed(op, [self._value(one) for one in given[word]])
+        raise UntranslatableError(f"the expression {given}")
+
+    def _computed(self, op: str, parts: Sequence[_Text]) -> _Text:
+        if any(part.kind is not Kind.FLOAT for part in parts):
+            return _NULL
+        level = _LEVEL[op]
+        first, *others = parts
+        text = first.inside(level)
+        for part in others:
+            text += f" {op} {part.inside(level + 1)}"
+        nullable = op == "/" or any(part.nullable for part in parts)
+        return _Text(text, level if others else first.level, Kind.FLOAT, nullable)
+
+    def _aggregate(self, given: Json) -> _Text:
+        fn, stage = given["agg"], given["stage"]
+        if stage not in self.bound:
+            return _number(0.0) if fn in ("count", "sum") else _NULL
+        variable = self.names.variables[stage]
+        if fn == "count":
+            return _Text(f"count({variable})", _ATOM, Kind.FLOAT)
+        field, kind = self.names.fields[given["f"]], self.names.kinds[given["f"]]
+        if fn in ("first", "last"):
+            return _Text(f"{fn}({variable}).{field}", _ATOM, kind, nullable=True)
+        if fn not in ("sum", "avg", "min", "max"):
+            raise UntranslatableError(f"the aggregate {fn!r}")
+        return _Text(f"{fn}({variable}.{field})", _ATOM, Kind.FLOAT, nullable=fn != "sum")
+
+
+def _number(value: float) -> _Text:
+    text = str(int(value)) if value.is_integer() else repr(value)
+    return _Text(text, _ATOM if value >= 0 else _PRODUCT, Kind.FLOAT)
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
+    return f'"{escaped}"'

@@ -1,0 +1,416 @@
+"""A disagreement → the numbers of the known differences that explain it, if they explain all of it.
+
+Each difference has a shape: which patterns can show it, and what the two sides may then have beyond each other. A
+disagreement is known when every part of it fits the shape of some difference; what is left over is a failure. Where a
+skip strategy chooses, one more match or time-out moves all later ones: there the pattern's shape alone decides.
+Each number is argued in cep/docs/inside/differences.md and the pages beside it.
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tests.conformance.compare import Disagreement
+from tests.conformance.scenario import Bindings, Json, Scenario
+from tests.conformance.stages import (
+    Stage,
+    absence_before_loop,
+    absences_in_a_row,
+    begins_with_group,
+    directly_after_round,
+    ends_on_absence,
+    flatten,
+    greed_behind_round,
+    greed_is_lost,
+    groups_behind_absence,
+    groups_in,
+    is_bounded_greedy,
+    is_loop,
+    loop_before_absence,
+    may_be_empty,
+    may_be_left_out,
+    may_fit,
+    neighbours,
+    stop_behind_round,
+)
+
+REASONS = {
+    2: "every window fires by the watermark, in the order of time",
+    3: "an absence is never dropped; after a loop each candidate counts once, an optional end waits for the window",
+    4: "the event that continues the match is not between",
+    5: "a bounded greedy loop takes its maximum and goes on",
+    6: "a gap bound holds between all repetitions, and only there",
+    7: "a repetition of what can match nothing is refused",
+    8: "nothing is emitted twice, a time-out at its earliest",
+    9: "a window inside a group is the group's",
+    10: "a step time holds after loops too",
+    11: "directly after a group that repeats is directly after its last event",
+    12: "a group inside a group follows as its link says, also in first place",
+    13: "greed holds in and before groups, before what may match nothing and before an absence",
+    14: "a skip to what is not bound skips nothing; no job fails for it",
+    15: "the stop event of a group ends the groups in it, and does not undo a round that may be over",
+    16: "absences in a row all hold between the same two events",
+    17: "a forbidden event ends a run whatever was skipped before it",
+    18: "greedy and every combination exclude each other, also at the head of a group",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A scenario with what the shapes ask of it: of its events, by id, the `place` is that by time, then arrival."""
+
+    scenario: Scenario
+    stages: tuple[Stage, ...]
+    values: dict[int, Json]
+    time_ms: dict[int, int]
+    last_ms: dict[str, int]
+    key: dict[int, str]
+    place: dict[int, int]
+
+    @staticmethod
+    def of(scenario: Scenario) -> _Seen:
+        events = scenario.events
+        last_ms: dict[str, int] = {}
+        for event in events:
+            last_ms[event.key] = max(event.time_ms, last_ms.get(event.key, event.time_ms))
+        return _Seen(
+            scenario,
+            tuple(flatten(scenario.stages, scenario.within)),
+            {event.id: {**event.values, "@ts": float(event.time_ms)} for event in events},
+            {event.id: event.time_ms for event in events},
+            last_ms,
+            {event.id: event.key for event in events},
+            {event.id: place for place, event in enumerate(sorted(events, key=lambda event: event.time_ms))},
+        )
+
+    def first_ms(self, bindings: Bindings) -> int:
+        return min(self.time_ms[i] for _, ids in bindings for i in ids)
+
+    def end_ms(self, bindings: Bindings) -> int:
+        """The time of the last event of the match's key."""
+        return self.last_ms[self.key[bindings[0][1][0]]]
+
+    def may_come_after(self, bindings: Bindings, absence: Stage) -> bool:
+        """Whether an event of the match's key that may be the forbidden one comes after the first that is bound."""
+        first, key = min(self.place[i] for _, ids in bindings for i in ids), self.key[bindings[0][1][0]]
+        later = (i for i, at in self.place.items() if at > first and self.key[i] == key)
+        return any(may_fit(absence.given.get("where", True), self.values[i]) for i in later)
+
+    def comes_between(self, name: str, places: tuple[int, int], bindings: Bindings) -> bool:
+        """Whether an event of the match's key that may be one of the stage comes strictly between two places."""
+        where = next(s.given.get("where", True) for s in self.stages if s.name == name)
+        key = self.key[bindings[0][1][0]]
+        between = (i for i, at in self.place.items() if places[0] < at < places[1] and self.key[i] == key)
+        return any(may_fit(where, self.values[i]) for i in between)
+
+
+def known_differences(scenario: Scenario, found: Disagreement) -> tuple[int, ...]:
+    """The differences that explain a disagreement; none if something is left over."""
+    seen = _Seen.of(scenario)
+    numbers: list[int] = []
+    rest = found
+    for number, shape in _SHAPES:
+        smaller = shape(seen, rest)
+        if smaller != rest:
+            numbers.append(number)
+            rest = smaller
+        if not rest:
+            return tuple(sorted(set(numbers)))
+    return ()
+
+
+_Shape = Callable[[_Seen, Disagreement], Disagreement]
+
+
+def _keep(parts: Iterable[Bindings], explained: Callable[[Bindings], bool]) -> frozenset[Bindings]:
+    return frozenset(part for part in parts if not explained(part))
+
+
+def _keep_timed(
+    parts: Iterable[tuple[Bindings, int]], explained: Callable[[Bindings], bool]
+) -> frozenset[tuple[Bindings, int]]:
+    return frozenset(part for part in parts if not explained(part[0]))
+
+
+# ----------------------------------------------------------------------------------------------------- the shapes
+
+
+def _gap(seen: _Seen, found: Disagreement) -> Disagreement:
+    """6: the library bounds the gap before the loop, and the repetitions loosely."""
+    loops = (*(s.given for s in seen.stages), *groups_in(seen.scenario.stages))
+    return Disagreement() if any("gap_ms" in loop and "times" in loop for loop in loops) else found
+
+
+def _bounded_greed(seen: _Seen, found: Disagreement) -> Disagreement:
+    """5: we have more, in which the loop has all that it may take (or needs: of a condition on bound events the library
+    asks with others bound). A loop that need not take anything has no greed with it before its first event."""
+    loops = [s for s in seen.stages if is_bounded_greedy(s.given)]
+    if not loops:
+        return found
+    if seen.scenario.skips or any(s.given["times"][0] == 0 or s.given.get("optional") for s in loops):
+        return Disagreement()
+
+    def full(bindings: Bindings) -> bool:
+        counts = {stage: len(ids) for stage, ids in bindings}
+        return any(counts.get(s.name, 0) >= s.given["times"][0 if '"agg"' in json.dumps(s.given) else 1] for s in loops)
+
+    return replace(found, extra=_keep(found.extra, full), extra_timeouts=_keep_timed(found.extra_timeouts, full))
+
+
+def _strictly_between(seen: _Seen, found: Disagreement) -> Disagreement:
+    """4: we have more, in which an event that is bound may be the forbidden one."""
+    absences = [s for s in seen.stages if s.negated]
+    if not absences:
+        return found
+    loops = {s.name for s in seen.stages if s.in_loop or is_loop(s.given)}
+
+    def both(bindings: Bindings) -> bool:
+        return any(
+            may_fit(absence.given.get("where", True), seen.values[i])
+            for absence in absences
+            for stage, ids in bindings
+            for i in ids
+            if absence.before(stage) or stage in loops
+        )
+
+    both_there = [m for m in (*found.extra, *(m for m, _ in found.extra_timeouts)) if both(m)]
+    if seen.scenario.skips and any(
+        may_fit(a.given.get("where", True), v) for a in absences for v in seen.values.values()
+    ):
+        followers = [s for s in seen.stages if not s.negated]
+        fits_both = any(
+            may_fit(a.given.get("where", True), v) and may_fit(s.given.get("where", True), v)
+            for a in absences
+            for s in followers
+            if a.before(s.name) or s.name in loops
+            for v in seen.values.values()
+        )
+        return Disagreement() if fits_both else found
+    if not both_there:
+        return found
+    return replace(found, extra=_keep(found.extra, both), extra_timeouts=_keep_timed(found.extra_timeouts, both))
+
+
+def _absence_at_the_end(seen: _Seen, found: Disagreement) -> Disagreement:
+    """3: an absence with nothing, or nothing certain, behind it."""
+    return Disagreement() if ends_on_absence(seen.scenario.stages) else found
+
+
+def _window_in_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
+    """9: the library ignores it."""
+    inside = any(s.depth and s.given.get("within", {}).get("type") == "first_last" for s in seen.stages)
+    return Disagreement() if inside else found
+
+
+def _unnoticed(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: the library has timers for windows of the whole alone, and none for a run that starts at time 0. What else is
+    over after the key's last event it does not see."""
+    steps_ms = [s.step_ms for s in seen.stages if s.step_ms]
+    windowed = any(s.window_ms for s in seen.stages)
+
+    def certain(bindings: Bindings) -> bool:
+        latest_ms = max(seen.time_ms[i] for _, ids in bindings for i in ids)
+        by_step = any(latest_ms + step_ms > seen.end_ms(bindings) for step_ms in steps_ms)
+        # `a, !b` at the end needs another event with the library, or a window.
+        by_end = seen.stages[-1].given["link"] == "notNext" and latest_ms >= seen.end_ms(bindings)
+        return by_step or by_end or (windowed and seen.first_ms(bindings) <= 0)
+
+    late = {
+        (bindings, time_ms)
+        for bindings, time_ms in found.extra_timeouts
+        if time_ms > seen.end_ms(bindings) and (steps_ms or (windowed and seen.first_ms(bindings) <= 0))
+    }
+    # Of two bounds that are both over when it looks, the library names the step's; the earlier one counts.
+    bounded = steps_ms or any(group.get("within") for group in groups_in(seen.scenario.stages))
+    theirs = dict(found.missing_timeouts) if bounded and windowed else {}
+    both = {part for part in found.extra_timeouts if theirs.get(part[0], part[1]) > part[1]}
+    named = {(bindings, theirs[bindings]) for bindings, _ in both}
+    return replace(
+        found,
+        extra=_keep(found.extra, certain) if seen.stages[-1].negated else found.extra,
+        extra_timeouts=found.extra_timeouts - late - both,
+        missing_timeouts=found.missing_timeouts - named,
+    )
+
+
+def _twice(seen: _Seen, found: Disagreement) -> Disagreement:
+    """8: the library times out two runs with the same events at two times; both sides have the earlier one."""
+    theirs = seen.scenario.expected.timeouts if seen.scenario.expected else frozenset()
+    both = dict(theirs - found.missing_timeouts)
+    again = {
+        (bindings, time_ms) for bindings, time_ms in found.missing_timeouts if both.get(bindings, time_ms) < time_ms
+    }
+    return replace(found, missing_timeouts=found.missing_timeouts - again)
+
+
+def _step_time(seen: _Seen, found: Disagreement) -> Disagreement:
+    """10: a step time beside a loop or what may be left out, over though the library does not see it."""
+    if any(is_loop(g) and g.get("within", {}).get("type") == "prev_curr" for g in _groups_with_windows(seen)):
+        return Disagreement()
+    steps = [s for s in seen.stages if s.step_ms]
+    if any(step.given.get("link") == "notNext" and step is not seen.stages[-1] for step in steps):
+        # A step time of what must not come means nothing to us; with the library the wait behind it may time out.
+        return Disagreement()
+    if not steps:
+        return found
+
+    pairs = neighbours(seen.scenario.stages)
+
+    def late(bindings: Bindings) -> bool:
+        return any(_over(seen, s, pairs, bindings) for s in steps)
+
+    def waits_or_late(bindings: Bindings) -> bool:
+        """What is not bound may be waited for."""
+        return bindings in ended or late(bindings) or any(s.name not in dict(bindings) for s in steps)
+
+    ends = {
+        (bindings, time_ms)
+        for bindings, time_ms in found.extra_timeouts
+        if any(time_ms == max(seen.time_ms[i] for _, ids in bindings for i in ids) + s.step_ms for s in steps)
+    }
+    ended = {bindings for bindings, _ in ends}
+    missing = _keep(found.missing, late)
+    missing_timeouts = _keep_timed(found.missing_timeouts, waits_or_late)
+    extra_timeouts = found.extra_timeouts - ends
+    smaller = replace(found, missing=missing, missing_timeouts=missing_timeouts, extra_timeouts=extra_timeouts)
+    return Disagreement() if seen.scenario.skips and smaller != found else smaller
+
+
+def _groups_with_windows(seen: _Seen) -> list[Json]:
+    """The groups; a window of the whole that is a step's is the last one's, if a group is last."""
+    last, within = seen.scenario.stages[-1], seen.scenario.within
+    found = [*groups_in(seen.scenario.stages)]
+    return [*found, {**last, "within": within}] if "group" in last and within else found
+
+
+def _over(seen: _Seen, stage: Stage, pairs: frozenset[tuple[str, str]], bindings: Bindings) -> bool:
+    """Whether a step to a stage has taken longer than it may: from the event before to one of the stage, or to what
+    came instead where a round, or the match, leaves it out. A repetition of the stage alone is no step."""
+    bound = sorted((seen.place[i], name, seen.time_ms[i]) for name, ids in bindings for i in ids)
+
+    def is_step(before: str, name: str) -> bool:
+        waited_for = (before, stage.name) in pairs and not (before == stage.name and is_loop(stage.given))
+        return waited_for and (name == stage.name or (stage.name, name) in pairs)
+
+    return any(
+        time_ms - before_ms >= stage.step_ms and is_step(before, name)
+        for (_, before, before_ms), (_, name, time_ms) in pairwise(bound)
+    )
+
+
+def _order_of_time(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: with a skip strategy, what one window releases drops other runs before their windows close."""
+    windowed = any(s.window_ms or s.step_ms for s in seen.stages)
+    return Disagreement() if seen.scenario.skips and windowed else found
+
+
+def _left_again(seen: _Seen, found: Disagreement) -> Disagreement:
+    """11: the library has more, where something comes directly after a group that may have another round."""
+    if not directly_after_round(seen.scenario.stages):
+        return found
+    if seen.scenario.skips:
+        return Disagreement()
+    return replace(found, missing=frozenset(), missing_timeouts=frozenset())
+
+
+def _until_of_a_group(seen: _Seen, found: Disagreement) -> Disagreement:
+    """15: the library ends a run whose last round could be over, but might still take something; and groups inside the
+    group it does not stop."""
+    stopped = [group["group"] for group in groups_in(seen.scenario.stages) if "until" in group]
+    goes_on = any(may_be_empty(stages[-1]) or is_loop(stages[-1]) for stages in stopped)
+    goes_on = goes_on or stop_behind_round(seen.scenario.stages)
+    return Disagreement() if goes_on or any("group" in s for stages in stopped for s in stages) else found
+
+
+def _absences_in_a_row(seen: _Seen, found: Disagreement) -> Disagreement:
+    """16: the library lets the second begin where the first has ended."""
+    return Disagreement() if absences_in_a_row(seen.scenario.stages) else found
+
+
+def _loop_and_absence(seen: _Seen, found: Disagreement) -> Disagreement:
+    """17: with the library, once a run has skipped an event, a loop that has an end forgets the absence behind it and
+    remembers the one before it; the wait for a group that may begin with nothing or be left out forgets it too, and
+    what comes behind one that may be left out remembers it; a group or a loop of every combination does either. A
+    forbidden event must be there: after what is bound first, or, to be remembered, after what has ended the wait."""
+    stages, either = seen.scenario.stages, loop_before_absence(seen.scenario.stages, of_any=True)
+    groups = list(groups_behind_absence(stages))
+    forgets = either or bool(groups) or loop_before_absence(stages, of_any=False)
+    remembers = either or any(map(may_be_left_out, groups)) or absence_before_loop(stages)
+    if (forgets or remembers) and seen.scenario.skips:
+        return Disagreement()
+    absences = [s for s in seen.stages if s.negated]
+
+    def forgotten(bindings: Bindings) -> bool:
+        return forgets and any(seen.may_come_after(bindings, a) for a in absences)
+
+    def remembered(bindings: Bindings) -> bool:
+        behind = [(a, tuple(part for part in bindings if either or a.before(part[0]))) for a in absences]
+        return remembers and any(seen.may_come_after(parts, a) for a, parts in behind if parts)
+
+    return Disagreement(
+        _keep(found.missing, forgotten),
+        _keep(found.extra, remembered),
+        _keep_timed(found.missing_timeouts, forgotten),
+        _keep_timed(found.extra_timeouts, remembered),
+        found.times,
+    )
+
+
+def _order_of_time_outs(seen: _Seen, found: Disagreement) -> Disagreement:
+    """2: with a skip strategy and the same matches: what an earlier window releases drops runs before theirs close."""
+    windowed = any(s.window_ms or s.step_ms for s in seen.stages)
+    same_matches = not (found.missing or found.extra)
+    return Disagreement() if seen.scenario.skips and windowed and same_matches else found
+
+
+def _group_in_first_place(seen: _Seen, found: Disagreement) -> Disagreement:
+    """12: the library wants the first event of the inner group directly after; we have more."""
+    if not begins_with_group(seen.scenario.stages):
+        return found
+    if seen.scenario.skips:
+        return Disagreement()
+    return replace(found, extra=frozenset(), extra_timeouts=frozenset())
+
+
+def _greed(seen: _Seen, found: Disagreement) -> Disagreement:
+    """13: the library never leaves the loop, or forgets its greed. Behind a group that may have another round it
+    forgets what it has skipped: we have less, without a loop of which an event has come before what is behind it."""
+    behind_round = list(greed_behind_round(seen.scenario.stages))
+    if greed_is_lost(seen.scenario.stages) or (behind_round and seen.scenario.skips):
+        return Disagreement()
+    written = {stage.name: number for number, stage in enumerate(seen.stages)}
+
+    def passed_over(bindings: Bindings) -> bool:
+        bound = sorted((seen.place[i], name) for name, ids in bindings for i in ids)
+        return any(
+            before in rounds and written[behind] > written[loop] and seen.comes_between(loop, (first, last), bindings)
+            for (first, before), (last, behind) in pairwise(bound)
+            for loop, rounds in behind_round
+        )
+
+    missing, missing_timeouts = _keep(found.missing, passed_over), _keep_timed(found.missing_timeouts, passed_over)
+    return replace(found, missing=missing, missing_timeouts=missing_timeouts)
+
+
+_SHAPES: Sequence[tuple[int, _Shape]] = (
+    (8, _twice),
+    (2, _unnoticed),
+    (2, _order_of_time_outs),
+    (6, _gap),
+    (9, _window_in_a_group),
+    (3, _absence_at_the_end),
+    (13, _greed),
+    (15, _until_of_a_group),
+    (16, _absences_in_a_row),
+    (5, _bounded_greed),
+    (4, _strictly_between),
+    (17, _loop_and_absence),
+    (10, _step_time),
+    (2, _order_of_time),
+    (12, _group_in_first_place),
+    (11, _left_again),
+)

@@ -1,0 +1,102 @@
+"""The names of a scenario's stages and fields → names that a pattern can use, and the fields' types.
+
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cep.base.schema import Kind
+from cep.lang.functions import FUNCTIONS
+from cep.lang.parse.cursor import RESERVED
+from tests.conformance.scenario import Json, ScenarioEvent
+
+EVENT_TYPE = "record"
+ID, TIME, KEY = "event_id", "event_time", "event_key"
+# The time stamp as the number that conditions of scenarios compute with; a time takes part in no such arithmetic.
+STAMP = "at_ms"
+# Words that are not reserved but mean something where a variable may stand.
+_WORDS = frozenset("greedy strict any until events over on none to past order".split())  # noqa: SIM905
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+class UntranslatableError(Exception):
+    """The scenario says something that the language has no word for; the message says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The variable of each stage, the field of each of an event's values, the kind of each field.
+
+    `missing` are the fields that some event does not have: they may be null.
+    """
+
+    variables: Mapping[str, str]
+    fields: Mapping[str, str]
+    kinds: Mapping[str, Kind]
+    missing: frozenset[str]
+
+    def stage_of(self) -> dict[str, str]:
+        """The stage of each variable."""
+        return {variable: stage for stage, variable in self.variables.items()}
+
+
+def names_of(stages: Sequence[Json], events: Sequence[ScenarioEvent]) -> Names:
+    """Choose the names. Raises: UntranslatableError for a field that is now text and now a number."""
+    kinds: dict[str, Kind] = {}
+    missing: set[str] = set()
+    named = list(dict.fromkeys(name for event in events for name in event.values))
+    for name in named:
+        values = [event.values.get(name) for event in events]
+        found = {_kind(value) for value in values if value is not None}
+        if len(found) > 1:
+            raise UntranslatableError(f"the field {name!r} holds values of different types")
+        kinds[name] = found.pop() if found else Kind.FLOAT
+        if None in values:
+            missing.add(name)
+    for name in _fields_in(stages):
+        if name not in kinds and name != "@ts":
+            kinds[name] = Kind.FLOAT
+            missing.add(name)
+    taken = {ID, TIME, KEY, STAMP, EVENT_TYPE}
+    fields = {name: _fresh(name, taken) for name in kinds}
+    fields["@ts"] = STAMP
+    kinds["@ts"] = Kind.FLOAT
+    variables = {name: _fresh(name, taken) for name in dict.fromkeys(stage_names(stages))}
+    return Names(variables, fields, kinds, frozenset(missing))
+
+
+def stage_names(stages: Iterable[Json]) -> list[str]:
+    """The names of the stages, those in groups too, in the order in which they are written."""
+    found: list[str] = []
+    for stage in stages:
+        found += stage_names(stage["group"]) if "group" in stage else [str(stage["name"])]
+    return found
+
+
+def _kind(value: float | str | bool) -> Kind:
+    if isinstance(value, bool):
+        return Kind.BOOL
+    return Kind.STRING if isinstance(value, str) else Kind.FLOAT
+
+
+def _fields_in(given: Json) -> list[str]:
+    """The fields that conditions speak of."""
+    if isinstance(given, dict):
+        own = [given["f"]] if isinstance(given.get("f"), str) else []
+        return own + [name for part in given.values() for name in _fields_in(part)]
+    return [name for part in given for name in _fields_in(part)] if isinstance(given, list) else []
+
+
+def _fresh(name: str, taken: set[str]) -> str:
+    """A name of the language as close to the given one as can be; it is taken from now on."""
+    found = re.sub(r"\W", "_", name, flags=re.ASCII)
+    if not _NAME.fullmatch(found):
+        found = f"v{found}"
+    while found in taken or found in RESERVED or found in _WORDS or found in FUNCTIONS:
+        found += "_"
+    taken.add(found)
+    return found

@@ -1,0 +1,169 @@
+"""A scenario's pattern text + its events → what the engine answers.
+
+Events reach the engine as they would in a job: late ones are dropped, the others wait for the watermark that passes
+them, and the stream's end closes every window.
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Schema
+from cep.columnar.batch import TEXT, EventBatch, arrow_type, data_columns
+from cep.engine.advance import Matches, advance
+from cep.lang.check.bind import bind
+from cep.lang.diagnostics import Diagnostic
+from cep.lang.ir import PatternIR, Skip, SkipKind
+from cep.lang.load import load_text
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.positions import StructureError
+from cep.nfa.program import Program
+from cep.nfa.rule_tables import RuleLimitError
+from tests.conformance.names import ID, KEY, STAMP, Names
+from tests.conformance.scenario import Answer, Bindings, Scenario, ScenarioEvent, bindings_of
+from tests.conformance.structure import PATTERN, PatternText
+
+_END_MS = TIME_MS_MAX
+# Event ids are compared by length, then by bytes: with one length their order is that of arrival.
+_ID_DIGITS = 9
+
+
+class RefusedError(Exception):
+    """The language refuses the pattern; the message is the first reason, `code` that of the mistake if any."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A scenario's pattern, checked, its text, and the schema of its events."""
+
+    text: str
+    pattern: PatternIR
+    schema: Schema
+    names: Names
+
+    def without_skip(self) -> Subject:
+        """The same pattern with every match it has."""
+        return replace(self, pattern=replace(self.pattern, skip=Skip(SkipKind.NONE)))
+
+
+def check_pattern(written: PatternText) -> Subject:
+    """Check a pattern's text. Raises: RefusedError."""
+    pattern, schema = _checked(written.text)
+    return Subject(written.text, pattern, schema, written.names)
+
+
+# Whoever compares asks several things of one pattern: to check and compile it is most of the work.
+@lru_cache(maxsize=4)
+def _checked(text: str) -> tuple[PatternIR, Schema]:
+    checked = load_text(text, "scenario.cep")
+    if not checked.ok:
+        raise _refused([d for d in checked.diagnostics if d.is_error])
+    bound, diagnostics = bind(checked.patterns[PATTERN], {})
+    if bound is None:
+        raise _refused(diagnostics)
+    return bound, checked.schema
+
+
+@lru_cache(maxsize=4)
+def _compiled(text: str, skip: Skip) -> Program:
+    pattern, schema = _checked(text)
+    try:
+        return compile_rules(schema, (KEY,), (DeployedRule(PATTERN, 1, 0, "", replace(pattern, skip=skip)),))
+    except (StructureError, RuleLimitError) as error:
+        raise RefusedError(str(error)) from error
+
+
+def _refused(diagnostics: Sequence[Diagnostic]) -> RefusedError:
+    first = diagnostics[0]
+    return RefusedError(f"{first.code} {first.message}", first.code)
+
+
+def answer(subject: Subject, scenario: Scenario) -> Answer:
+    """What the engine answers. Raises: RefusedError if the pattern is over a limit of the automaton."""
+    program = _compiled(subject.text, subject.pattern.skip)
+    matches: set[tuple[Bindings, int]] = set()
+    timeouts: set[tuple[Bindings, int]] = set()
+    keyed_state = None
+    for events, watermark_ms in deliveries(scenario):
+        batch = _batch(subject, events)
+        advanced = advance(program, keyed_state, batch, watermark_ms)
+        keyed_state = advanced.keyed_state
+        for bindings, detected_ms, completed, timed_out in _found(subject, program, advanced.matches, scenario):
+            if completed:
+                matches.add((bindings, detected_ms))
+            if timed_out:
+                timeouts.add((bindings, detected_ms))
+    return Answer(frozenset(matches), frozenset(timeouts))
+
+
+# ------------------------------------------------------------------------------------------------------- events
+
+Arrived = tuple[int, ScenarioEvent]
+
+
+def deliveries(scenario: Scenario) -> Iterator[tuple[list[Arrived], int]]:
+    """Events with their places in the order of arrival, sorted by time, and the watermark that releases them."""
+    waiting: list[Arrived] = []
+    watermark_ms = -_END_MS
+    schedule = sorted(scenario.watermarks, key=lambda pair: pair[0])
+    for place, event in enumerate(scenario.events):
+        while schedule and schedule[0][0] <= place:
+            watermark_ms = max(watermark_ms, schedule.pop(0)[1])
+            yield _released(waiting, watermark_ms), watermark_ms
+        if event.time_ms > watermark_ms:
+            waiting.append((place, event))
+    for _, last_ms in schedule:
+        watermark_ms = max(watermark_ms, last_ms)
+        yield _released(waiting, watermark_ms), watermark_ms
+    yield _released(waiting, _END_MS), _END_MS
+
+
+def _released(waiting: list[Arrived], watermark_ms: int) -> list[Arrived]:
+    """Take the events up to the watermark out of those that wait."""
+    released = [arrived for arrived in waiting if arrived[1].time_ms <= watermark_ms]
+    waiting[:] = [arrived for arrived in waiting if arrived[1].time_ms > watermark_ms]
+    return sorted(released, key=lambda arrived: (arrived[1].time_ms, arrived[0]))
+
+
+def _batch(subject: Subject, events: Sequence[Arrived]) -> EventBatch:
+    ids = pa.array([f"{place:0{_ID_DIGITS}}" for place, _ in events], TEXT)
+    keys = pa.array([event.key for _, event in events], TEXT)
+    times = np.array([event.time_ms for _, event in events], np.int64)
+    given = {ID: ids, KEY: keys, STAMP: pa.array(times.astype(np.float64))}
+    written = {field: name for name, field in subject.names.fields.items()}
+    columns = {
+        field: given[field]
+        if field in given
+        else pa.array([event.values.get(written[field]) for _, event in events], arrow_type(type_))
+        for field, type_ in data_columns(subject.schema).items()
+    }
+    return EventBatch(keys, ids, np.zeros(len(events), np.int16), times, columns)
+
+
+# ------------------------------------------------------------------------------------------------------ answers
+
+
+def _found(
+    subject: Subject, program: Program, matches: Matches, scenario: Scenario
+) -> Iterator[tuple[Bindings, int, bool, bool]]:
+    stage_of = subject.names.stage_of()
+    stages = [stage_of[variable] for variable in program.rules[0].variables]
+    places = [int(text) for text in matches.event_id.to_pylist()]
+    for row in range(len(matches)):
+        bound: dict[str, list[int]] = {}
+        for at in range(matches.offsets[row], matches.offsets[row + 1]):
+            bound.setdefault(stages[matches.variable[at]], []).append(scenario.events[places[at]].id)
+        completed, timed_out = bool(matches.completed[row]), bool(matches.timed_out[row])
+        yield bindings_of(bound), int(matches.detected_ms[row]), completed, timed_out

@@ -1,0 +1,141 @@
+"""Scenario file → scenarios: a pattern in the words of builder calls, events, watermarks, and what the peer answered.
+
+A file is JSON, gzipped if its name says so: `{"scenarios": […]}` or the bare list. What a pattern, a condition or an
+expression may say is checked where it is written as text (structure.py, conditions.py); here, that the rest is there.
+Tested by: tests/conformance/test_conformance.py
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cep.base.errors import UsageError
+
+Json = Any
+# The events bound to each stage, stages without events left out: a match as a set can hold it.
+Bindings = tuple[tuple[str, tuple[int, ...]], ...]
+SKIP_NONE = "no_skip"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioEvent:
+    """One event in the order of arrival. `values` are numbers as floats, text, bools or None."""
+
+    id: int
+    key: str
+    time_ms: int
+    values: Mapping[str, float | str | bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Matches with their times, and partial matches whose time ran out. Nothing is held twice."""
+
+    matches: frozenset[tuple[Bindings, int]]
+    timeouts: frozenset[tuple[Bindings, int]]
+
+    @property
+    def bindings(self) -> frozenset[Bindings]:
+        """The matches without their times."""
+        return frozenset(found for found, _ in self.matches)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One question and the peer's answer: `expected`, or `refusal`, the error that it gave instead.
+
+    `watermarks` are pairs (events sent, watermark in ms); the stream's end closes every window.
+    """
+
+    name: str
+    stages: Sequence[Json]
+    skip: Mapping[str, Json]
+    within: Mapping[str, Json] | None
+    events: tuple[ScenarioEvent, ...]
+    watermarks: tuple[tuple[int, int], ...]
+    tags: frozenset[str]
+    expected: Answer | None
+    refusal: str = ""
+
+    @property
+    def skips(self) -> bool:
+        """Whether a skip strategy chooses among matches."""
+        return bool(self.skip.get("type", SKIP_NONE) != SKIP_NONE)
+
+
+def read_scenarios(path: Path) -> list[Scenario]:
+    """All scenarios of a file. Raises: UsageError if it is no such file."""
+    try:
+        raw = path.read_bytes()
+        given = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UsageError(f"{path} cannot be read as scenarios: {error}") from error
+    listed = given.get("scenarios") if isinstance(given, dict) else given
+    if not isinstance(listed, list):
+        raise UsageError(f'{path} holds no scenarios: expected {{"scenarios": […]}} or a list')
+    return [scenario_of(one, f"{path}, scenario {number}") for number, one in enumerate(listed, start=1)]
+
+
+def scenario_of(given: Json, where: str) -> Scenario:
+    """One scenario. Raises: UsageError if a part is missing or of another shape."""
+    try:
+        expected, refusal = _expected(given["expected"])
+        events = tuple(_event(event) for event in given["events"])
+        if len({event.id for event in events}) < len(events):
+            raise UsageError(f"{where}: two events have the same id")
+        return Scenario(
+            name=str(given.get("name", where)),
+            stages=list(given["pattern"]),
+            skip=dict(given.get("skip") or {"type": SKIP_NONE}),
+            within=given.get("within"),
+            events=events,
+            watermarks=_watermarks(given.get("watermarks"), events),
+            tags=frozenset(given.get("tags", ())),
+            expected=expected,
+            refusal=refusal,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _event(given: Json) -> ScenarioEvent:
+    values = {name: _value(value) for name, value in (given.get("f") or {}).items()}
+    return ScenarioEvent(int(given["id"]), str(given.get("key", "")), int(given["ts"]), values)
+
+
+def _value(given: Json) -> float | str | bool | None:
+    if given is None or isinstance(given, bool | str):
+        return given
+    return float(given)
+
+
+def _watermarks(given: Json, events: Sequence[ScenarioEvent]) -> tuple[tuple[int, int], ...]:
+    if not given:
+        return ()
+    if given != "per_event":
+        return tuple((int(sent), int(watermark_ms)) for sent, watermark_ms in given)
+    found: list[tuple[int, int]] = []
+    for sent, event in enumerate(events, start=1):
+        latest_ms = event.time_ms - 1
+        found.append((sent, max(found[-1][1], latest_ms) if found else latest_ms))
+    return tuple(found)
+
+
+def _expected(given: Json) -> tuple[Answer | None, str]:
+    if "error" in given:
+        return None, f"{given['error']}: {given.get('message', '')}".removesuffix(": ")
+    times = given.get("match_ts") or [0] * len(given["matches"])
+    matches = frozenset((bindings_of(m), int(t)) for m, t in zip(given["matches"], times, strict=True))
+    timeouts = frozenset((bindings_of(t["m"]), int(t["ts"])) for t in given.get("timeouts", ()))
+    return Answer(matches, timeouts), ""
+
+
+def bindings_of(by_stage: Mapping[str, Sequence[int]]) -> Bindings:
+    """Event ids by stage as a value that sets can hold."""
+    return tuple(sorted((stage, tuple(ids)) for stage, ids in by_stage.items() if ids))

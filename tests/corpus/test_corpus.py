@@ -1,0 +1,86 @@
+"""Every engine gives the matches of the corpus: the oracle, the kernels, whole jobs in one process and on Spark."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.corpus.cases import Case, read_cases
+from tests.corpus.engines import (
+    Answer,
+    CorpusJob,
+    by_advance,
+    by_advance_one_by_one,
+    by_embedded_live,
+    by_embedded_replay,
+    by_oracle,
+    expected,
+    of_alerts,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+CASES = read_cases()
+ENDED = [case for case in CASES if case.ends]
+NAMED = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def differences(cases: list[Case], answers: dict[str, Answer]) -> list[str]:
+    """Say which cases an engine answers otherwise."""
+    return [
+        f"{case.name}: {answers[case.id]}, not {expected(case)}"
+        for case in cases
+        if answers[case.id] != expected(case).sorted()
+    ]
+
+
+@NAMED
+def test_the_oracle(case: Case) -> None:
+    assert by_oracle(case) == expected(case), str(by_oracle(case))
+
+
+@NAMED
+def test_advance(case: Case) -> None:
+    assert by_advance(case).sorted() == expected(case).sorted(), str(by_advance(case))
+
+
+@NAMED
+def test_advance_one_by_one(case: Case) -> None:
+    assert by_advance_one_by_one(case).sorted() == expected(case).sorted(), str(by_advance_one_by_one(case))
+
+
+def test_kernels_that_are_not_compiled() -> None:
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "tests.corpus.engines"]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_a_replay_in_one_process(tmp_path: Path) -> None:
+    assert differences(ENDED, by_embedded_replay(ENDED, tmp_path)) == []
+
+
+def test_a_live_job_in_one_process(tmp_path: Path) -> None:
+    assert differences(ENDED, by_embedded_live(ENDED, tmp_path)) == []
+
+
+@pytest.mark.spark
+def test_a_replay_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    from cep.runners.spark.replay import read_events, replay  # noqa: PLC0415 the other engines need no Spark
+
+    corpus = CorpusJob.of(ENDED)
+    events = read_events(spark, corpus.write_history(tmp_path))
+    alerts = replay(corpus.job, corpus.deployment.rulebook, *events, 2).alerts
+    assert differences(ENDED, of_alerts(ENDED, alerts)) == []
+
+
+def test_a_topic_has_many_cases() -> None:
+    assert {case.topic for case in CASES} == {"absence", "repetition", "sequence", "skip", "windows"}
+    assert len(CASES) >= 47

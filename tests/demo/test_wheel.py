@@ -1,0 +1,82 @@
+"""The wheel works without the checkout: installed by pip, run in an empty folder.
+
+Kernels of another folder are compiled anew, which takes a minute. So `tests/run` runs them uncompiled, and a release
+compiled too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from cep import __version__
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 600
+
+
+def done(words: list[str | Path], folder: Path, **more: str) -> str:
+    """Run a program in the folder, without the variables that would lead it back to the checkout."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | more
+    answer = subprocess.run(
+        words, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert answer.returncode == 0, f"{words}\n{answer.stdout}\n{answer.stderr}"
+    return answer.stdout
+
+
+def build_wheel(folder: Path) -> Path:
+    """Build it from a copy of the sources, so that the build leaves nothing in the checkout."""
+    source = folder / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, source / name)
+    for name in ("cep", "patterns", "rules"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    pip: list[str | Path] = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    done([*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", folder, source], folder)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("no_jit", [pytest.param("1", marks=pytest.mark.always, id="uncompiled"), "0"])
+def test_the_wheel_in_an_empty_folder(tmp_path: Path, no_jit: str) -> None:
+    wheel = build_wheel(tmp_path)
+    assert wheel.name.startswith(f"cep-{__version__}-")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    carried = {name.split("library/")[1] for name in names if name.startswith("cep/demo/library/")}
+    assert carried == {
+        str(path.relative_to(ROOT))
+        for pattern in ("patterns/*.cep", "rules/*.toml", "rules/*.lock")
+        for path in ROOT.glob(pattern)
+    }
+    assert any(name.endswith("/licenses/LICENSE") for name in names)
+    assert not any(name.startswith(("tests/", "demo/", "patterns/", "rules/")) for name in names)
+
+    venv, empty = tmp_path / "venv", tmp_path / "empty"
+    done([sys.executable, "-m", "venv", venv], tmp_path)
+    done([venv / "bin" / "pip", "install", "-q", "--no-deps", "--no-index", wheel], tmp_path)
+    # The dependencies are those of this process, which pip need not fetch again; the package itself is the wheel's.
+    (site,) = venv.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    empty.mkdir()
+    cep = venv / "bin" / "cep"
+    assert str(site) in done([venv / "bin" / "python", "-c", "import cep; print(cep.__file__)"], empty)
+    assert done([cep, "--version"], empty) == f"cep {__version__}\n"
+    told = done([cep, "demo", "--size", "small", "--seconds", "0", "--into", "day"], empty, NUMBA_DISABLE_JIT=no_jit)
+    assert "All 39 alerts are equal" in told
+    assert f"wrote {Path('rapid_refunds.cep')}" in done([cep, "new", "pattern", "rapid_refunds"], empty)
+    for path in ("rapid_refunds.cep", "day/patterns"):
+        done([cep, "check", path], empty)
+        done([cep, "test", path], empty, NUMBA_DISABLE_JIT=no_jit)
+    data: list[str | Path] = ["--rules", "day/rules", "--events", "day/payments.parquet"]
+    done([cep, "replay", "--engine", "embedded", *data, "--out", "alerts.jsonl"], empty, NUMBA_DISABLE_JIT=no_jit)
+    assert "small_then_large" in (empty / "alerts.jsonl").read_text()

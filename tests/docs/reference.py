@@ -1,0 +1,222 @@
+"""The code → the reference pages that follow from it: `python -m tests.docs.reference` writes them.
+
+    argparse of every verb        → reference/verbs.md
+    model/settings.py             → reference/settings.md
+    model/rule.py                 → reference/control-records.md
+    runners/observe.py, counters  → reference/metrics.md
+    the catalogue of diagnostics  → reference/diagnostics.md
+    engine/alerts.py              → reference/alerts.md
+    base/limits.py                → reference/limits.md
+
+Tested by: tests/docs/test_reference.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+import cep.base.limits as limits_module
+from cep.cli.doc_pages import DOCS
+from cep.cli.main import _VERBS
+from cep.engine.alerts import ALERT_SCHEMA
+from cep.lang.explain.catalogue import CATALOGUE
+from cep.lang.explain.examples import examples
+from cep.model.rule import _MODELS, UpsertRecord
+from cep.model.settings import SECTIONS, extra_of
+from cep.runners.observe import _GAUGES, _LABELS, _TEXTS
+from tests.docs.meanings import ALERT_FIELDS, COUNTERS, GAUGES
+
+MADE = "Generated from the code of this version."
+_GROUPS = {
+    "1": "Syntax", "2": "Names", "3": "Types", "4": "Structure", "5": "Parameters", "6": "Tests",
+    "7": "Findings of `cep lint`", "8": "Lists",
+}  # fmt: skip
+
+
+def verbs() -> str:
+    """Return the page of all verbs, with their options."""
+    lines = ["# Verbs", "", f"{MADE} `cep VERB --help` prints the same.", "", "| verb | does |", "| --- | --- |"]
+    lines += [f"| [`cep {name}`](#cep-{name}) | {verb.line} |" for name, verb in _VERBS.items()]
+    lines += ["", "Exit codes: 0 clean, 1 findings, 2 usage, 3 internal."]
+    for name, verb in _VERBS.items():
+        parser = argparse.ArgumentParser(prog=f"cep {name}", add_help=False)
+        add_arguments = verb.part("add_arguments")
+        if add_arguments is not None:
+            add_arguments(parser)
+        lines += ["", f"## `cep {name}`", *_help(verb.part("HELP")), *_options(parser)]
+    return "\n".join(lines) + "\n"
+
+
+def _help(text: str) -> Iterator[str]:
+    """Paragraphs of a verb's help as prose, what is laid out in columns as it stands."""
+    for paragraph in text.strip().split("\n\n"):
+        is_laid_out = any(line.startswith("  ") for line in paragraph.split("\n"))
+        yield from ("", "```text", paragraph, "```") if is_laid_out else ("", _cell(paragraph, pipes=False))
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                rows = list(_options(inner))
+                yield from ("", f"`{parser.prog} {name}`" + ("" if rows else " has no options."), *rows)
+            return
+    if parser._actions:
+        yield from ("", "| argument | meaning |", "| --- | --- |")
+    for action in parser._actions:
+        names = ", ".join(action.option_strings)
+        choices = "{" + ",".join(map(str, action.choices)) + "}" if action.choices else None
+        value = action.metavar or choices or (action.dest.upper() if action.nargs != 0 else "")
+        value = " ".join(value) if isinstance(value, tuple) else value
+        written = f"{names} {value}".strip() if action.nargs != 0 else names
+        meaning = (action.help or "") % {**vars(action), "prog": parser.prog}
+        yield f"| `{written.replace('|', '¦')}` | {_cell(meaning)} |"
+
+
+def settings() -> str:
+    """Return the page of all settings."""
+    lines = [
+        "# Settings",
+        "",
+        MADE,
+        "`cep settings` prints a file with all of them; `cep settings --check FILE` checks one.",
+    ]
+    lines += ["A flag of the command line wins over the file."]
+    for section, model in SECTIONS.items():
+        lines += ["", f"## `[{section}]`", "", (model.__doc__ or "").strip()]
+        lines += ["", "| setting | flag | default | meaning |", "| --- | --- | --- | --- |"]
+        for name, info in model.model_fields.items():
+            extra = extra_of(info)
+            default = info.get_default()
+            shown = "" if default is None or default in ((), {}, "") else extra["example"] or json.dumps(default)
+            flag = f"`{extra['flag']}`" if extra["flag"] else ""
+            value = f"`{shown}`" if shown else ""
+            example = f" Example: `{_cell(extra['example'])}`." if not shown and extra["example"] else ""
+            lines.append(f"| `{name}` | {flag} | {value} | {_cell(info.description or '')}{example} |")
+    return "\n".join(lines) + "\n"
+
+
+def control_records() -> str:
+    """Return the page of the records that change the rules of a job."""
+    lines = [
+        "# Control records",
+        "",
+        MADE,
+        "A control record is one JSON object of the control topic, or one line of a",
+    ]
+    lines += ["file in the control folder. `cep rules schema` prints the JSON schema."]
+    for model in _MODELS:
+        kind = model.model_fields["kind"].default
+        lines += ["", f"## `{kind}`", "", _cell((model.__doc__ or "").strip(), pipes=False)]
+        if model is UpsertRecord:
+            lines += ["", "Beside `kind` and `source` it has the names of a [rule file](rule-files.md), except `file`."]
+            continue
+        lines += ["", "| name | required |", "| --- | --- |", f"| `kind` | yes: `{kind}` |"]
+        for name, info in model.model_fields.items():
+            if name != "kind":
+                lines.append(f"| `{name}` | {'yes' if info.is_required() else 'no'} |")
+    return "\n".join(lines) + "\n"
+
+
+def metrics() -> str:
+    """Return the page of counters and gauges."""
+    lines = ["# Metrics", "", MADE, "A job started with `--listen 9464` answers `/metrics` in Prometheus' text format."]
+    lines += ["Counters go on over restarts. `cep replay`, `cep run` and `cep live` print the same names at their end."]
+    lines += ["", "## Counters", "", "| metric | meaning |", "| --- | --- |"]
+    for name, text in {**_TEXTS, **COUNTERS}.items():
+        labels = ", ".join(_LABELS.get(name, ("of",) if name == "held" else ()))
+        lines.append(f"| `cep_{name}_total{f'{{{labels}}}' if labels else ''}` | {_cell(text)} |")
+    lines += ["", "## Gauges", "", "| metric | meaning |", "| --- | --- |"]
+    lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in {**_GAUGES, **GAUGES}.items()]
+    return "\n".join(lines) + "\n"
+
+
+def diagnostics() -> str:
+    """Return the page of all codes."""
+    lines = ["# Diagnostics", "", MADE, "`cep explain CODE` prints one of them. A code keeps its meaning for ever."]
+    shown = examples()
+    for group, entries in groupby(CATALOGUE.items(), key=lambda item: item[0][3]):
+        lines += ["", f"## {_GROUPS[group]}"]
+        for code, entry in entries:
+            lines += ["", f"### {code}: {entry.title}", "", _cell(entry.explanation, pipes=False)]
+            lines += ["", "```text", shown[code].rstrip("\n"), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def alerts() -> str:
+    """Return the page of the alert table."""
+    assert list(ALERT_FIELDS) == ALERT_SCHEMA.names, "tests/docs/meanings.py has to name each column of an alert"
+    lines = [
+        "# Alerts",
+        "",
+        MADE,
+        "Every sink receives this table. Parquet files have these columns, JSON objects these",
+    ]
+    lines += ["names. In JSON a time is ISO 8601 in UTC, and `measures` is an object."]
+    lines += ["`history_cut`, `history_folded` and `history_from` are left out where they say nothing."]
+    lines += ["", "| field | type | meaning |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {_type(ALERT_SCHEMA.field(name).type)} | {text} |" for name, text in ALERT_FIELDS.items()]
+    lines += ["", "Equal alerts have equal bytes, and an alert that is sent again has the id that it had."]
+    return "\n".join(lines) + "\n"
+
+
+def _type(written: object) -> str:
+    text = str(written)
+    return "list of (variable, event_id, event_time)" if text.startswith("list") else text
+
+
+def limits() -> str:
+    """Return the page of all bounds."""
+    lines = ["# Limits", "", f"{MADE} Every limit has a reason, and a counter where something is lost."]
+    lines += ["", "| limit | value | reason, and effect |", "| --- | --- | --- |"]
+    for name, comment in _commented(Path(limits_module.__file__).read_text(encoding="utf-8")):
+        lines.append(f"| `{name}` | {getattr(limits_module, name):,} | {_cell(comment)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _commented(source: str) -> Iterator[tuple[str, str]]:
+    """Give the constants of a module with the comments above and beside them."""
+    block: list[str] = []
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    beside = {token.start[0]: token.string.lstrip("# ") for token in tokens if token.type == tokenize.COMMENT}
+    for token in tokens:
+        line = token.start[0]
+        if token.type == tokenize.COMMENT and token.line.startswith("#"):
+            block.append(beside[line])
+        elif token.type == tokenize.NAME and token.start[1] == 0 and token.string.isupper():
+            yield token.string, " ".join([*block, beside.get(line, "")]).strip() or "as above"
+            block = []
+
+
+def _cell(text: str, *, pipes: bool = True) -> str:
+    """One line of text; a pipe in a table is escaped."""
+    line = re.sub(r"\s+", " ", text.strip())
+    return line.replace("|", "\\|") if pipes else line
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "verbs": verbs,
+    "settings": settings,
+    "control-records": control_records,
+    "metrics": metrics,
+    "diagnostics": diagnostics,
+    "alerts": alerts,
+    "limits": limits,
+}
+
+
+def main() -> None:
+    """Write all pages."""
+    for name, made in PAGES.items():
+        (DOCS / "reference" / f"{name}.md").write_text(made(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""All pages → a site, with every link checked: `python -m tests.docs.site FOLDER` (needs `pip install 'cep[docs]'`).
+
+    cep/docs, README files of rooms ──assemble──▶ a folder of Markdown ──zensical build --strict──▶ FOLDER
+
+The order of the pages is that of `cep docs`. Nothing is fetched: the theme has its fonts and scripts with it.
+Tested by: tests/docs/test_site.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cep.cli.doc_pages import INDEX, assemble, page_title, pages_in_order
+
+SECTIONS = {"start": "Start", "guides": "Guides", "reference": "Reference", "inside": "Inside"}
+
+
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site below the folder. A broken link makes the exit code other than 0."""
+    with tempfile.TemporaryDirectory() as made:
+        source = Path(made) / "pages"
+        assemble(source)
+        settings = Path(made) / "mkdocs.yml"
+        settings.write_text(yaml.safe_dump(settings_of(pages_in_order()), sort_keys=False))
+        command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict", "--config-file", str(settings)]
+        done = subprocess.run(command, cwd=made, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            shutil.copytree(Path(made) / "site", folder, dirs_exist_ok=True)
+        return done
+
+
+def settings_of(names: Iterable[str]) -> dict[str, Any]:
+    """Return the site's settings, with the pages in this order."""
+    navigation: dict[str, list[dict[str, str]]] = {}
+    for name in names:
+        section = SECTIONS.get(name.split("/")[0], "")
+        if name != INDEX:
+            navigation.setdefault(section, []).append({page_title(name): f"{name}.md"})
+    return {
+        "site_name": "cep",
+        "docs_dir": "pages",
+        "site_dir": "site",
+        "theme": {"font": False, "features": ["navigation.sections", "content.code.copy"]},
+        "nav": [f"{INDEX}.md", *({section: pages} for section, pages in navigation.items())],
+        "markdown_extensions": ["tables", "pymdownx.superfences", {"toc": {"permalink": True}}],
+    }
+
+
+if __name__ == "__main__":
+    done = build(Path(sys.argv[1]))
+    print(done.stdout + done.stderr, end="")
+    sys.exit(done.returncode)

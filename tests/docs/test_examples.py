@@ -1,0 +1,69 @@
+"""Every command and example of the pages does what the page says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cep.cli.doc_pages import DOCS, page_paths
+from tests.docs.commands import commands
+from tests.docs.pages import RUN, TAGS, agrees, beginning_of, blocks_of, run_page
+from tests.real_kafka import MockCluster, RealKafka
+
+PAGES = {name: path.read_text(encoding="utf-8") for name, path in page_paths().items() if DOCS in path.parents}
+BLOCKS = {name: blocks_of(text) for name, text in PAGES.items()}
+ALONE = [name for name, blocks in BLOCKS.items() if any(b.tag in RUN and not b.needs for b in blocks)]
+SERVED = [name for name, blocks in BLOCKS.items() if any(b.tag in RUN and b.needs for b in blocks)]
+REFERENCE = "reference/language"  # has tests of its own: tests/lang/test_readme.py
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with commands(tmp_path_factory.mktemp("commands")) as folder:
+        yield folder
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_commands_do_what_the_page_says(name: str, tmp_path: Path, tools: Path) -> None:
+    if problems := list(run_page(name, tmp_path / "reader", {}, tools)):
+        pytest.fail("\n".join(problems), pytrace=False)
+    if name == "start/first-rule":
+        drawn = (tmp_path / "reader" / "rapid_refunds.svg").read_text()
+        assert drawn == (DOCS / "start" / "rapid_refunds.svg").read_text()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.parametrize("name", SERVED)
+def test_commands_that_need_servers(
+    name: str, tmp_path: Path, tools: Path, kafka_broker: RealKafka | MockCluster
+) -> None:
+    servers = {"spark": "local", "kafka": kafka_broker.address}
+    if problems := list(run_page(name, tmp_path / "reader", servers, tools)):
+        pytest.fail("\n".join(problems), pytrace=False)
+
+
+@pytest.mark.parametrize("name", sorted(PAGES.keys() - {REFERENCE}))
+def test_every_block_says_what_it_is(name: str) -> None:
+    assert [f"{name}.md:{b.line} ```{b.tag}" for b in BLOCKS[name] if b.tag not in TAGS] == []
+    assert beginning_of(PAGES[name]) in {None, *PAGES}
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed", "expected"),
+    [
+        ("a\nb\n", "a\nb\n\n", True),
+        ("a\n", "a\nb\n", False),
+        ("a\n…\n", "a\nb\nc\n", True),
+        ("…\nc\n", "a\nb\nc\n", True),
+        ("took … s\n", "took 0.3 s\n", True),
+        ("took … s\n", "took 0.3 min\n", False),
+        ("a.\n", "ab\n", False),
+        ("a   1\n", "a      1\n", True),
+    ],
+)
+def test_output_is_compared(shown: str, printed: str, expected: bool) -> None:
+    assert agrees(shown, printed) is expected

@@ -1,0 +1,225 @@
+"""Of many values and sub-keys classes are looked at that have new events or lose some; values stay the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.columnar.batch import TEXT
+from cep.functions.text_numbers import hashed_texts
+from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block
+from cep.histories.reach import _Found
+from cep.histories.rows import Block, HistoryRows
+from cep.kernels.histories import records
+from cep.kernels.histories.reach import choose_classes
+from tests.engine.bridge import batch_of, event_id, split
+from tests.histories.test_reach import payment, program_over, rows_looked_at
+from tests.histories.test_store import random_block
+from tests.histories.test_values import engine_values, oracle_values
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+
+MANY = (
+    "distinct(pay.shop over 40 ms) > 1",
+    "distinct(pay.shop over previous 70 ms) > 1",
+    "distinct(pay.size over previous 25 ms where way == cash) > 1",
+    "distinct(pay.weight over 60 ms) > 1",
+    "distinct(pay.amount over 30 ms by shop) > 1",
+    "count(pay over 40 ms by shop) > 1",
+    "sum(pay.amount over previous 30 ms by (shop, way)) > 1.00",
+    "max(pay.size over 20 ms by shop) > 1",
+    "median(pay.size over 35 ms by shop) > 1",
+)
+
+
+def check_in_pieces(written: Sequence[str], events: dict[str, list[Event]], random: Random) -> None:
+    """The engine's values are those of the definition, however finely the events are cut."""
+    program = program_over(*written)
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    found = engine_values(program, split(batch_of(program.schema, events), random, 40), wanted)
+    expected = oracle_values(events, wanted)
+    assert {event: found[event] for event in expected} == expected
+
+
+def payments(random: Random, count: int = 120) -> dict[str, list[Event]]:
+    """Two keys with many shops, some of which come again."""
+    found: dict[str, list[Event]] = {"x": [], "y": []}
+    time_ms = 1_700_000_000_000
+    for order in range(count):
+        time_ms += random.choice((0, 0, 1, 1, 2, 30 if random.random() < 0.1 else 3))
+        fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": random.choice("xxy")}
+        fields |= {"shop": random.choice((None, f"s{random.randint(0, 20)}")), "size": random.randint(0, 9)}
+        fields |= {"amount": random.choice((None, random.randint(-3, 9) * 50)), "way": random.randint(0, 1)}
+        fields["weight"] = random.choice((None, 0.0, random.randint(0, 9) / 7))
+        found[str(fields["key"])].append(Event(order, "pay", time_ms, order, fields))
+    return found
+
+
+@pytest.mark.parametrize("odd", [0, 1, None], ids=["all codes are one", "codes are alike", "as they are"])
+@pytest.mark.parametrize("seed", range(3))
+def test_values_are_those_of_the_definition(seed: int, odd: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is crowded from when on, and whichever classes have the same code."""
+    random = Random(f"many {seed}")
+    if odd is not None:
+        monkeypatch.setattr("cep.histories.classes._ODD", np.uint64(odd))
+    monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", random.choice((0, 2, 5)))
+    monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
+    check_in_pieces(MANY, payments(random), random)
+
+
+ALONE = (
+    "distinct(pay.shop over 65 ms) > 1",
+    "distinct(pay.shop over 40 ms) > 1",
+    "distinct(pay.size over previous 70 ms) > 1",
+    "sum(pay.amount over 15 ms) > 1.00",
+    "avg(pay.size over 55 ms where way == cash) > 1",
+    "last(pay over 40 ms).amount > 1.00",
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_events_of_one_field_are_laid_beside_those_that_leave_other_windows(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing else is looked at, of the latest events of classes only their value is."""
+    random, found = Random(f"alone {seed}"), []
+
+    def and_latest(self: _Found, rows: HistoryRows, *given: object) -> _Found:
+        found.append((len(self.rows), len(rows)))
+        return laid(self, rows, *given)  # type: ignore[arg-type]
+
+    laid = _Found.and_latest
+    monkeypatch.setattr(_Found, "and_latest", and_latest)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
+    check_in_pieces(ALONE, payments(random), random)
+    assert any(leave and laid_beside for leave, laid_beside in found)
+
+
+def test_of_a_key_that_nothing_is_known_of_nothing_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events leave while others of its page have new ones."""
+    monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
+    program = program_over("distinct(pay.shop over 40 ms) > 1", "count(pay over 1 h) > 1")
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    moments = [[(0, "x"), (1, "z"), (2, "z")], [(10, "x")], [(100, "x")], [(101, "z"), (102, "z")]]
+    events: dict[str, list[Event]] = {"x": [], "z": []}
+    deliveries = []
+    for moment in moments:
+        own: dict[str, list[Event]] = {}
+        for time_ms, key in moment:
+            event = payment(time_ms, time_ms, key)
+            own.setdefault(key, []).append(replace(event, fields={**event.fields, "shop": f"s{time_ms}"}))
+        for key, new in own.items():
+            events[key] += new
+        deliveries.append((batch_of(program.schema, own), moment[-1][0]))
+    assert engine_values(program, deliveries, wanted) == oracle_values(events, wanted)
+
+
+def test_what_is_looked_at_does_not_grow_with_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_over("distinct(pay.shop over 90 d) > 1", "count(pay over 90 d by shop) > 1")
+    batches, of_batch = 30, 60
+    given = []
+    for number in range(batches):
+        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order}"}) for event in own])
+    found = rows_looked_at(monkeypatch, program, given)
+    assert found[1] == of_batch, "all of it once, to count the values"
+    assert max(found[2:]) <= 0.2 * batches * of_batch, "no new shop has been there: few have the same code by chance"
+
+
+def test_of_a_value_that_comes_again_and_again_the_latest_event_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", 0.0)
+    program = program_over("distinct(pay.shop over 90 d) > 1")
+    batches, of_batch, shops = 30, 60, 20
+    given = []
+    for number in range(batches):
+        own = [payment(order, order, "x") for order in range(number * of_batch, (number + 1) * of_batch)]
+        given.append([replace(event, fields={**event.fields, "shop": f"s{event.order % shops}"}) for event in own])
+    assert set(rows_looked_at(monkeypatch, program, given)[2:]) == {shops}
+
+
+@pytest.mark.parametrize("odd", [0, None], ids=["all codes are one", "as they are"])
+@pytest.mark.parametrize("type_", [TEXT, pa.int64(), pa.float64()], ids=str)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_latest_event_of_a_class_is_found(
+    seed: int, type_: pa.DataType, odd: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In several blocks that overlap in time, of two types of events, with values that are null."""
+    if odd is not None:
+        monkeypatch.setattr("cep.histories.classes._ODD", np.uint64(odd))
+    random = np.random.default_rng(seed)
+    keys = pa.array(["x", "y", "z", ""], TEXT)
+    number = np.array([2, -1, 0, 1], np.int32)  # the second one is of no key that is asked for
+    back_ms, event_type = 30, int(random.integers(-1, 2))
+
+    def values(count: int) -> pa.Array:
+        drawn = random.integers(0, 6, count)
+        texts = ["" if value == 0 else f"s{value}" for value in drawn.tolist()]
+        return pa.array(texts if type_ == TEXT else drawn.astype(float), mask=random.random(count) < 0.2).cast(type_)
+
+    blocks = []
+    for _ in range(4):
+        key, times = np.sort(random.integers(0, 4, 40)).astype(np.int32), random.permutation(100)[:40]
+        rows = HistoryRows(key, random.integers(0, 2, 40), times, np.zeros(40, np.int8), {"shop": values(40)})
+        blocks.append(Block(keys, rows))
+    asked, column = random.integers(-1, 3, 25).astype(np.int32), values(25)
+    codes = class_codes(hashed_texts(keys.take([2, 3, 0])), np.maximum(asked, 0), [column])
+    latest = Latest("shop", asked, codes, column, back_ms, event_type)
+    latest.look(blocks, [number] * 4, [int(block.rows.time_ms.max()) for block in blocks])
+    expected: dict[tuple[int, object], int] = {}
+    wanted = {(own, value) for own, value in zip(asked.tolist(), column.to_pylist(), strict=True) if value is not None}
+    for block in blocks:
+        of_rows = zip(number[block.rows.key].tolist(), block.rows.columns["shop"].to_pylist(), strict=True)
+        for row, of in enumerate(of_rows):
+            time_ms = int(block.rows.time_ms[row])
+            is_own = event_type < 0 or block.rows.event_type[row] == event_type
+            if of[0] >= 0 and of in wanted and time_ms > back_ms and is_own:
+                expected[of] = max(expected.get(of, 0), time_ms)
+    found = {}
+    for block, chosen in zip(blocks, latest.rows(4), strict=True):
+        assert sorted(chosen.tolist()) == chosen.tolist()
+        for row in chosen.tolist():
+            found[int(number[block.rows.key[row]]), block.rows.columns["shop"][row].as_py()] = int(
+                block.rows.time_ms[row]
+            )
+    assert found == expected
+    assert sum(map(len, latest.rows(4))) == len(expected) > 3
+    alone, block_of = latest.events()
+    of_events = zip(alone.key.tolist(), alone.columns["shop"].to_pylist(), strict=True)
+    assert dict(zip(of_events, alone.time_ms.tolist(), strict=True)) == expected
+    assert sorted(alone.time_ms) == alone.time_ms.tolist()
+    assert [*map(len, latest.rows(4))] == np.bincount(block_of, minlength=4).tolist()
+
+
+def test_no_event_of_a_class_is_missing() -> None:
+    block, _ = random_block(np.random.default_rng(5), 0, 400)
+    (name, values), *_ = block.rows.columns.items()
+    classes = list(zip(block.keys.take(block.rows.key).to_pylist(), values.to_pylist(), strict=True))
+    codes = codes_of_block(block, (name,))
+    by_class: dict[object, set[int]] = {}
+    for of, code in zip(classes, codes.tolist(), strict=True):
+        by_class.setdefault(of, set()).add(code)
+    assert all(len(found) == 1 for found in by_class.values())
+    assert len({code for found in by_class.values() for code in found}) == len(by_class)
+    again = Block(
+        block.keys.take(np.arange(len(block.keys))[::-1].copy()),
+        block.rows.of_keys(len(block.keys) - 1 - block.rows.key),
+    )
+    assert (codes_of_block(again, (name,)) == codes).all(), "whatever the keys are numbered"
+    chosen = codes[::7]
+    is_wanted, number = np.zeros(len(block), bool), np.arange(len(block.keys), dtype=np.int32)
+    key, time_ms, _ = block.read_only_rows
+    wanted = Wanted(chosen)
+    rows = records.BlockRows(key, time_ms, np.zeros(len(key), np.int64))
+    choose_classes(codes, wanted.table, rows, records.BlockRequest(number, number >= 0), -1, is_wanted)
+    assert is_wanted[np.isin(codes, chosen)].all()
+    assert not is_wanted.all()

@@ -1,0 +1,302 @@
+"""A key with more values of a sub-key in a window than it can know: those that came longest ago are forgotten.
+
+The definition: in a window with more events than the limit an event counts for its value unless, between two events of
+the value or behind the last one, as many other values had their last event later. The value then begins anew with its
+next event. Of the same time the values with the greater numbers (sub_keys.py) are the later ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.limits import HISTORY_EVENTS_MAX, HISTORY_VALUES_MAX
+from cep.columnar.batch import TEXT, EventBatch
+from cep.engine.advance import advance
+from cep.engine.alerts import alert_table
+from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.partition import divide
+from cep.histories.pages import detach_segments
+from cep.histories.store import Segment
+from cep.histories.sub_keys import sub_numbers
+from cep.lang.ir import History
+from cep.lang.walk import histories
+from cep.nfa.program import Program
+from cep.state.whole import decode_whole, encode_whole
+from tests.engine.bridge import batch_of, event_id, split, through_bytes, whole
+from tests.histories.test_folds import LIMIT, asked_of, defined, one_by_one, split_evenly
+from tests.histories.test_reach import program_over
+from tests.histories.test_values import engine_values
+from tests.oracle.expressions import Value, evaluate
+from tests.oracle.histories import in_panes
+from tests.oracle.matcher import Event
+from tests.seeds import seeds
+
+VALUES = 7
+_NEVER = -(2**61)
+WRITTEN = [
+    "count(pay over 700 ms by shop) > 1",
+    "count(pay.amount over previous 900 ms by shop where way == card) > 1",
+    "sum(pay.amount over 700 ms by (shop, way)) > 1",
+    "avg(pay.weight over previous 900 ms by shop) > 1",
+    "stddev(pay.size over 900 ms by shop) > 1",
+    "stddev(pay.weight over 800 ms by shop) > 1",
+    "min(pay.size over 700 ms by shop where way == card) > 1",
+    "max(pay.weight over previous 700 ms by size) > 1",
+    "distinct(pay.way over 700 ms by shop) > 1",
+    "percentile(pay.amount over 900 ms by shop, 30) > 1",
+    "first(pay over 1 s by shop).weight > 1",
+    "first(pay over previous 900 ms by shop where way == card).amount > 1",
+    "first(pay over previous hour by shop).amount > 1",
+    "count(pay over hour by shop) > 1",
+    'median(pay.amount over day in "Asia/Kolkata" by size) > 1',
+]
+
+
+@dataclass
+class OfValue:
+    """What is known of a value: the place and time of its last event, since which one, and what may lack before."""
+
+    last: tuple[int, int]
+    since: int
+    lacks_ms: int
+
+
+def numbers_of(expr: History, past: Sequence[Event]) -> list[int | None]:
+    """The number of each event's value of the sub-key; None if it has none."""
+    types = {"shop": TEXT, "size": pa.int64(), "way": pa.int64()}
+    columns = [pa.array([e.fields.get(name) for e in past], types[name]) for name in expr.by]
+    nulls = [any(e.fields.get(name) is None for name in expr.by) for e in past]
+    found = sub_numbers(columns).tolist()
+    return [None if is_null else number for number, is_null in zip(found, nulls, strict=True)]
+
+
+def counts(expr: History, event: Event) -> bool:
+    if event.type != expr.event_type or (expr.where is not None and evaluate(expr.where, event.fields, {}) is not True):
+        return False
+    argument = None if expr.fn == "first" else expr.argument
+    return argument is None or evaluate(argument, event.fields, {}) is not None
+
+
+def known_at(expr: History, past: Sequence[Event]) -> tuple[int, int]:
+    """From which of the events on the value of the last one is known there, and up to what time earlier ones may be
+    forgotten."""
+    known: dict[int, OfValue] = {}
+    for at, (event, number) in enumerate(zip(past, numbers_of(expr, past), strict=True)):
+        found = (0, _NEVER)
+        if number is None:
+            continue
+        latest = sorted((value.last for value in known.values()), reverse=True)
+        own = known.get(number)
+        lacks_ms = latest[VALUES - 1][0] if len(latest) >= VALUES else _NEVER
+        is_known = own is not None and sum(last > own.last for last in latest) < VALUES
+        found = (own.since, own.lacks_ms) if own is not None and is_known else (at, lacks_ms)
+        if counts(expr, event):
+            known[number] = OfValue((event.time_ms, number), *found)
+    return found
+
+
+def expected(expr: History, past: Sequence[Event]) -> tuple[Value, bool, bool]:
+    """The value at the last of the events, whether older ones are folded, and whether some may be forgotten."""
+    if not defined(expr, past)[1]:
+        return defined(expr, past)[0], False, False
+    since, lacks_ms = known_at(expr, past)
+    may_lack = in_panes(expr.window, replace(past[-1], time_ms=lacks_ms), past[-1])
+    return defined(expr, past, since)[0], True, lacks_ms > _NEVER and may_lack
+
+
+def events_of(random: Random, count: int, shops: int = 30) -> dict[str, list[Event]]:
+    """Some shops come often, most seldom."""
+    found: dict[str, list[Event]] = {"x": [], "y": []}
+    time_ms = 1_700_000_000_000
+    for order in range(count):
+        time_ms += random.choice((0, 0, 1, 3, 9, 60))
+        number = random.choice((random.randrange(3), random.randrange(shops)))
+        key = random.choice("xxxy")
+        fields: dict[str, Value] = {
+            "id": event_id(order),
+            "event_time": time_ms,
+            "key": key,
+            "way": random.randrange(2),
+        }
+        fields |= {"shop": random.choice((None, *[f"s{number}"] * 9)), "size": number}
+        fields["amount"] = random.choice((None, random.randint(-900, 900)))
+        fields["weight"] = random.choice((None, 0.1, -2.7, 1e16, -1e16, 3e-300))
+        found[key].append(Event(order, "pay", time_ms, order, fields))
+    return found
+
+
+@pytest.fixture(params=[3, 7])
+def most(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many values are known: fewer than events stay one by one, or more."""
+    monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
+    monkeypatch.setattr("cep.histories.known_sub_keys.HISTORY_VALUES_MAX", request.param)
+    monkeypatch.setattr(f"{__name__}.VALUES", request.param)
+
+
+@pytest.mark.usefixtures("most")
+@pytest.mark.parametrize("seed", seeds(2))
+def test_values_are_those_of_the_definition_however_events_come(seed: int) -> None:
+    random = Random(seed)
+    events = events_of(random, 90)
+    program = program_over(*WRITTEN)
+    wanted, batch = asked_of(program, WRITTEN), batch_of(program.schema, events)
+    defined_as = {
+        event_id(e.order): [expected(expr, own[: at + 1]) for expr in wanted]
+        for own in events.values()
+        for at, e in enumerate(own)
+    }
+    assert sum(cut for own in defined_as.values() for _, _, cut in own) > 5 * len(WRITTEN)
+    for deliveries in (whole(batch), one_by_one(batch), split_evenly(batch, random), split(batch, random)):
+        found = engine_values(program, deliveries, wanted)
+        assert [
+            (WRITTEN[at], event, ours, theirs)
+            for event, values in found.items()
+            for at, (ours, (theirs, _, _)) in enumerate(zip(values, defined_as[event], strict=True))
+            if ours != (theirs if "stddev" not in WRITTEN[at] or theirs is None else pytest.approx(theirs, rel=1e-14))
+        ] == []
+
+
+@pytest.mark.usefixtures("most")
+@pytest.mark.slow
+@pytest.mark.always
+def test_what_may_be_forgotten_is_told_and_counted_and_the_panes_are_bounded() -> None:
+    random = Random(5)
+    events = {"x": events_of(random, 300, shops=120)["x"]}
+    own = events["x"]
+    program = program_over(*(f"{text} or size >= 0" for text in WRITTEN))
+    of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
+    wanted = {
+        (rule, event_id(e.order)): expected(expr, own[: at + 1])[1:]
+        for rule, expr in of_rules
+        for at, e in enumerate(own)
+    }
+    batch = batch_of(program.schema, events)
+    for deliveries in (whole(batch), split_evenly(batch, random)):
+        counters: Counter[str] = Counter()
+        told: dict[tuple[str, str], tuple[bool, bool]] = {}
+        state: KeyedState | None = None
+        for part, watermark_ms in deliveries:
+            advanced = advance(program, state, part, watermark_ms)
+            counters.update(advanced.counters)
+            told |= {
+                (alert["rule_id"], alert["events"][0]["event_id"]): (alert["history_folded"], alert["history_cut"])
+                for alert in alert_table(program, advanced.matches).to_pylist()
+            }
+            state = through_bytes(program, advanced.keyed_state, watermark_ms)
+        assert told == wanted
+        of_histories = {repr(expr): rule for rule, expr in of_rules}.values()
+        assert counters["histories_cut"] == sum(cut for (rule, _), (_, cut) in wanted.items() if rule in of_histories)
+    assert state is not None
+    values = len({e.fields["shop"] for e in own})
+    assert values > 8 * VALUES
+    assert program.histories is not None
+    for number in program.histories.kept_panes:
+        subs = {sub for s in state.histories.segments if s.panes == number for sub in numbers_kept(s)}
+        assert len(subs) <= VALUES
+
+
+def numbers_kept(segment: Segment) -> list[int]:
+    found: list[int] = segment.load().rows.columns["pane_sub"].to_pylist()
+    return found
+
+
+@pytest.mark.usefixtures("most")
+@pytest.mark.parametrize("seed", seeds(1, inner=0))
+def test_what_is_known_moves_with_its_keys(seed: int) -> None:
+    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    random = Random(seed)
+    program = program_over(*WRITTEN)
+    wanted, batch = asked_of(program, WRITTEN), batch_of(program.schema, events_of(random, 90))
+    cut = random.randrange(40, 70)
+    first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
+    state: KeyedState | None = None
+    for part, watermark_ms in first:
+        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
+    assert state is not None
+    shares = divide(
+        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
+    )
+    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
+    moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
+    everything = engine_values(program, whole(batch), wanted)
+    found = engine_values(program, rest, wanted, moved)
+    assert found == {event: everything[event] for event in found}
+
+
+def test_panes_of_an_earlier_build_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wrote panes of all values, and nothing of what it knew of them."""
+    monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
+    program = program_over("count(pay over 1 h by shop) > 1")
+    wanted = asked_of(program, ["count(pay over 1 h by shop) > 1"])
+    batch = batch_of(program.schema, {"x": events_of(Random(2), 90, shops=6)["x"]})
+    first, rest = one_by_one(batch)[:30], one_by_one(batch)[30:]
+    state: KeyedState | None = None
+    for part, watermark_ms in first:
+        state = through_bytes(program, advance(program, state, part, watermark_ms).keyed_state, watermark_ms)
+    assert state is not None
+    assert program.histories is not None
+    without = [s for s in state.histories.segments if s.panes not in program.histories.by_known_sub_keys]
+    assert 0 < len(without) < len(state.histories.segments)
+    before = replace(state, histories=replace(state.histories, segments=tuple(without)))
+    everything = engine_values(program, whole(batch), wanted)
+    found = engine_values(program, rest, wanted, before)
+    assert found == {event: everything[event] for event in found}
+
+
+def test_a_value_that_is_in_panes_alone_is_found_by_an_event_that_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
+    written = ["count(pay over 1 h by shop where way == card) > 1"]
+    program = program_over(*written)
+    time_ms = 1_700_000_000_000
+    own = [
+        Event(
+            at, "pay", time_ms + at, at, {"id": event_id(at), "key": "x", "size": 1, "way": 0, "shop": f"s{at // 20}"}
+        )
+        for at in range(40)
+    ]
+    cash: dict[str, Value] = {**own[-1].fields, "id": event_id(40), "way": 1, "shop": "s0"}
+    own.append(Event(40, "pay", time_ms + 40, 40, cash))
+    batch, wanted = batch_of(program.schema, {"x": own}), asked_of(program, written)
+    for deliveries in (whole(batch), one_by_one(batch)):
+        assert engine_values(program, deliveries, wanted)[event_id(40)] == [20]
+
+
+@pytest.mark.slow
+def test_a_key_with_hundreds_of_thousands_of_values_stays_bounded() -> None:
+    """With the limits as they are: bytes of state when all values came once and are in the window."""
+    program = program_over("count(pay over 90 d by shop) > 1", "sum(pay.amount over 90 d by shop) > 1")
+    count, size = 450_000, 50_000
+    sizes, state = [], None
+    for start in range(0, count, size):
+        batch = many_shops(program, start, start + size)
+        watermark_ms = int(batch.time_ms[-1])
+        advanced = advance(program, state, batch, watermark_ms)
+        state = through_bytes(program, advanced.keyed_state, watermark_ms)
+        sizes.append(sum(s.stored.size for s in state.histories.segments if s.stored))
+        assert len(state.histories) <= HISTORY_EVENTS_MAX + HISTORY_EVENTS_MAX // 4 + size
+    assert advanced.counters["histories_cut"] == 2 * size
+    assert state is not None
+    assert program.histories is not None
+    for number in program.histories.kept_panes:
+        assert sum(len(s) for s in state.histories.segments if s.panes == number) <= 3 * HISTORY_VALUES_MAX
+    assert sizes[-1] <= 1.3 * max(sizes[3:5]), "what came in the last half takes no more"
+
+
+def many_shops(program: Program, start: int, end: int) -> EventBatch:
+    """Events of one key, each of another shop."""
+    count = end - start
+    ids = pa.array([f"{at:08}" for at in range(start, end)], TEXT)
+    batch = batch_of(program.schema, {"x": [Event(0, "pay", 0, 0, {"id": "0", "key": "x", "size": 1, "way": 0})]})
+    columns = {name: batch.columns[name].take(pa.array(np.zeros(count, np.int64))) for name in batch.columns}
+    columns |= {"id": ids, "shop": ids, "amount": pa.array(np.arange(start, end))}
+    times = 1_700_000_000_000 + np.arange(start, end) * 10_000
+    return EventBatch(pa.repeat(pa.scalar("x", TEXT), count), ids, np.zeros(count, np.int16), times, columns)

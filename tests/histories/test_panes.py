@@ -1,0 +1,142 @@
+"""Approximate histories: the same in any split, in little state, and only of events that their rule has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from cep.base.schema import Kind, Type
+from cep.columnar.batch import TEXT
+from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState
+from cep.histories.numbers.sketches import hashes
+from cep.histories.store import Histories
+from cep.lang.ir import History
+from cep.nfa.program import Program
+from tests.engine.bridge import batch_of, event_id, split, through_bytes, whole
+from tests.histories.test_reach import program_over
+from tests.histories.test_values import engine_values
+from tests.oracle.expressions import Value
+from tests.oracle.histories import in_panes
+from tests.oracle.matcher import Event
+
+START_MS, HOUR_MS, DAY_MS = 1_700_000_000_000, 3_600_000, 86_400_000
+DISTINCT = "approx_distinct(pay.size over 300 ms) > 1"
+RANK = "approx_percentile(pay.amount over 90 d, 95) > 1.0"
+
+
+def payment(order: int, time_ms: int, key: str, size: int) -> Event:
+    fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key, "amount": size * 10}
+    return Event(order, "pay", time_ms, order, {**fields, "size": size, "way": 0, "weight": 0.5})
+
+
+def asked_of(program: Program) -> list[History]:
+    assert program.histories is not None
+    return [history.expr for history in program.histories.histories]
+
+
+def least(past: list[Event], expr: History, most: int) -> int:
+    """The definition: exactly up to `most`, then from the hash of that rank."""
+    inside = [event for event in past if in_panes(expr.window, event, past[-1])]
+    sizes = np.array(sorted({int(event.fields["size"] or 0) for event in inside}), np.int64)
+    found = np.sort(hashes(sizes, Type(Kind.INT), pa.array([], TEXT)))
+    return len(found) if len(found) <= most else round((most - 1) / ((int(found[most - 1]) + 1) / 2**63))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_past_the_limit_a_window_is_told_from_its_least_hashes_in_any_split(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cep.histories.numbers.sketches.DISTINCT_HASHES_MAX", 4)
+    monkeypatch.setattr("cep.histories.numbers.panes.DISTINCT_HASHES_MAX", 4)
+    random, time_ms = Random(seed), START_MS
+    events: dict[str, list[Event]] = {"x": [], "y": []}
+    for order in range(120):
+        time_ms += random.choice((0, 1, 2, 7, 30))
+        key = random.choice("xxxy")
+        events[key].append(payment(order, time_ms, key, random.randint(0, random.choice((3, 40)))))
+    program = program_over(DISTINCT, DISTINCT.replace("over", "over previous"))
+    (expr, previous), batch = asked_of(program), batch_of(program.schema, events)
+    expected = {event_id(e.order): least(own[: at + 1], expr, 4) for own in events.values() for at, e in enumerate(own)}
+    assert max(expected.values()) > 4
+    found = engine_values(program, whole(batch), [expr, previous])
+    assert {event: values[0] for event, values in found.items()} == expected
+    for _ in range(3):
+        assert engine_values(program, split(batch, random), [expr, previous]) == found
+
+
+def test_equal_panes_of_different_histories_are_kept_once() -> None:
+    program = program_over(RANK, RANK.replace("95", "50"), RANK.replace("over", "over previous"), DISTINCT)
+    assert program.histories is not None
+    assert len(program.histories.panes) == 2
+
+
+def fed(program: Program, state: KeyedState | None, events: list[Event]) -> KeyedState:
+    """The state after a micro-batch, through bytes as a runner has it."""
+    batch = batch_of(program.schema, {"x": events})
+    watermark_ms = int(batch.time_ms[-1])
+    return through_bytes(program, advance(program, state, batch, watermark_ms).keyed_state, watermark_ms)
+
+
+def after_each(program: Program, batches: int, of_batch: int, pause_ms: int) -> Iterator[Histories]:
+    random, state = Random(5), None
+    for number in range(batches):
+        times = [START_MS + (number * of_batch + at) * pause_ms for at in range(of_batch)]
+        events = [payment(number * of_batch + at, ms, "x", random.randint(0, 100_000)) for at, ms in enumerate(times)]
+        state = fed(program, state, events)
+        yield state.histories
+
+
+def test_state_does_not_grow_with_the_events_of_a_window() -> None:
+    """In 90 days a pane is 33 hours: many more events in the same panes, the same bytes."""
+    program = program_over(RANK, "approx_distinct(pay.size over 90 d) > 1")
+    few, many = (
+        list(after_each(program, 25, 400, pause_ms))[-1] for pause_ms in (6 * 60_000, 60_000)
+    )  # 42 days or 7 days
+    rows = [sum(map(len, found.segments)) for found in (few, many)]
+    assert all(segment.panes for found in (few, many) for segment in found.segments)
+    assert rows[1] < rows[0] < 10_000, "not a row for each of 10 000 events and functions"
+    steady = [sum(map(len, found.segments)) for found in after_each(program, 60, 400, 60_000)]
+    assert steady[-1] < 2.2 * steady[24], "of twice and a half the events"
+
+
+def test_codes_of_any_size_are_joined() -> None:
+    """Segments keep codes as small as they are."""
+    program, state = program_over(RANK.replace("pay.amount", "pay.weight"), DISTINCT), None
+    numbers = [(1.0, 1), (1e300, 2), (-1e-300, 3), (0.0, 4)] * 6
+    for at, (weight, size) in enumerate(numbers):
+        event = payment(at, START_MS + at, "x", size)
+        state = fed(program, state, [Event(at, "pay", event.time_ms, at, {**event.fields, "weight": weight})])
+    assert state is not None
+    assert len(state.histories.segments) <= 6
+    assert sum(map(len, state.histories.segments)) <= 3 * 8
+
+
+def test_panes_leave_with_their_window() -> None:
+    program, state = program_over("approx_distinct(pay.size over 1 h) > 1"), None
+    for number in range(30):
+        times = [START_MS + number * 10 * 60_000 + at for at in range(50)]
+        state = fed(program, state, [payment(number * 50 + at, ms, "x", at + number) for at, ms in enumerate(times)])
+    assert state is not None
+    assert sum(map(len, state.histories.segments)) <= 3 * 100, "79 values in the last hour"
+    later = batch_of(program.schema, {"z": [payment(9_999, START_MS + DAY_MS, "z", 1)]})
+    rest = through_bytes(program, advance(program, state, later, START_MS + DAY_MS).keyed_state, START_MS + DAY_MS)
+    assert sum(map(len, rest.histories.segments)) == 1
+
+
+def test_a_rule_that_comes_back_counts_what_came_since() -> None:
+    program, other = program_over(DISTINCT.replace("300 ms", "90 d")), program_over("exists(login)")
+    (expr,) = asked_of(program)
+    first = [payment(at, START_MS + at, "x", at) for at in range(5)]
+    between = [payment(10 + at, START_MS + HOUR_MS + at, "x", 50 + at) for at in range(3)]
+    last = [payment(20 + at, START_MS + 2 * HOUR_MS + at, "x", at) for at in range(2)]
+    batch = batch_of(program.schema, {"x": last})
+    state = fed(program, None, first)
+    stayed = engine_values(program, [(batch, START_MS)], [expr], fed(program, state, between))
+    assert list(stayed.values()) == [[8], [8]]
+    came_back = engine_values(program, [(batch, START_MS)], [expr], fed(other, state, between))
+    assert list(came_back.values()) == [[1], [2]]

@@ -1,0 +1,248 @@
+"""What a call looks at of the past: what leaves windows, not what is in them; and of other rules' pages everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.engine.advance import advance
+from cep.engine.keyed_state import KeyedState
+from cep.histories.rows import Block, HistoryRows
+from cep.histories.store import Histories, Segment
+from cep.histories.table import HistoryTable, build_table
+from cep.histories.values import compact_page
+from cep.lang.check.bind import bind
+from cep.lang.load import load_text
+from cep.lang.walk import histories as histories_in
+from cep.nfa.program import Program
+from tests.engine.bridge import batch_of, event_id, program_of, split, through_bytes
+from tests.histories.test_values import (
+    EVENTS,
+    WRITTEN,
+    differences,
+    engine_values,
+    oracle_values,
+    patterns,
+    random_events,
+)
+from tests.oracle.expressions import Value
+from tests.oracle.matcher import Event
+
+
+def program_over(*conditions: str, events: str = EVENTS) -> Program:
+    found = []
+    for condition in conditions:
+        checked = load_text(f"{events}\npattern p by key {{ seq a where a: pay {condition} }}")
+        assert checked.ok, [d.message for d in checked.diagnostics]
+        bound, _ = bind(checked.patterns["p"], {})
+        assert bound is not None
+        found.append(bound)
+    return program_of(checked.schema, *found)
+
+
+def payment(order: int, time_ms: int, key: str) -> Event:
+    fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key, "amount": order, "size": 1}
+    return Event(order, "pay", time_ms, order, {**fields, "way": 0, "weight": 0.5})
+
+
+class Counting:
+    """Histories whose segments count the events that are read of them."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._loads: set[Callable[[], Block]] = set()
+
+    def of(self, histories: Histories) -> Histories:
+        return replace(histories, segments=tuple(self._counted(segment) for segment in histories.segments))
+
+    def _counted(self, segment: Segment) -> Segment:
+        if segment.load in self._loads:
+            return segment
+        block = segment.load()
+
+        def load() -> Block:
+            self.read += len(block)
+            return block
+
+        self._loads.add(load)
+        return replace(segment, load=load)
+
+
+def rows_looked_at(monkeypatch: pytest.MonkeyPatch, program: Program, batches: Iterable[list[Event]]) -> list[int]:
+    """Of events of one key, batch by batch: how many old ones are laid before the new ones."""
+    found: list[int] = []
+
+    def counting(*given: object, **named: object) -> HistoryTable:
+        stored = given[2]
+        assert isinstance(stored, HistoryRows)
+        found.append(len(stored))
+        return build_table(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("cep.histories.values.build_table", counting)
+    keyed_state: KeyedState | None = None
+    for own in batches:
+        batch, watermark_ms = batch_of(program.schema, {"x": own}), own[-1].time_ms
+        after = advance(program, keyed_state, batch, watermark_ms).keyed_state
+        keyed_state = through_bytes(program, after, watermark_ms)
+    return found
+
+
+SUMS = (
+    "count(pay over {}) > 1",
+    "sum(pay.amount over previous {}) > 1.00",
+    "stddev(pay.amount over {}) > 1",
+    "count(pay over {} by (way, size)) > 1",
+    "avg(pay.amount over {} by way) > 1.00",
+)
+SPARSE = (
+    "max(pay.amount over {} by way) > 1",
+    "min(pay.size over previous {}) > 1",
+    "distinct(pay.amount over {}) > 1",
+)
+
+
+def events_read(window: str, written: Sequence[str], batches: int = 150, of_batch: int = 64) -> tuple[int, int]:
+    """(events read of segments, events kept at the end) where an hour lies between two micro-batches."""
+    program = program_over(*(text.format(window) for text in written))
+    assert program.histories is not None
+    keyed_state: KeyedState | None = None
+    counting, order = Counting(), 0
+    for number in range(batches):
+        events: dict[str, list[Event]] = {}
+        for at in range(of_batch):
+            key, time_ms = f"k{at % 16}", 1_700_000_000_000 + number * 3_600_000 + at
+            fields: dict[str, Value] = {
+                "id": event_id(order),
+                "event_time": time_ms,
+                "key": key,
+                "amount": at,
+                "size": 1,
+                "way": 0,
+            }
+            events.setdefault(key, []).append(Event(order, "pay", time_ms, order, fields))
+            order += 1
+        batch = batch_of(program.schema, events)
+        if keyed_state is not None:
+            keyed_state = replace(keyed_state, histories=counting.of(keyed_state.histories))
+        watermark_ms = int(batch.time_ms[-1])
+        keyed_state = advance(program, keyed_state, batch, watermark_ms).keyed_state
+        keyed_state = replace(
+            keyed_state, histories=compact_page(program.histories, keyed_state.histories, watermark_ms)
+        )
+    assert keyed_state is not None
+    return counting.read, sum(map(len, keyed_state.histories.segments))
+
+
+@pytest.mark.slow
+@pytest.mark.always
+@pytest.mark.parametrize("written", [SUMS, SPARSE])
+def test_a_window_of_months_reads_no_more_than_one_of_minutes(written: Sequence[str]) -> None:
+    batches, of_batch = 150, 64
+    short, _ = events_read("1 min", written)
+    long, kept = events_read("90 d", written)
+    assert kept == batches * of_batch, "nothing has left the window"
+    # An event is read when small segments are joined, and when it leaves the minute; of the 90 days none leaves.
+    assert short <= kept
+    assert long <= 5 * kept
+    leaving, left = events_read("2 d", written)
+    assert left < kept
+    assert leaving <= batches * (4_096 + 8 * 64), "of the segments that a window begins in one is read, of the largest"
+
+
+def test_of_the_first_event_of_a_window_those_are_looked_at_that_leave_and_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    program = program_over("first(pay over 100 ms).size > 1", "first(pay over previous 100 ms).amount > 1.00")
+    of_batch = 5
+    batches = [[payment(at, at, "x") for at in range(first, first + of_batch)] for first in range(0, 300, of_batch)]
+    found = rows_looked_at(monkeypatch, program, batches)
+    assert max(found) == of_batch + 1, "of the hundred in the window those that leave, to a pane, and the next one"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_where_too_much_would_be_carried_windows_are_looked_at(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values are the same, and the pages say so."""
+    random = Random(f"crowded {seed}")
+    written = [text.format("9 ms") for text in (*SUMS[3:], *SPARSE)]
+    program = program_over(*written)
+    assert program.histories is not None
+    wanted = [column.expr for column in program.histories.histories]
+    events = random_events(random)
+    batch = batch_of(program.schema, events)
+    expected = oracle_values(events, wanted)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_MIN", 0)
+    monkeypatch.setattr("cep.histories.retained._CARRIED_SHARE", random.choice((0.0, 0.3, 0.6)))
+    found = engine_values(program, split(batch, random), wanted)
+    assert found == expected
+    keyed_state = advance(program, None, batch, int(batch.time_ms[-1])).keyed_state
+    facts = through_bytes(program, keyed_state, int(batch.time_ms[-1])).histories.facts
+    assert facts.carried | facts.crowded == program.histories.carried
+    assert facts.crowded
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_rule_that_comes_later_finds_what_the_schema_keeps(seed: int) -> None:
+    """Any rules before, any after: where all is retained, values are those of the definition."""
+    random = Random(seed)
+    retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
+    retaining = retaining.replace("  ok          bool\n", "  ok          bool\n  retain 1000 d\n")
+    assert retaining.count("retain") == 2
+    _, every = patterns()
+    first, then = (random.sample(range(len(WRITTEN)), 6) for _ in range(2))
+    before, after = (program_over(*(WRITTEN[at] for at in chosen), events=retaining) for chosen in (first, then))
+    wanted = [next(histories_in(every[at])) for at in then]
+    events = random_events(random)
+    batch = batch_of(after.schema, events)
+    cut = len(batch) // 2
+    expected = oracle_values(events, wanted)
+    watermark_ms = int(batch.time_ms[cut - 1])
+    kept = advance(before, None, batch.take(np.arange(cut)), watermark_ms).keyed_state
+    found = engine_values(after, [(batch.take(np.arange(cut, len(batch))), 2**61)], wanted,
+                          through_bytes(before, kept, watermark_ms))  # fmt: skip
+    assert len(found) == len(batch) - cut
+    assert differences(found, {event: expected[event] for event in found}, then) == []
+
+
+def test_a_rule_that_comes_later_finds_keys_without_new_events_too() -> None:
+    """Of a page that was kept by the schema alone all keys are looked at, however few have new events."""
+    retaining = EVENTS.replace("  way         enum(card, cash)\n", "  way         enum(card, cash)\n  retain 1000 d\n")
+    before = program_over("exists(login)", events=retaining)
+    written = ("median(pay.size over 9 d) > 1", "first(pay over 9 d).size > 1", "count(pay over 9 d by shop) > 1")
+    after = program_over(*written, events=retaining)
+    assert after.histories is not None
+    events = {f"k{at}": [payment(at, at, f"k{at}")] for at in range(9)}
+    watermark_ms = 8
+    kept = advance(before, None, batch_of(after.schema, events), watermark_ms).keyed_state
+    new = batch_of(after.schema, {"k7": [payment(20, 20, "k7")]})
+    wanted = [column.expr for column in after.histories.histories]
+    found = engine_values(after, [(new, 20)], wanted, through_bytes(before, kept, watermark_ms))
+    assert found == {event_id(20): oracle_values({"k7": [*events["k7"], payment(20, 20, "k7")]}, wanted)[event_id(20)]}
+
+
+def test_what_a_dropped_rule_read_is_freed_with_time() -> None:
+    long = program_over('count(pay over 90 d where shop == "s1") > 1', "sum(pay.weight over 90 d) > 1.0")
+    short = program_over("count(pay.size over 1 h) > 1")
+    assert short.histories is not None
+    keyed_state: KeyedState | None = None
+    for number in range(30):
+        time_ms = 1_700_000_000_000 + number * 1_000_000
+        fields: dict[str, Value] = {
+            "id": event_id(number),
+            "event_time": time_ms,
+            "key": "x",
+            "size": 1,
+            "way": 0,
+            "weight": 0.5,
+        }
+        batch = batch_of(long.schema, {"x": [Event(number, "pay", time_ms, number, fields)]})
+        program = long if number < 10 else short
+        keyed_state = through_bytes(program, advance(program, keyed_state, batch, time_ms).keyed_state, time_ms)
+    assert keyed_state is not None
+    blocks = [segment.load() for segment in keyed_state.histories.segments]
+    assert sum(map(len, blocks)) <= 4 + 8, "those of an hour, and what waits to be joined with them"
+    assert {name for block in blocks for name in block.rows.columns} == {"size"}
+    assert set(keyed_state.histories.tallies) == {h.tally for h in short.histories.histories}

@@ -1,0 +1,259 @@
+"""A key with more values of a sub-key than it knows: `last` and `exists` forget those that came longest ago, and
+`first` and `first_seen` do not remember new ones, in a replay as in any micro-batches.
+
+The definition is `Reference`: a dictionary of so many values, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.columnar.batch import EventBatch
+from cep.engine.advance import advance
+from cep.engine.alerts import alert_table
+from cep.engine.keyed_state import KeyedState, concat_states
+from cep.engine.partition import divide
+from cep.histories.pages import detach_segments
+from cep.lang.ir import History
+from cep.lang.walk import histories
+from cep.nfa.program import Program
+from cep.state.whole import decode_whole, encode_whole
+from tests.engine.bridge import Delivery, batch_of, event_id, split, through_bytes, whole
+from tests.histories.test_folds import asked_of, one_by_one, split_evenly
+from tests.histories.test_reach import program_over
+from tests.histories.test_values import engine_values
+from tests.oracle.expressions import Value, evaluate
+from tests.oracle.histories import in_window
+from tests.oracle.matcher import Event
+from tests.seeds import seeds
+
+VALUES, LIMIT = 4, 12
+WRITTEN = [
+    "last(pay by shop).size > 1",
+    "last(pay by (shop, way) where size > 5).amount > 1",
+    "last(pay over previous 300 ms by shop).size > 1",
+    "last(pay over 300 ms by size where way == card).amount > 1",
+    "last(login by shop).ok",
+    'last(pay over previous hour in "Asia/Kolkata" by shop).weight > 1',
+    "exists(pay by size)",
+    "exists(pay over previous 200 ms by shop)",
+    "exists(pay over 200 ms by shop where way == card)",
+    "exists(login over 2 s by shop)",
+    "first(pay by shop).size > 1",
+    "first(pay by (way, size)).amount > 1",
+    "first(login by shop).ok",
+    "first(pay by size where way == card).amount > 1",
+    "first_seen(shop) < 5 ms",
+    "first_seen(size) < 5 ms",
+]
+# Of these other events are pinned, or kept in segments and panes: what is known of a value must not be told from them.
+BESIDE = [
+    "max(pay.size over 700 ms by shop) > 1",
+    "distinct(pay.shop over 900 ms) > 1",
+    "count(pay over 1 s by shop) > 1",
+    'last(pay).shop == "s1"',
+]
+
+
+@dataclass
+class Reference:
+    """What one key knows of the values of a sub-key. `known`: by value its last event, the value that came longest ago
+    first; or its first one."""
+
+    expr: History
+    known: dict[tuple[Value, ...], Event] = field(default_factory=dict)
+
+    def take(self, event: Event) -> tuple[Value, bool, bool]:
+        """The value at the event, whether it says that events may be forgotten, and whether a value is for it."""
+        expr = self.expr
+        by = tuple(event.fields.get(name) for name in expr.by)
+        if None in by:
+            return (False if expr.fn == "exists" else None), False, False
+        found = self.known.get(by)
+        is_full = len(self.known) == VALUES
+        may_lack = found is None and is_full and self._holds(next(iter(self.known.values())), event)
+        is_member = self._counts(event)
+        if is_member and expr.fn in ("first", "first_seen"):
+            if not is_full:
+                self.known.setdefault(by, event)
+        elif is_member:
+            self.known.pop(by, None)
+            if len(self.known) == VALUES:
+                del self.known[next(iter(self.known))]
+            self.known[by] = event
+        if expr.fn == "first_seen":
+            return event.time_ms - (found or event).time_ms, may_lack, may_lack
+        if is_member and expr.window is not None and not expr.window.previous:
+            found = event
+        found = found if found is not None and self._holds(found, event) else None
+        cut = may_lack and found is not event
+        if expr.fn == "exists":
+            return found is not None, cut, may_lack and is_member
+        assert expr.argument is not None
+        return (evaluate(expr.argument, found.fields, {}) if found else None), cut, may_lack and is_member
+
+    def _holds(self, past: Event, now: Event) -> bool:
+        return self.expr.window is None or in_window(self.expr.window, past, now)
+
+    def _counts(self, event: Event) -> bool:
+        where = self.expr.where
+        is_of_type = self.expr.event_type in ("", event.type)
+        return is_of_type and (where is None or evaluate(where, event.fields, {}) is True)
+
+
+Told = dict[str, list[tuple[Value, bool, bool]]]
+
+
+def referred(wanted: Sequence[History], events: dict[str, list[Event]]) -> Told:
+    """By event id what the references say of each history."""
+    found: Told = {}
+    for own in events.values():
+        references = [Reference(expr) for expr in wanted]
+        for event in own:
+            found[event_id(event.order)] = [reference.take(event) for reference in references]
+    return found
+
+
+def events_of(random: Random, count: int, shops: int = 40) -> dict[str, list[Event]]:
+    """Some shops come often, most seldom, so that some come back after they were forgotten; some events have none."""
+    found: dict[str, list[Event]] = {"x": [], "y": []}
+    time_ms = 1_700_000_000_000
+    for order in range(count):
+        time_ms += random.choice((0, 0, 1, 3, 9, 60))
+        number = random.choice((random.randrange(3), random.randrange(shops)))
+        key, kind = random.choice("xxxy"), random.choice(("pay", "pay", "pay", "login"))
+        fields: dict[str, Value] = {"id": event_id(order), "event_time": time_ms, "key": key}
+        fields["shop"] = random.choice((None, *[f"s{number}"] * 9))
+        if kind == "login":
+            fields["ok"] = random.random() < 0.5
+        else:
+            fields |= {"way": random.randrange(2), "size": number}
+            fields["amount"] = random.choice((None, random.randint(-900, 900)))
+            fields["weight"] = random.choice((None, 0.1, -2.7, 1e16))
+        found[key].append(Event(order, kind, time_ms, order, fields))
+    return found
+
+
+@pytest.fixture(params=[4, 9], autouse=True)
+def _few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.histories.HISTORY_EVENTS_MAX", LIMIT)
+    for module in ("known_sub_keys", "remembered", "retained"):
+        monkeypatch.setattr(f"cep.histories.{module}.HISTORY_VALUES_MAX", request.param)
+    monkeypatch.setattr(f"{__name__}.VALUES", request.param)
+
+
+def deliveries_of(batch: EventBatch, random: Random) -> list[list[Delivery]]:
+    return [whole(batch), one_by_one(batch), split_evenly(batch, random), split(batch, random), split(batch, random)]
+
+
+@pytest.mark.parametrize("seed", seeds(6))
+def test_values_are_those_of_the_reference_however_events_come(seed: int) -> None:
+    random = Random(seed)
+    events = events_of(random, 110)
+    program = program_over(*WRITTEN, *BESIDE)
+    wanted, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    expected = referred(wanted, events)
+    assert sum(cut for own in expected.values() for _, cut, _ in own) > 5 * len(WRITTEN)
+    for deliveries in deliveries_of(batch, random):
+        found = engine_values(program, deliveries, wanted)
+        assert [
+            (WRITTEN[at], event, ours, theirs)
+            for event, values in found.items()
+            for at, (ours, (theirs, _, _)) in enumerate(zip(values, expected[event], strict=True))
+            if ours != theirs
+        ] == []
+        assert len(found) == 110
+
+
+@pytest.mark.parametrize("seed", seeds(3))
+def test_what_may_be_forgotten_is_told_and_counted_however_events_come(seed: int) -> None:
+    random = Random(seed)
+    events = events_of(random, 90)
+    program = program_over(*(f"{text} or size >= 0" for text in WRITTEN))
+    of_rules = [(rule.deployed.rule_id, next(histories(rule.deployed.pattern))) for rule in program.rules]
+    expected, batch = referred([expr for _, expr in of_rules], events), batch_of(program.schema, events)
+    wanted = {
+        (rule, event_id(event.order)): told[1]
+        for own in events.values()
+        for event in own
+        for (rule, _), told in zip(of_rules, expected[event_id(event.order)], strict=True)
+        if event.type == "pay"
+    }
+    cut = sum(cut for own in expected.values() for _, cut, _ in own)
+    dropped = sum(dropped for own in expected.values() for _, _, dropped in own)
+    assert cut > 100
+    assert dropped > 100
+    for deliveries in deliveries_of(batch, random):
+        counters, told, _ = led_through(program, deliveries)
+        assert told == wanted
+        assert (counters["histories_cut"], counters["history_values_dropped"]) == (cut, dropped)
+
+
+def led_through(
+    program: Program, deliveries: Sequence[Delivery]
+) -> tuple[Counter[str], dict[tuple[str, str], bool], KeyedState]:
+    """Counters, what alerts of rules say of events, and the state after them."""
+    counters: Counter[str] = Counter()
+    told: dict[tuple[str, str], bool] = {}
+    state: KeyedState | None = None
+    for part, watermark_ms in deliveries:
+        advanced = advance(program, state, part, watermark_ms)
+        counters.update(advanced.counters)
+        told |= {
+            (alert["rule_id"], alert["events"][0]["event_id"]): alert["history_cut"]
+            for alert in alert_table(program, advanced.matches).to_pylist()
+        }
+        state = through_bytes(program, advanced.keyed_state, watermark_ms)
+    assert state is not None
+    return counters, told, state
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+def test_what_is_known_moves_with_its_keys(seed: int) -> None:
+    """Divided by keys, written whole, read, joined: as a savepoint, a warm start and a change of runners do it."""
+    random = Random(seed)
+    events = events_of(random, 100)
+    program = program_over(*WRITTEN, *BESIDE)
+    wanted, batch = asked_of(program, [*WRITTEN, *BESIDE])[: len(WRITTEN)], batch_of(program.schema, events)
+    cut = random.randrange(40, 80)
+    first, rest = one_by_one(batch)[:cut], one_by_one(batch)[cut:]
+    state = led_through(program, first)[2]
+    shares = divide(
+        state, lambda keys: np.array([ord(key) for key in keys.to_pylist()], np.int64), program.row_registers
+    )
+    moved = concat_states([decode_whole(encode_whole(share)) for _, share in shares], program.row_registers)
+    moved = replace(moved, histories=replace(moved.histories, segments=detach_segments(moved.histories.segments)))
+    expected, found = referred(wanted, events), engine_values(program, rest, wanted, moved)
+    assert found == {event: [value for value, _, _ in expected[event]] for event in found}
+    assert len(found) == 100 - cut
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_a_rule_that_comes_later_knows_the_same_values_where_their_events_are_kept(seed: int) -> None:
+    """And changes nothing for the rules before it, whatever else it looks at."""
+    random = Random(seed)
+    events = events_of(random, 110)
+    before = ["last(pay by shop).size > 1", "first(pay by shop).size > 1", "last(pay).amount > 1"]
+    later = ["last(pay by shop).amount > 1", "exists(pay by shop)", "first(pay by shop).amount > 1"]
+    later += ["last(pay over previous 300 ms by shop).amount > 1"]
+    early, late = program_over(*before), program_over(*before, *later, *BESIDE)
+    wanted = asked_of(late, [*before, *later, *BESIDE])[: len(before) + len(later)]
+    batch, expected = batch_of(early.schema, events), referred(wanted, events)
+    deliveries = split_evenly(batch, random)
+    cut = len(deliveries) // 2
+    state = led_through(early, deliveries[:cut])[2]
+    found = engine_values(late, deliveries[cut:], wanted, state)
+    assert found == {event: [value for value, _, _ in expected[event]] for event in found}
+
+
+def test_what_is_kept_is_bounded() -> None:
+    program = program_over("last(pay by shop).size > 1", "first(pay by shop).size > 1")
+    events = {"x": events_of(Random(1), 200, shops=60)["x"]}
+    _, _, state = led_through(program, split_evenly(batch_of(program.schema, events), Random(1)))
+    assert VALUES < len(state.histories) <= 2 * VALUES

@@ -1,0 +1,245 @@
+"""Replay up to a cut, then live from its state: together the alerts of a replay of everything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import StateCorruptError, UsageError
+from cep.cli.main import USAGE, main
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
+from cep.model.rule import UpsertRecord, utc_text
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.levels import by_level
+from cep.runners.embedded import replay as embedded
+from cep.runners.embedded.engine import Engine, Workers
+from cep.runners.embedded.warm_to_spark import begin_warm
+from cep.runners.handover.beginning import group_beginning, read_beginning
+from cep.runners.handover.warm_start import NAME, About, Ending, finish, job_until, open_warm_start
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from cep.state.memory import MemoryStore
+from cep.state.past import decode_head, digests_of
+from cep.step.job import Job
+from tests.runners.embedded.cases import cut, day, expected
+from tests.runners.embedded.test_engine import feed
+from tests.runners.embedded.test_engine import finish as end_of_time
+from tests.runners.laundering import records as laundering
+from tests.runners.laundering import transfers
+from tests.runners.spark.live_cases import END, rules, time_ms
+from tests.runners.spark.test_live_history import history_lines
+from tests.runners.spark.test_live_history import records as histories
+from tests.seeds import LATER
+
+OVERLAP = 30
+RULES = str(Path(__file__).parents[3] / "rules")
+
+
+def lines_of(table: pa.Table) -> list[bytes]:
+    """A table of transfers as JSON."""
+    rows = table.to_pylist()
+    times = [row.pop("event_time").isoformat().replace("+00:00", "Z") for row in rows]
+    return [
+        orjson.dumps({"event_type": "transfer", "event_time": time, **row})
+        for time, row in zip(times, rows, strict=True)
+    ]
+
+
+def job_for(given: Deployment, groups_count: int = 16, pages: int = 1) -> Job:
+    levels = len(by_level(given.rulebook.deployed(), given.schema))
+    return Job(given.schema, given.key_domains, groups_count, pages, levels_count=levels)
+
+
+def warm_start(
+    lines: Sequence[bytes], records: Sequence[UpsertRecord], folder: Path, until_ms: int | None
+) -> list[bytes]:
+    """Replay these lines up to the cut and leave the state in the folder; returns the alerts."""
+    given = deploy(records)
+    path = folder.with_suffix(".jsonl")
+    path.write_bytes(b"\n".join(lines))
+    ending = Ending(folder, until_ms)
+    job = job_until(job_for(given), ending)
+    replayed = embedded.replay(job, given.rulebook, read_pieces(path, job.schema), 2, ending=ending)
+    assert replayed.until_ms is not None
+    initial = tuple(record.to_json() for record in records)
+    finish(folder, replayed.state_files, About(job, initial, replayed.since_ms, replayed.until_ms))
+    return list(json_lines(replayed.alerts))
+
+
+CASES: dict[str, tuple[Callable[[], list[bytes]], Callable[[], list[UpsertRecord]]]] = {
+    "runs": (lambda: list(day()), lambda: list(rules().values())),
+    "histories": (lambda: history_lines()[:5_000], histories),
+    "levels": (lambda: lines_of(transfers(3, 150)), laundering),
+}
+
+
+@pytest.mark.parametrize("share", [0.3, pytest.param(0.7, marks=LATER)])
+@pytest.mark.parametrize("name", CASES)
+def test_replay_and_then_live_are_a_replay_of_everything(name: str, share: float, tmp_path: Path) -> None:
+    lines, records = CASES[name][0](), CASES[name][1]()
+    at = int(len(lines) * share)
+    until_ms = time_ms(lines[at])
+    before = sum(time_ms(line) < until_ms for line in lines)
+    # Both sources hold more than their part.
+    found = warm_start(lines[: at + OVERLAP], records, tmp_path / "warm", until_ms)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    given = deploy(records)
+    # The live job has other key groups and pages, and several workers.
+    job = replace(job_for(given, 24, 3), begins_ms=warm.about.until_ms)
+    counters: Counter[str] = Counter()
+    engine = Engine(job, warm.about.rules, MemoryStore(), Workers(3))
+    engine.begin(warm)
+    rest = feed(engine, cut(lines[at - OVERLAP :], 6, seed=at), counters) + end_of_time(engine, counters)
+    assert sorted(found + rest) == sorted(expected(lines, given, tmp_path))
+    assert found
+    assert rest
+    assert counters["events_before_start"] == before - (at - OVERLAP)
+    assert counters["late_events"] == 0
+
+
+def test_the_cut_is_behind_the_last_event_if_none_is_given(tmp_path: Path) -> None:
+    lines = list(day())[:400]
+    warm_start(lines, list(rules().values()), tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    assert warm.about.until_ms == max(map(time_ms, lines)) + 1
+
+
+def test_the_number_of_runs_is_that_of_a_job_that_saw_everything(tmp_path: Path) -> None:
+    lines, records = list(day())[:3_000], list(rules().values())
+    warm_start(lines[:2_000], records, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    totals: list[int] = []
+    for part in (lines, lines[2_000:]):
+        counters: Counter[str] = Counter()
+        engine = Engine(job_for(deploy(records)), warm.about.rules, MemoryStore(), Workers(1))
+        begun = 0 if part is lines else engine.begin(warm)
+        feed(engine, [part], counters)
+        engine.close()
+        totals.append(begun + counters["runs"])
+    assert totals[0] == totals[1] > 0
+
+
+def unread(kept: StoredSegment) -> Block:
+    raise AssertionError(f"segment {kept.number} is only counted")
+
+
+def test_what_spark_begins_with_is_whole(tmp_path: Path) -> None:
+    """Every page of histories that is not over has its head, and every segment that a head names is there."""
+    given = histories()
+    warm_start(history_lines()[:2_000], given, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    deployment, checkpoint = deploy(given), tmp_path / "checkpoint"
+    job = replace(job_for(deployment, 8, 2), begins_ms=warm.about.until_ms)
+    begin_warm(warm, job, deployment.rulebook, checkpoint)
+    begins = read_beginning(checkpoint)
+    assert begins is not None
+    segments = 0
+    for group in range(8):
+        kept = group_beginning(checkpoint, begins, job, 0, group)
+        assert kept.heads.keys() == kept.over.keys()
+        for page, head in kept.heads.items():
+            named = digests_of(decode_head(head, unread))
+            assert {(page, number) for number in named} <= kept.segments.keys()
+            segments += len(named)
+    assert segments > 8
+
+
+def test_a_damaged_file_is_not_taken(tmp_path: Path) -> None:
+    records = list(rules().values())
+    warm_start(list(day())[:400], records, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    file = next(iter(warm.files.values()))
+    (tmp_path / "warm" / "files" / file.sha256).write_bytes(b"x" * file.size)
+    engine = Engine(job_for(deploy(records)), warm.about.rules, MemoryStore(), Workers(1))
+    with pytest.raises(StateCorruptError, match="checksum"):
+        engine.begin(warm)
+
+
+def test_a_job_without_the_keys_of_the_state_is_refused(tmp_path: Path) -> None:
+    records = list(rules().values())
+    warm_start(list(day())[:400], records, tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    given = deploy(records)
+    engine = Engine(Job(given.schema, given.key_domains[:1], 16), warm.about.rules, MemoryStore(), Workers(1))
+    with pytest.raises(UsageError, match="is missing"):
+        engine.begin(warm)
+
+
+# ------------------------------------------------------------------------------------------------- the command line
+
+
+def place(folder: Path, lines: Sequence[bytes]) -> Path:
+    folder.mkdir()
+    (folder / "0.jsonl").write_bytes(b"\n".join(lines))
+    return folder
+
+
+def test_a_job_with_other_levels_than_the_state_is_refused(tmp_path: Path) -> None:
+    lines = lines_of(transfers(3, 60))
+    warm_start(lines, laundering(), tmp_path / "warm", None)
+    warm = open_warm_start(str(tmp_path / "warm"))
+    job = replace(job_for(deploy(laundering())), levels_count=4)
+    engine = Engine(job, warm.about.rules, MemoryStore(), Workers(1))
+    with pytest.raises(UsageError, match="`--levels 4`"):
+        engine.begin(warm)
+    engine.close()
+
+
+def test_the_verbs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`cep replay --savepoint` and `cep run --from`, stopped and started again in the middle."""
+    lines = list(day())
+    at = len(lines) // 2
+    until = utc_text(time_ms(lines[at]))
+    history, events = (
+        place(tmp_path / "history", lines[: at + OVERLAP]),
+        place(tmp_path / "events", lines[at - OVERLAP :]),
+    )
+    control = place(tmp_path / "control", [END])
+    (tmp_path / "alerts").mkdir()
+    replay = ["replay", "--rules", RULES, "--engine", "embedded", "--key-groups", "16"]
+    assert (
+        main([*replay, "--events", str(tmp_path / "history"), "--out", str(tmp_path / "x.jsonl"), "--until", until])
+        == USAGE
+    )
+    first = [*replay, "--events", str(history), "--out", str(tmp_path / "alerts" / "past.jsonl")]
+    assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == 0
+    assert main([*first, "--savepoint", str(tmp_path / "warm"), "--until", until]) == USAGE, "there is one already"
+    live = ["run", "--events", str(events), "--alerts", str(tmp_path / "alerts" / "live"), "--available-now"]
+    live += ["--checkpoint", str(tmp_path / "job"), "--key-groups", "8"]
+    (tmp_path / "alerts" / "live").mkdir()
+    assert main([*live, "--from", str(tmp_path / "warm")]) == 0
+    capsys.readouterr()
+    # A job that goes on needs no warm start, and knows its rules and its beginning.
+    assert main([*live, "--from", str(tmp_path / "warm"), "--control", str(control)]) == 0
+    assert main([*live, "--rules", RULES, "--control", str(control)]) == 0
+    assert main(["run", "--rules", RULES, "--events", str(events), "--available-now"]) == 0
+    everything = place(tmp_path / "everything", lines)
+    assert main([*replay, "--events", str(everything), "--out", str(tmp_path / "all.jsonl")]) == 0
+    found = [
+        line
+        for path in (tmp_path / "alerts").rglob("*.jsonl")
+        if ".held" not in path.name
+        for line in path.read_bytes().splitlines()
+    ]
+    assert sorted(found) == sorted((tmp_path / "all.jsonl").read_bytes().splitlines())
+
+
+def test_what_cannot_be_begun_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = place(tmp_path / "events", list(day())[:50])
+    live = ["run", "--events", str(events), "--alerts", str(tmp_path), "--available-now"]
+    assert main([*live, "--from", str(tmp_path)]) == USAGE
+    assert "has no warm start" in capsys.readouterr().err
+    warm_start(list(day())[:400], list(rules().values()), tmp_path / "warm", None)
+    job = ["--checkpoint", str(tmp_path / "job"), "--key-groups", "16"]
+    assert main([*live, *job, "--rules", RULES]) == 0
+    capsys.readouterr()
+    assert main([*live, *job, "--from", str(tmp_path / "warm")]) == USAGE
+    assert "did not begin from" in capsys.readouterr().err
+    assert (tmp_path / "warm" / NAME).exists()

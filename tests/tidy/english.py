@@ -1,0 +1,204 @@
+"""The project's English, measured: `python -m tests.tidy.english [FOLDER …]` lists what to mend and prints a table.
+
+A docstring begins with a verb or a noun phrase, never with What, Whether, Which or Of. A sentence of a
+docstring, a comment or a page has at most 30 words. Names say what a value is: `found` and `kept` do not.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.tidy.source import ROOT, Source, sources
+
+WORDS_MAX = 30
+BAD_STARTS = ("What", "Whether", "Of", "Which")
+BAD_NAMES = frozenset({
+    "found", "kept", "held", "own", "told", "known", "letters", "fit", "take_in", "on_time", "keep",
+    "Held", "Kept", "Asked", "Known", "Told", "Found",
+})  # fmt: skip
+_WORD = re.compile(r"[A-Za-z0-9_'’][\w'’./:-]*")
+# A sentence ends where a stop, a colon or a semicolon is followed by a space, and at the end of a paragraph or item.
+_END = re.compile(r"(?<=[.!?:;])[)\"'”`*]*\s+")
+_CODE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_ITEM = re.compile(r"^\s*([-*+]|\d+\.)\s+")
+_INDENTED = re.compile(r"^ {4,}\S")
+
+
+@dataclass
+class Findings:
+    """Lines to mend, and counts over the texts that were read."""
+
+    lines: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, kind: str, place: str, text: str) -> None:
+        self.counts[kind] += 1
+        self.lines.append(f"{place} {kind}: {text}")
+
+    def join(self, other: Findings) -> None:
+        self.lines += other.lines
+        self.counts.update(other.counts)
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Cut prose into sentences. Code, tables, drawings and headings are left out."""
+    for paragraph in _paragraphs(_CODE.sub("\n\n", text)):
+        for sentence in _END.split(paragraph):
+            if len(_WORD.findall(sentence)) > 1:
+                yield sentence.strip()
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    lines: list[str] = []
+    previous_blank, drawing = True, False
+    for line in [*text.split("\n"), ""]:
+        stripped = line.strip()
+        is_drawing = bool(re.search(r"[─│┌└▶▼├┬┴┐┘]|-->|──", line)) or stripped.startswith("|")
+        drawing = is_drawing or (drawing and previous_blank is False and bool(_INDENTED.match(line)))
+        begins = not stripped or bool(_ITEM.match(line)) or is_drawing or stripped.startswith("#")
+        if begins and lines:
+            yield " ".join(lines)
+            lines = []
+        code = previous_blank and bool(_INDENTED.match(line))
+        if stripped and not (is_drawing or drawing or stripped.startswith("#") or code):
+            lines.append(_ITEM.sub("", stripped))
+        previous_blank = not stripped
+
+
+def _check_sentences(findings: Findings, place: str, text: str, kind: str) -> None:
+    for sentence in sentences(text):
+        words = len(_WORD.findall(sentence))
+        findings.counts[f"{kind} sentences"] += 1
+        findings.counts[f"{kind} words"] += words
+        if words > WORDS_MAX:
+            findings.add(f"{kind} over {WORDS_MAX} words", place, f"({words}) {sentence[:110]}…")
+
+
+def _bound_names(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.lineno, node.id
+        elif isinstance(node, ast.arg):
+            yield node.lineno, node.arg
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.lineno, node.name
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    """Blocks of comment lines that follow each other, as one text each."""
+    block: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type != tokenize.COMMENT or re.match(r"#\s*(fmt|type|noqa|-)", token.string):
+            continue
+        line = token.start[0]
+        if block and line != last + 1:
+            yield first, "\n".join(block)
+            block = []
+        if not block:
+            first = line
+        block.append(token.string.lstrip("# "))
+        last = line
+    if block:
+        yield first, "\n".join(block)
+
+
+def check_source(source: Source) -> Findings:
+    """Docstrings, comments and names of one Python file."""
+    findings, tree = Findings(), source.parse()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node)
+            if docstring is None:
+                continue
+            place = f"{source.name}:{getattr(node, 'lineno', 1)}"
+            findings.counts["docstrings"] += 1
+            if docstring.split(" ")[0] in BAD_STARTS:
+                findings.add("docstring start", place, docstring.split("\n")[0])
+            _check_sentences(findings, place, docstring.split("Tested by:")[0], "code")
+    for line, comment in _comments(source.text):
+        _check_sentences(findings, f"{source.name}:{line}", comment, "code")
+    for line, name in _bound_names(tree):
+        if name in BAD_NAMES:
+            findings.add("name", f"{source.name}:{line}", name)
+    return findings
+
+
+def check_page(path: Path) -> Findings:
+    """The sentences of one page."""
+    findings = Findings()
+    _check_sentences(findings, str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"), "page")
+    return findings
+
+
+def check_folder(folder: str) -> Findings:
+    """All Python files and pages below a folder of the project."""
+    findings = Findings()
+    for source in sources(folder) if any((ROOT / folder).rglob("*.py")) else ():
+        findings.join(check_source(source))
+    for path in sorted((ROOT / folder).rglob("*.md")):
+        findings.join(check_page(path))
+    return findings
+
+
+def not_imperative(folder: str) -> list[str]:
+    """Functions below the folder whose docstring does not begin with a verb, by the linter's rule D401."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "D401",
+        "--output-format",
+        "json",
+        folder,
+    ]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return [
+        f"{Path(finding['filename']).relative_to(ROOT)}:{finding['location']['row']} no imperative: "
+        + finding["message"].split(": ", 1)[-1]
+        for finding in json.loads(printed)
+    ]
+
+
+COLUMNS = ("docstrings", "docstring start", "name", "code sentences", f"code over {WORDS_MAX} words", "page sentences",
+           f"page over {WORDS_MAX} words")  # fmt: skip
+
+
+def main(folders: list[str]) -> int:
+    """List what to mend below the folders, or print the table of all rooms."""
+    for folder in folders:
+        for line in [*check_folder(folder.rstrip("/")).lines, *not_imperative(folder)]:
+            print(line)
+    rooms = folders or sorted(f"cep/{path.name}" for path in (ROOT / "cep").iterdir() if path.is_dir())
+    print("\n" + " | ".join(["room", *COLUMNS, "no imperative", "words a sentence (code, page)"]))
+    for room in (room for room in rooms if "__pycache__" not in room):
+        counts = check_folder(room.rstrip("/")).counts
+        means = [counts[f"{kind} words"] / max(1, counts[f"{kind} sentences"]) for kind in ("code", "page")]
+        print(
+            " | ".join(
+                [
+                    room,
+                    *(str(counts[name]) for name in COLUMNS),
+                    str(len(not_imperative(room))),
+                    f"{means[0]:.1f}, {means[1]:.1f}",
+                ]
+            )
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""Sentences are cut where a reader breathes, and what is no prose is not counted."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tidy.english import BAD_NAMES, WORDS_MAX, check_folder, check_source, not_imperative, sentences
+from tests.tidy.source import ROOT, Source
+
+ROOMS = sorted(path.name for path in (ROOT / "cep").iterdir() if path.is_dir() and path.name != "__pycache__")
+# Where a finding stays → why.
+EXCEPTIONS = {
+    "cep/kernels/expressions/opcodes.py": "the comments of a table, which follow each other",
+    "cep/model/settings.py": "`kept` is the name of a setting",
+}
+
+
+def test_paragraphs_items_and_stops_end_a_sentence() -> None:
+    text = "First one here. Second one: and a third; a fourth\n\n- an item\n- another item\n  that goes on"
+    assert list(sentences(text)) == [
+        "First one here.", "Second one:", "and a third;", "a fourth", "an item", "another item that goes on",
+    ]  # fmt: skip
+
+
+def test_code_tables_headings_and_drawings_are_no_prose() -> None:
+    page = [
+        "# A heading of words",
+        "| a table | of words |",
+        "```sh\nsome code here\n```",
+        "    an indented block",
+        "a ──▶ b",
+    ]
+    assert list(sentences("\n\n".join([*page, "Prose it is."]))) == ["Prose it is."]
+
+
+def test_what_is_to_be_mended_is_listed() -> None:
+    long = " ".join(["word"] * (WORDS_MAX + 1))
+    text = f'"""A module."""\n\n# {long}.\n\n\ndef told(x):\n    """What it says."""\n    found = x\n    return found\n'
+    findings = check_source(Source("cep/x/y.py", text))
+    assert findings.counts["docstring start"] == 1
+    assert findings.counts["name"] == 2
+    assert findings.counts[f"code over {WORDS_MAX} words"] == 1
+    assert {"told", "found"} <= BAD_NAMES
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_speaks_plainly(room: str) -> None:
+    lines = check_folder(f"cep/{room}").lines
+    assert [line for line in lines if line.split(":")[0].split(" ")[0] not in EXCEPTIONS] == []
+
+
+def test_functions_begin_with_a_verb() -> None:
+    assert not_imperative("cep") == []
+
+
+def test_exceptions_are_still_needed() -> None:
+    for name, reason in EXCEPTIONS.items():
+        assert reason
+        assert check_source(Source(name, (ROOT / name).read_text(encoding="utf-8"))).lines, f"{name} is clean"
