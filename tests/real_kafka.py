@@ -28,6 +28,7 @@ from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from cep.base.kafka import WRITER_FIXED
 from tests.mock_kafka import MockKafka
 
 VERSION = "4.1.1"
@@ -152,9 +153,9 @@ class RealKafka:
         if self._producer is None:
             self._producer = Producer(
                 {
+                    **WRITER_FIXED,
                     "bootstrap.servers": self.address,
                     "linger.ms": 1,
-                    "enable.idempotence": True,  # and with it, the order
                     "message.max.bytes": 16_777_216,
                     "queue.buffering.max.messages": 1_000_000,
                     "log_level": 2,

@@ -33,7 +33,13 @@ WRITER_DEFAULTS = {
     "retry.backoff.ms": "10",  # the coordinator asks to try again while it ends the transaction before
     "compression.type": "lz4",
 }
-WRITER_FIXED = {"enable.idempotence": "true", "acks": "all"}  # and with them, the order
+WRITER_FIXED = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    # A broker takes any first number of a producer. Where a topic is new, it can refuse a first request and take a
+    # second one that is under way. The first one, sent again, then counts as taken before, and its records are lost.
+    "max.in.flight.requests.per.connection": "1",
+}
 
 GONE_CODES = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)  # noqa: SLF001
 DAMAGED_CODES = (KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION)  # noqa: SLF001

@@ -15,6 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from cep.base.kafka import WRITER_FIXED
 from cep.model.rule import utc_text
 from cep.runners.spark.live import LiveSettings, serve, start_live
 from cep.runners.spark.live_output import BatchReport, LiveOutput
@@ -81,11 +82,10 @@ class TopicRun:
 def send(kafka: KafkaCluster, topic: str, records: Sequence[tuple[int, bytes]]) -> None:
     """Send (partition, value) records and wait until all are stored, those of a partition in this order.
 
-    Without idempotence some topics that are new hold the records of a first request behind those of the next: events
-    in disorder, which are late where no lateness is allowed.
+    Without the options of our own writers some topics that are new hold the records of a first request behind those of
+    the next, or not at all.
     """
-    options = {"bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1, "enable.idempotence": True}
-    producer = Producer(options)
+    producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2, "linger.ms": 1})
     for partition, value in records:
         producer.produce(topic, value, partition=partition)
     assert producer.flush(TIMEOUT_S) == 0

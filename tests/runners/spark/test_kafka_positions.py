@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
+from cep.base.kafka import WRITER_FIXED
 from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsSource, KafkaStreamReader, TaskRanges
 from cep.sources.kafka import topic_ids
 from tests.real_kafka import TIMEOUT_S, KafkaCluster
@@ -41,8 +42,8 @@ def planned(stream: KafkaStreamReader, start: dict[str, Any]) -> tuple[dict[str,
 
 
 def send(kafka: KafkaCluster, topic: str, numbers: range, partitions: int = 2, width: int = 1) -> None:
-    # One that has not seen the topic before; with idempotence, which keeps the order.
-    producer = Producer({"bootstrap.servers": kafka.address, "log_level": 2, "enable.idempotence": True})
+    # One that has not seen the topic before, with the options that keep all records and their order.
+    producer = Producer({**WRITER_FIXED, "bootstrap.servers": kafka.address, "log_level": 2})
     for n in numbers:
         producer.produce(topic, b"%0*d" % (width, n), partition=n % partitions, timestamp=1_000 * (n + 1))
     assert producer.flush(TIMEOUT_S) == 0
