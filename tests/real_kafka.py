@@ -49,7 +49,8 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
-# Small, quick to start, and quick to compact: a test that waits for the cleaner should not wait for its pauses.
+# Small, quick to start, and quick to compact: a test that waits for the cleaner should not wait for its pauses. Tests
+# give records times of 1970, so age alone deletes none.
 _PROPERTIES = """process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller_port}
@@ -73,6 +74,7 @@ replica.fetch.max.bytes=16777216
 log.cleaner.backoff.ms=200
 log.cleaner.dedupe.buffer.size=4194304
 log.initial.task.delay.ms=500
+log.retention.ms=-1
 """
 
 
