@@ -120,7 +120,7 @@ def slots(array: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
 
 def from_slots(values: NDArray[np.int64], nulls: NDArray[np.uint8], type_: Type) -> pa.Array:
     """Make a column of slots and null flags, for a type that is not text."""
-    mask = nulls.astype(bool) if nulls.any() else None
+    mask = nulls.astype(bool) if np.count_nonzero(nulls) else None
     if type_.is_float:
         return pa.array(values.view(np.float64), mask=mask)
     if type_.kind is Kind.BOOL:

@@ -114,8 +114,8 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters["histories_cut"] = prepared.cut
     counters["history_values_dropped"] = prepared.dropped
     counters["runs_orphaned"] = orphans
-    counters["matches"] = int(matches.completed.sum())
-    counters["timeouts"] = int(matches.timed_out.sum())
+    counters["matches"] = int(np.count_nonzero(matches.completed))
+    counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})

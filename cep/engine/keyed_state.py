@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from cep.columnar.batch import NO_TEXTS, arrow_type
 from cep.histories.pages import concat_histories
-from cep.histories.store import Histories
+from cep.histories.store import Histories, no_histories
 from cep.kernels import layout as y
 from cep.kernels.layout import Int32, Int64
 from cep.kernels.pages.parts import point_among_all, point_anew
@@ -64,7 +64,7 @@ class KeyedState:
     run_key: Int32
     nodes: Int64
     events: RetainedEvents
-    histories: Histories = field(default_factory=Histories)
+    histories: Histories = field(default_factory=no_histories)
 
     def __len__(self) -> int:
         return len(self.runs)

@@ -114,7 +114,8 @@ def _arranged(batch: EventBatch, key: Int32, keys_count: int, first_row: int, co
     if len(batch) == 0:
         return ordered
     time = batch.time_ms
-    by_time = np.argsort(time, kind="stable") if (time[1:] < time[:-1]).any() else np.arange(len(batch))
+    is_sorted = np.count_nonzero(time[1:] < time[:-1]) == 0
+    by_time = np.arange(len(batch)) if is_sorted else np.argsort(time, kind="stable")
     new = Arrivals(key, read_only(time), read_only(batch.event_type), *text_buffers(batch.event_id))
     arrange_events(by_time, new, keys_count, first_row, columns, ordered)
     return ordered

@@ -12,14 +12,23 @@ import numpy as np
 import pyarrow as pa
 
 from cep.histories.rows import Block, HistoryRows, concat_rows
-from cep.histories.store import Histories, PageFacts, Segment, SubTallies, concat_sub_tallies, segment_of, tally_width
+from cep.histories.store import (
+    Histories,
+    PageFacts,
+    Segment,
+    SubTallies,
+    concat_sub_tallies,
+    no_histories,
+    segment_of,
+    tally_width,
+)
 from cep.kernels.layout import Int64
 
 
 def concat_histories(parts: Sequence[tuple[int, Histories]]) -> Histories:
     """Join the histories of pages by their numbers, -1 for parts of no page. No key is in two parts."""
     if not parts:
-        return Histories()
+        return no_histories()
     if len(parts) > 1 and any(page < 0 for page, _ in parts):  # they may stand at different times
         panes = [part.facts.panes for _, part in parts if part]
         facts = PageFacts(panes=frozenset.intersection(*panes) if panes else frozenset())

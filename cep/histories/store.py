@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -153,6 +154,12 @@ class Histories:
     def __len__(self) -> int:
         """Count the retained events."""
         return len(self.pinned) + sum(len(segment) for segment in self.segments if not segment.panes)
+
+
+@cache
+def no_histories() -> Histories:
+    """Return the past of no key; it is one object, as nobody changes histories in place."""
+    return Histories()
 
 
 def concat_sub_tallies(parts: Sequence[SubTallies]) -> SubTallies:

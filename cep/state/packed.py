@@ -64,6 +64,18 @@ class Shape:
         events = tuple((name, _CODES[column.type]) for name, column in keyed_state.events.columns.items())
         return Shape(keyed_state.layout, keyed_state.runs.shape[1], events)
 
+    def describes(self, keyed_state: KeyedState) -> bool:
+        """Return True if this is the shape of a state; quicker than to make its own and compare."""
+        columns = keyed_state.events.columns
+        return (
+            self.layout == keyed_state.layout
+            and self.width == keyed_state.runs.shape[1]
+            and tuple(columns) == self.names
+            and all(
+                column.type == _TYPES[code] for column, (_, code) in zip(columns.values(), self.events, strict=True)
+            )
+        )
+
     def to_bytes(self) -> bytes:
         body = {"fingerprint": self.layout.fingerprint, "rules": self.layout.rules, "width": self.width}
         return json.dumps(body | {"events": self.events}, separators=(",", ":")).encode()
@@ -87,6 +99,11 @@ class Shape:
     def head(self) -> UInt8:
         """The first bytes of every page of this shape."""
         return np.frombuffer(_HEAD.pack(_MAGIC, PACKED_FORMAT, self.number), np.uint8)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns of bound events."""
+        return tuple(name for name, _ in self.events)
 
     @cached_property
     def event_width(self) -> int:
@@ -259,7 +276,7 @@ class _Reader:
 
     def texts(self, which: int, lengths: Int64, nulls: NDArray[np.bool_] | None) -> pa.Array:
         """Return the next column of texts, of these lengths: one for each row of a kind."""
-        size = int(lengths.sum())
+        size = int(np.add.reduce(lengths))
         if not 0 <= size <= len(self.pages.data):
             raise _torn()
         offsets, content = np.empty(len(lengths) + 1, np.int64), np.empty(size, np.uint8)
@@ -270,7 +287,7 @@ class _Reader:
 
     def end(self) -> None:
         """Check that every page was read to its end."""
-        if (self.pages.cursor != self.pages.ends).any():
+        if np.count_nonzero(self.pages.cursor != self.pages.ends):
             raise _torn()
 
 

@@ -47,7 +47,7 @@ def split_late(
     fresh: dict[int, EventBatch] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
-        if len(batch) and batch.time_ms.min() < watermark_ms:
+        if np.count_nonzero(batch.time_ms < watermark_ms):
             is_on_time = batch.time_ms >= watermark_ms
             behind = batch.take(~is_on_time)
             late += _describe(job, number, behind)

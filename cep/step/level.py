@@ -59,7 +59,8 @@ class LevelOutcome:
 
 def match_level(task: LevelTask, portion: Portion) -> LevelOutcome:
     """Match the events of a portion that are due, and close what the watermark ends. Raises: StateError, StoreError."""
-    output, late_events = MatchOutput(since_ms=task.since_ms), list[dict[str, Any]]()
+    output = MatchOutput(since_ms=task.since_ms)
+    late_events: list[dict[str, Any]] = []
     due: dict[int, list[EventBatch]] = {}
     for arrivals, events in zip(portion.ports.parts, portion.events, strict=True):
         # 4 duplicates

@@ -102,10 +102,14 @@ def match_pages(
     taken, orphans = pages.take(slots, program)
     before = empty_state(program) if taken is None else taken
     runs_before = orphans + len(before)
-    pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
-    after = match_events(program, replace(before, histories=pasts), batch, watermark_ms, output)
-    output.counters["runs_orphaned"] += orphans
-    output.counters["runs"] += len(after) - runs_before
+    if plan is not None:
+        pasts = concat_histories([(slot, pages.pasts.read(slot)) for slot in reached])
+        before = replace(before, histories=pasts)
+    after = match_events(program, before, batch, watermark_ms, output)
+    if orphans:
+        output.counters["runs_orphaned"] += orphans
+    if len(after) != runs_before:
+        output.counters["runs"] += len(after) - runs_before
     pages.put(slots, after, program)
     if plan is not None and reached:
         _put_back(pages.pasts, reached, after.histories, plan, watermark_ms)

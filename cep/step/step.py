@@ -19,7 +19,6 @@ Tested by: tests/step/test_step.py, tests/runners/embedded/test_engine.py, tests
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -139,10 +138,10 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
     times = merge_times(progress.times, read.partitions)
-    return replace(
-        progress,
-        times=times,
+    return Progress(
+        progress.rulebook,
         watermark_ms=max(progress.watermark_ms, watermark_of(times, job.lateness_ms, job.idle_ms)),
+        times=times,
         since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
     )
 
@@ -158,6 +157,6 @@ def _with_produced(job: Job, events: Events, produced: list[Decoded]) -> Events:
     return joined
 
 
-def nonzero(counters: Mapping[str, int]) -> Counter[str]:
+def nonzero(counters: Counter[str]) -> Counter[str]:
     """Return the counters that say something; some are negative."""
-    return Counter({name: count for name, count in counters.items() if count})
+    return counters if all(counters.values()) else Counter({name: n for name, n in counters.items() if n})

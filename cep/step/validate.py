@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+import numpy as np
+
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.route import route
+from cep.kernels.layout import Int64
 from cep.step.dead_letters import dead_letter
 from cep.step.job import Job
 
@@ -25,12 +28,23 @@ class ValidEvents:
     counters: Counter[str]
 
 
+def first_ms(job: Job, decoded: Decoded) -> int:
+    """Return the time of the first event that the job takes, TIME_MS_MAX without one."""
+    inside = _times_inside(job, decoded)
+    return int(np.minimum.reduce(inside)) if len(inside) else TIME_MS_MAX
+
+
 def span_ms(job: Job, decoded: Decoded) -> tuple[int, int]:
     """Return the times of the first and the last event that the job takes; (TIME_MS_MAX, TIME_MS_MIN) without one."""
+    inside = _times_inside(job, decoded)
+    return (int(inside.min()), int(inside.max())) if len(inside) else (TIME_MS_MAX, TIME_MS_MIN)
+
+
+def _times_inside(job: Job, decoded: Decoded) -> Int64:
     inside = decoded.time_ms
     if job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX:
         inside = inside[(inside >= job.begins_ms) & (inside < job.ends_ms)]
-    return (int(inside.min()), int(inside.max())) if len(inside) else (TIME_MS_MAX, TIME_MS_MIN)
+    return inside
 
 
 def validate_events(job: Job, decoded: Decoded) -> ValidEvents:

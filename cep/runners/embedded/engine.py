@@ -49,7 +49,7 @@ from cep.step.job import Job
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
 from cep.step.step import MicroBatch, Progress, nonzero, step
 from cep.step.suppress import filter_alerts
-from cep.step.validate import span_ms, validate_events
+from cep.step.validate import ValidEvents, first_ms, validate_events
 
 # Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
 # many it has; and as earlier builds had them, which did not say.
@@ -129,13 +129,16 @@ class Engine:
         Raises: StateError, StoreError; the engine is then of no use, and the job goes on from its checkpoint.
         """
         # 1 validate
-        events, dead_letters, counters = self._validate(parts)
-        first_ms = min((span_ms(self.job, part)[0] for part in parts), default=TIME_MS_MAX)
+        valid = [validate_events(self.job, decoded) for decoded in parts]
+        begins_ms = min((first_ms(self.job, part) for part in parts), default=TIME_MS_MAX)
         # 2 to 8
-        outcome = step(self._progress, self._shares, MicroBatch(events, controls, TimesRead(times, first_ms)))
+        times_read = TimesRead(times, begins_ms)
+        outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, times_read))
         self._progress = outcome.progress
-        counters.update(outcome.rule_counters)
-        counters.update(outcome.counters)
+        counters = outcome.counters
+        for more in (*(part.counters for part in valid), outcome.rule_counters):
+            counters.update(more)
+        dead_letters = [letter for part in valid for letter in part.dead_letters]
         dead_letters += late_letters(outcome.late_events)
         if dead_letters:
             rulebook = outcome.in_force.rulebook.rulebook
@@ -170,20 +173,6 @@ class Engine:
     def _programs(self) -> Sequence[Mapping[KeyDomain, Program]]:
         """Return the programs in force by level."""
         return self._shares.programs.in_force(self.rulebook, self.job).programs
-
-    def _validate(self, parts: Sequence[Decoded]) -> tuple[dict[int, list[EventBatch]], list[bytes], Counter[str]]:
-        """Return the events by number of their key domain, the letters of what was set aside, and counters."""
-        dead_letters: list[bytes] = []
-        counters: Counter[str] = Counter()
-        events: dict[int, list[EventBatch]] = {}
-        for decoded in parts:
-            valid = validate_events(self.job, decoded)
-            dead_letters += valid.dead_letters
-            counters.update(valid.counters)
-            for number, batch in enumerate(valid.batches):
-                if len(batch):
-                    events.setdefault(number, []).append(batch)
-        return events, dead_letters, counters
 
     # --------------------------------------------------------------------------------------------- save, restore
 
@@ -336,3 +325,13 @@ def _own_key(name: bytes) -> bytes:
 
 
 _TIMES = _own_key(b"times")
+
+
+def _by_domain(valid: Sequence[ValidEvents]) -> dict[int, list[EventBatch]]:
+    """Return the events by number of their key domain."""
+    events: dict[int, list[EventBatch]] = {}
+    for part in valid:
+        for number, batch in enumerate(part.batches):
+            if len(batch):
+                events.setdefault(number, []).append(batch)
+    return events

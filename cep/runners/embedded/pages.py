@@ -40,6 +40,7 @@ PAGES_MAX = 1 << 16
 _SHAPE = struct.Struct(">Q")
 _STRETCH = 512  # pages of which the earliest deadline is known, and that the clock's hand passes at a time
 OPEN_MIN, _OPEN_BYTES_MAX = 1_024, 64 << 20  # pages that are left open together, and bytes of what is in them
+_FEW_SLOTS = 64
 
 
 class Shapes:
@@ -61,11 +62,12 @@ class Shapes:
             shape = self._known[number] = Shape.from_bytes(data)
         return shape
 
-    def learn(self, shape: Shape) -> Shape:
-        """Return the same shape, which the next `save` makes known to the store if it is new."""
+    def learn(self, keyed_state: KeyedState) -> Shape:
+        """Return the shape of a state, which the next `save` makes known to the store if it is new."""
         learnt = self._learnt
-        if learnt is not None and (learnt is shape or learnt == shape):
+        if learnt is not None and learnt.describes(keyed_state):
             return learnt
+        shape = Shape.of(keyed_state)
         known_shape = self._known.get(shape.number)
         if known_shape is None:
             known_shape = self._known[shape.number] = shape
@@ -132,7 +134,7 @@ class Pages:
         Cost: those of the stretches that had one that was due when they were last looked at.
         """
         watermark_ms = min(watermark_ms, NEVER - 1)
-        stretches = np.flatnonzero(self._earliest_ms <= watermark_ms)
+        (stretches,) = (self._earliest_ms <= watermark_ms).nonzero()
         if not len(stretches):
             return stretches
         deadlines = self._stretches[stretches]
@@ -145,7 +147,7 @@ class Pages:
         """Return the pages of those of these slots that have one. Raises: StateError."""
         slots = slots[self.deadlines[slots] != NEVER]
         pages: list[bytes] = self._kept[slots].tolist()
-        at = np.flatnonzero(self._sizes[slots] == 0)
+        (at,) = (self._sizes[slots] == 0).nonzero()
         if len(at):
             self.loads += len(at)
             missing = slots[at]
@@ -160,13 +162,13 @@ class Pages:
     def hold(self, slots: Int64, pages: Sequence[bytes], deadlines: Int64) -> None:
         """Put pages in the place of what was there; where the deadline is NEVER, there is none from now on."""
         filled = deadlines != NEVER
-        if not filled.all():
+        if np.count_nonzero(filled) < len(filled):
             self._forget(slots[~filled & (self.deadlines[slots] != NEVER)])
             slots, deadlines = slots[filled], deadlines[filled]
             pages = list(compress(pages, filled.tolist()))
         sizes = np.fromiter(map(len, pages), np.int64, len(pages))
-        written = int(sizes.sum())
-        self._kept_bytes += written - int(self._sizes[slots].sum())
+        written = int(np.add.reduce(sizes))
+        self._kept_bytes += written - int(np.add.reduce(self._sizes[slots], dtype=np.int64))
         self.changed_bytes += written
         self._kept[slots], self._sizes[slots], self._is_recent[slots] = np.array(pages, object), sizes, True
         self._changed.update(slots.tolist())
@@ -249,7 +251,7 @@ class MatchedPages:
         return self._parts[0].slots(keys)
 
     def touched(self, keys: pa.Array, watermark_ms: int) -> Int64:
-        touched_slots = np.unique(self.slots(keys))
+        touched_slots = _distinct(self.slots(keys))
         if self._open is not None:
             of_both = np.union1d(touched_slots, self._open[0])
             # Those that are open and not asked for are carried along, if they are fewer than the others.
@@ -301,7 +303,7 @@ class MatchedPages:
 
     def _put(self, slots: Int64, after: KeyedState, program: Program) -> None:
         of_key = np.searchsorted(slots, self.slots(after.keys))
-        shape = self._parts[0].shapes.learn(Shape.of(after))
+        shape = self._parts[0].shapes.learn(after)
         pages, deadlines = pack(after, of_key, len(slots), program.row_registers, shape)
         for part, of_part, first in self._divided(slots):
             part.hold(slots[of_part] - first, pages[of_part], deadlines[of_part])
@@ -312,6 +314,11 @@ class MatchedPages:
         for number, part in enumerate(self._parts):
             if cuts[number] < cuts[number + 1]:
                 yield part, slice(cuts[number], cuts[number + 1]), int(self._bounds[number])
+
+
+def _distinct(slots: Int64) -> Int64:
+    """Return each slot once, ascending. For few of them a set is several times as quick as numpy."""
+    return np.unique(slots) if len(slots) > _FEW_SLOTS else np.array(sorted({*slots.tolist()}), np.int64)
 
 
 def _is_within(some: Int64, slots: Int64) -> bool:

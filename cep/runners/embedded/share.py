@@ -275,8 +275,8 @@ class SharePasts:
         return key_slots(keys, self._job.groups_count, self._job.pages_count, self._first_group)
 
     def stored(self, watermark_ms: int) -> list[int]:
-        pages: list[int] = np.flatnonzero(self._over <= min(watermark_ms, NEVER - 1)).tolist()
-        return pages
+        (pages,) = (self._over <= min(watermark_ms, NEVER - 1)).nonzero()
+        return pages.tolist()
 
     def read(self, slot: int) -> Histories:
         return Histories() if self._over[slot] == NEVER else self._pasts.read(self._place(slot))

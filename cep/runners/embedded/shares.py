@@ -135,7 +135,7 @@ class JoinedShares:
         """Return True if no event has waited or is to wait, and no ids are remembered: then nothing is divided."""
         if self._job.dedup_ms:
             return False
-        is_due = all((batch.time_ms < due_ms).all() for batch in events.values())
+        is_due = not any(np.count_nonzero(batch.time_ms >= due_ms) for batch in events.values())
         return self._job.order == ARRIVAL or (is_due and all(share.waiting.is_empty for share in self.parts))
 
     def undivided(self, events: Mapping[int, EventBatch]) -> Portion:

@@ -79,7 +79,7 @@ class WaitingOfShare:
     def release(self, number: int, fresh: EventBatch | None, due_ms: int) -> EventBatch | None:
         """As WaitingEvents.release."""
         runs, added = self._held.get(number, []), self._added.get(number, [])
-        if not runs and (fresh is None or (fresh.time_ms < due_ms).all()):
+        if not runs and (fresh is None or not np.count_nonzero(fresh.time_ms >= due_ms)):
             return fresh  # nothing waits, so that there is nothing to tell of either
         new = [] if fresh is None else [fresh]
         fresh_due, rest = split_due(new, due_ms)

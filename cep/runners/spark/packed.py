@@ -28,7 +28,7 @@ from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_tab
 from cep.columnar.route import route, split_by_group
 from cep.step.event_time import PartitionTimes, TimesRead, merge_times
 from cep.step.job import Job
-from cep.step.validate import span_ms, validate_events
+from cep.step.validate import first_ms, validate_events
 
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
@@ -113,7 +113,7 @@ def pack_parts(job: Job, parts: Sequence[DecodedPart]) -> pa.RecordBatch:
         # A partition that is behind holds the watermark even if nothing of it could be read so far.
         last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
         times = merge_times(times, {part.partition: (last_ms, part.is_behind)})
-    times_read = TimesRead(times, span_ms(job, decoded)[0]).to_bytes()
+    times_read = TimesRead(times, first_ms(job, decoded)).to_bytes()
     rows += [(group, TIMES, 0, 0, times_read) for group in range(job.groups_count)]
     return as_batch(rows)
 
