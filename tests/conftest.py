@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.real_s3 import S3Server
 
 os.environ["TZ"] = "UTC"
+os.environ["CEP_DEBUG"] = "1"  # a bug that a test meets shows its traceback
 time.tzset()
 
 # The same examples on every machine: a red build is red for everyone. No deadline, because the first call of a kernel

@@ -9,6 +9,7 @@
     │   ├── StateCorruptError bytes fail their checksum or their shape
     │   └── StoreError        the place that keeps it refuses (disk full, held by another process)
     ├── SourceError           a source cannot deliver (topic gone, offsets lost, file unreadable)
+    │   └── UnreadableError   a file that cannot be read, or must not be
     └── SinkError             a sink cannot accept alerts
 
 Mistakes in pattern files and rules are not exceptions: they are `Diagnostic` values that are collected and
@@ -56,6 +57,10 @@ class StoreError(StateError):
 
 class SourceError(CepError):
     """A source cannot deliver records."""
+
+
+class UnreadableError(SourceError):
+    """A file cannot be read, or must not be. The text is the reason alone; who asked says which file."""
 
 
 class SinkError(CepError):

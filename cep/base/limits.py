@@ -75,6 +75,13 @@ SNOOZES_MAX = 10_000  # rules and keys with a snooze; past this a snooze is refu
 FIRED_MAX = 1_000_000
 RULE_FILE_BYTES_MAX = 65_536  # one rule file of rules/; the pattern's text is not in it
 SETTINGS_FILE_BYTES_MAX = 1_048_576  # a settings file; a wrong path gives a larger one
+LOCK_FILE_BYTES_MAX = 67_108_864  # rules.lock: a line of 80 bytes for each version of each rule
+# Parts of one dotted name in a TOML file. Ours have two; the parser's time grows with the square of them.
+TOML_NAME_PARTS_MAX = 16
+# One message of an editor to the language server: many times the largest pattern file, as JSON.
+EDITOR_MESSAGE_BYTES_MAX = 67_108_864
+# A file with the records of a control topic, one a line. It is read whole; a year of daily changes is far below.
+CONTROL_FILE_BYTES_MAX = 1_073_741_824
 RULE_ID_CHARS_MAX = 64
 RULE_TEXT_CHARS_MAX = 1_000  # message, owner, runbook
 RULE_SCORE_MAX = 1_000

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from cep.base.errors import UnreadableError
+from cep.base.reading import root_of
 from cep.cli.paths import pattern_files, printed, replace_file
 from cep.lang.explain.render import render_text
 from cep.lang.format.file import format_text
@@ -37,9 +39,10 @@ def run(options: argparse.Namespace) -> int:
     changed = 0
     files = pattern_files(options.paths)
     for path in files:
-        text = read_source(path)
-        if not isinstance(text, str):
-            printed(f"{path}: cannot be read: {text.reason if text is not None else 'there is no such file'}")
+        try:
+            text = read_source(path, root_of([path]))
+        except UnreadableError as error:
+            printed(f"{path}: cannot be read: {error}")
             failed += 1
             continue
         formatted, mistakes = format_text(text, str(path))

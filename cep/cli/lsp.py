@@ -12,8 +12,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol, cast
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -21,14 +23,16 @@ from pygls.uris import from_fs_path, to_fs_path
 from pygls.workspace import TextDocument
 
 from cep import __version__
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import IMPORTS_MAX
+from cep.base.reading import root_of
+from cep.cli.lsp_wire import BoundedInput, EditorProtocol, PlainLog
 from cep.lang.diagnostics import Diagnostic, Severity, Span
 from cep.lang.edit.assist import meaning, words_at
 from cep.lang.edit.symbols import Named, Place, place_at, places
 from cep.lang.format.file import format_text
 from cep.lang.lint.run import lint
-from cep.lang.load import Checked, file_name, load_overlaid
+from cep.lang.load import Checked, file_name, load_overlaid, read_source
 from cep.lang.parse.cursor import RESERVED
 from cep.lang.syntax import PatternSyntax, PatternTestSyntax
 from cep.nfa.diagnose import compilable
@@ -65,10 +69,12 @@ _ITEM_KINDS = {
 def run(_: argparse.Namespace) -> int:
     """Serve until the editor says exit."""
     # Standard output is the protocol's; anything else that is written there ends the session.
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(PlainLog("%(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     # Copies, because pygls closes what it is given.
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
-        server().start_io(requests, answers)
+        server().start_io(cast("BinaryIO", BoundedInput(requests)), answers)  # it has all that pygls asks for
     return 0
 
 
@@ -80,41 +86,81 @@ class _Texts:
 
     def name(self, uri: str) -> str:
         """Return the name under which cep/lang knows a document."""
-        path = to_fs_path(uri)
-        return uri if path is None else file_name(Path(path))
+        path = _path_of(uri)
+        return uri if path is None else file_name(path)
 
     def uri(self, name: str) -> str:
         """Return the document behind a name."""
         open_ones = {self.name(uri): uri for uri in self.served.workspace.text_documents}
-        return open_ones.get(name) or from_fs_path(str(Path(name).resolve())) or name
+        return open_ones.get(name) or from_fs_path(str(Path(name).absolute())) or name
 
     def document(self, name: str) -> TextDocument:
-        return self.served.workspace.get_text_document(self.uri(name))
+        return self.opened(self.uri(name))
+
+    def opened(self, uri: str) -> TextDocument:
+        """Return a document as the editor has it open, else as its file is; empty if that cannot be read."""
+        workspace = self.served.workspace
+        document = workspace.get_text_document(uri)
+        if document in workspace.text_documents.values():
+            return document
+        source = ""
+        path = self.path(uri)
+        with suppress(UnreadableError):
+            source = read_source(path, self.root(path) or root_of([path]))
+        return TextDocument(uri, source, position_codec=workspace.position_codec)
+
+    def path(self, uri: str) -> Path:
+        """Return where a document is, links and all; one that is no file is in no folder."""
+        path = _path_of(uri)
+        return Path(uri) if path is None else path
+
+    def root(self, path: Path) -> Path | None:
+        """Return the folder that the editor has open, if the file is in it."""
+        root = self.served.workspace.root_path
+        if root is None or "\0" in root or not path.absolute().is_relative_to(Path(root).absolute()):
+            return None
+        return Path(root).resolve()
 
     def overlay(self) -> dict[str, str]:
         return {self.name(uri): d.source for uri, d in self.served.workspace.text_documents.items()}
 
     def checked(self, uri: str) -> Checked:
         """Check one document and what it imports."""
-        return compilable(load_overlaid([self.name(uri)], self.overlay()))
+        path = self.path(uri)
+        return compilable(load_overlaid([path], self.overlay(), self.root(path)))
 
     def all_checked(self, uri: str) -> Checked:
         """Check every pattern file of the workspace: a rename has to reach the files that import this one."""
-        path = to_fs_path(uri)
-        root = self.served.workspace.root_path or (str(Path(path).parent) if path is not None else None)
-        files = sorted(Path(root).rglob("*.cep"))[:IMPORTS_MAX] if root is not None else []
-        names = dict.fromkeys([self.name(uri), *(file_name(p) for p in files)])
-        return load_overlaid(names, self.overlay())
+        path = self.path(uri)
+        root = self.root(path)
+        paths = {file_name(p): p for p in [path, *_pattern_files(root or path.parent)]}
+        return load_overlaid(paths.values(), self.overlay(), root)
 
     def span_range(self, span: Span) -> types.Range:
         document = self.document(span.file)
+        if not document.source:  # the file is gone meanwhile
+            return types.Range(types.Position(0, 0), types.Position(0, 0))
         start, end = document.client_position_at_offset(span.start), document.client_position_at_offset(span.end)
         return types.Range(start, end)
 
 
+def _path_of(uri: str) -> Path | None:
+    """Return the file behind a document; None if it is none, and for a text that no path can be."""
+    path = to_fs_path(uri)
+    return None if path is None or "\0" in path else Path(path)
+
+
+def _pattern_files(folder: Path) -> list[Path]:
+    """List the pattern files below a folder, as many as may be read together."""
+    try:
+        return sorted(islice(folder.rglob("*.cep"), IMPORTS_MAX))
+    except (OSError, ValueError):
+        return []
+
+
 def server() -> LanguageServer:
     """Return the server with all its features."""
-    served = LanguageServer("cep", __version__)
+    served = LanguageServer("cep", __version__, protocol_cls=EditorProtocol)
     texts = _Texts(served)
     _add_diagnostics(served, texts)
     _add_reading(served, texts)
@@ -208,7 +254,7 @@ def _add_reading(served: LanguageServer, texts: _Texts) -> None:
     )
     def complete(params: types.CompletionParams) -> types.CompletionList:
         uri = params.text_document.uri
-        document = served.workspace.get_text_document(uri)
+        document = texts.opened(uri)
         offset = document.offset_at_position(params.position)
         words = words_at(texts.checked(uri), texts.name(uri), document.source, offset)
         items = [
@@ -245,7 +291,7 @@ class _At(Protocol):
 def _place(texts: _Texts, params: _At, *, whole: bool) -> tuple[Checked, Place | None]:
     uri = params.text_document.uri
     checked = texts.all_checked(uri) if whole else texts.checked(uri)
-    offset = texts.served.workspace.get_text_document(uri).offset_at_position(params.position)
+    offset = texts.opened(uri).offset_at_position(params.position)
     return checked, place_at(places(checked.files, checked.resolved), texts.name(uri), offset)
 
 
@@ -283,7 +329,7 @@ def _add_changing(served: LanguageServer, texts: _Texts) -> None:
 
     @served.feature(types.TEXT_DOCUMENT_FORMATTING)
     def formatting(params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-        document = served.workspace.get_text_document(params.text_document.uri)
+        document = texts.opened(params.text_document.uri)
         formatted, _ = format_text(document.source)
         if formatted is None or formatted == document.source:
             return []

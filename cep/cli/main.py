@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from cep import __version__
@@ -26,6 +28,7 @@ CLEAN = 0
 FINDINGS = 1
 USAGE = 2
 INTERNAL = 3
+_DEBUG = "CEP_DEBUG"  # the variable that asks for tracebacks
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
@@ -104,7 +107,7 @@ exit codes: 0 clean, 1 findings, 2 usage, 3 internal"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit code; errors are one line on standard error, bugs a traceback."""
+    """Run one verb. Returns the exit code; errors are one line on standard error, bugs two."""
     try:
         given = sys.argv[1:] if arguments is None else list(arguments)
         options = _parser(given[0] if given else "").parse_args(given)
@@ -122,10 +125,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # `cep check … | head` is no failure; without this the interpreter complains when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLEAN
-    except Exception:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 Python's own exit code for a bug is 1, which here means findings
+        _report_bug(error)
         return INTERNAL
     return code
+
+
+def _report_bug(error: Exception) -> None:
+    """Say that this is a bug and what to report; the traceback goes into a file that only its owner can read."""
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(error)
+        return
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    print(
+        f"cep: {type(error).__name__} in {Path(where.filename).name}:{where.lineno}: {error}\n"
+        f"this is a bug of cep {__version__}, not a mistake of yours; {_kept_traceback(error)}",
+        file=sys.stderr,
+    )
+
+
+def _kept_traceback(error: Exception) -> str:
+    again = f"{_DEBUG}=1 prints the traceback"
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="cep-bug-", suffix=".txt", delete=False) as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return f"run it again and report what it prints: {again}"
+    return f"report it with {file.name}, which has the traceback and may hold data of yours ({again} here)"
 
 
 def _run(options: argparse.Namespace) -> int:

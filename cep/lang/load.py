@@ -1,18 +1,21 @@
 """Files or texts to checked patterns: the way into this floor.
 
-Imports are read relative to the file that names them, each file once; a cycle is refused.
+Imports are read relative to the file that names them, each file once; a cycle is refused. So is a path that leads out
+of the root (base/reading.py); an imported file has the root of the file that imports it.
 Tested by: tests/lang/test_load.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from cep.base.collection import paused
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import IMPORTS_MAX, SOURCE_BYTES_MAX
+from cep.base.reading import check_below, read_file, root_of
 from cep.base.schema import Schema
 from cep.lang.check.resolve import ListValue, Resolved
 from cep.lang.diagnostics import Collector, Diagnostic, Label, Span
@@ -44,6 +47,7 @@ class Checked:
     refused_tests: tuple[RefusedTest, ...] = ()
     files: tuple[FileSyntax, ...] = ()
     resolved: Resolved = field(default_factory=Resolved)
+    roots: Mapping[str, Path] = field(default_factory=dict)  # by file: what it names is read below this folder
 
     @property
     def ok(self) -> bool:
@@ -59,49 +63,47 @@ def load_text(text: str, name: str = "<text>", resolver: Resolver | None = None)
         return loader.checked()
 
 
-def load_files(paths: Iterable[str | Path]) -> Checked:
-    """Check files together, as one set of names, with what they import."""
+def load_files(paths: Iterable[str | Path], root: Path | None = None) -> Checked:
+    """Check files together, as one set of names, with what they import.
+
+    What they name lies below the root; without one, below their repository, or else the folder that all of them lie in.
+    """
     with paused():
-        loader = _Loader(resolve_path)
-        for path in paths:
-            name = file_name(Path(path))
-            source = read_source(Path(path))
-            if source is None or isinstance(source, _Unreadable):
-                reason = source.reason if source is not None else "there is no such file"
-                loader.collector.add("CEP110", f"cannot read `{name}`: {reason}")
-            else:
-                loader.add(name, source)
+        given = [Path(path) for path in paths]
+        files = _Files(given, root)
+        loader = _Loader(files.resolve, files.roots)
+        for path in given:
+            name = file_name(path)
+            try:
+                loader.add(name, files.read(path))
+            except UnreadableError as error:
+                loader.collector.add("CEP110", f"cannot read `{name}`: {error}")
         return loader.checked()
 
 
-def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str]) -> Checked:
+def load_overlaid(paths: Iterable[str | Path], overlay: Mapping[str, str], root: Path | None = None) -> Checked:
     """Check files like `load_files`. Texts in the overlay, by `file_name`, stand for files that an editor has open."""
-
-    def resolver(importing: str, written: str) -> tuple[str, str] | str:
-        name = file_name(Path(importing).parent / written)
-        return (name, overlay[name]) if name in overlay else resolve_path(importing, written)
-
-    loader = _Loader(resolver)
-    for path in paths:
-        name = file_name(Path(path))
-        text = overlay[name] if name in overlay else read_source(Path(path))
-        if isinstance(text, str):
-            loader.add(name, text)
+    given = [Path(path) for path in paths]
+    files = _Files(given, root, overlay)
+    loader = _Loader(files.resolve, files.roots)
+    for path in given:
+        with suppress(UnreadableError):
+            loader.add(file_name(path), files.read(path))
     return loader.checked()
 
 
-def bundle_source(path: str | Path) -> str:
+def bundle_source(path: str | Path, root: Path | None = None) -> str:
     """Return one text for a control record: a file with its imports in their place, each once, without tests.
 
     Raises: UsageError with the diagnostics if a file cannot be read or parsed, or imports form a cycle.
     """
-    loader = _Loader(resolve_path)
     name = file_name(Path(path))
-    source = read_source(Path(path))
-    if source is None or isinstance(source, _Unreadable):
-        reason = "there is no such file" if source is None else source.reason
-        raise UsageError(f"cannot bundle {name}: {reason}")
-    loader.add(name, source)
+    files = _Files([Path(path)], root)
+    loader = _Loader(files.resolve, files.roots)
+    try:
+        loader.add(name, files.read(Path(path)))
+    except UnreadableError as error:
+        raise UsageError(f"cannot bundle {name}: {error}") from None
     if loader.collector.error_count:
         raise UsageError(f"cannot bundle {name}:\n{render_text(loader.collector.diagnostics, loader.sources)}")
     return loader.bundled(name, set())
@@ -110,23 +112,45 @@ def bundle_source(path: str | Path) -> str:
 # ----------------------------------------------------------------------------------------------------- reading
 
 
-@dataclass(frozen=True, slots=True)
-class _Unreadable:
-    reason: str
+class _Files:
+    """The files of one load, and below which folder each of them may name others."""
+
+    def __init__(
+        self, given: Sequence[Path], root: Path | None = None, overlay: Mapping[str, str] | None = None
+    ) -> None:
+        self.overlay = overlay or {}
+        self.roots: dict[str, Path] = {}
+        common = root_of(given) if root is None else root
+        for path in given:
+            # Files that have but the whole file system in common are each confined to their own folder.
+            apart = root is None and common == Path(common.anchor)
+            self.roots[file_name(path)] = root_of([path]) if apart else common
+
+    def read(self, path: Path) -> str:
+        """Read a given file. Raises: UnreadableError."""
+        name = file_name(path)
+        return self.overlay[name] if name in self.overlay else read_source(path, self.roots[name])
+
+    def resolve(self, importing: str, written: str) -> tuple[str, str] | str:
+        """Resolve a path relative to the file that imports it. This is the `Resolver` for files."""
+        path = Path(importing).parent / written
+        root = self.roots[importing]
+        try:
+            check_below(path, root)
+            name = file_name(path)
+            source = self.overlay[name] if name in self.overlay else read_source(path, root)
+        except UnreadableError as error:
+            return str(error)
+        self.roots.setdefault(name, root)
+        return name, source
 
 
-def read_source(path: Path) -> str | _Unreadable | None:
-    """Return the text of a file, a reason why not, or None if there is no such file."""
+def read_source(path: Path, root: Path | None = None) -> str:
+    """Return the text of a file. Raises: UnreadableError with the reason why not."""
     try:
-        if not path.is_file():
-            return None
-        if path.stat().st_size > SOURCE_BYTES_MAX:
-            return _Unreadable(f"it is larger than {SOURCE_BYTES_MAX} bytes")
-        return path.read_bytes().decode("utf-8")
+        return read_file(path, SOURCE_BYTES_MAX, root).decode("utf-8")
     except UnicodeDecodeError:
-        return _Unreadable("it is not UTF-8 text")
-    except (OSError, ValueError) as error:
-        return _Unreadable(str(error))
+        raise UnreadableError("it is not UTF-8 text") from None
 
 
 def file_name(path: Path) -> str:
@@ -139,18 +163,6 @@ def file_name(path: Path) -> str:
     return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(absolute)
 
 
-def resolve_path(importing: str, written: str) -> tuple[str, str] | str:
-    """Resolve a path relative to the file that imports it. This is the `Resolver` for files."""
-    try:
-        path = Path(importing).parent / written
-        source = read_source(path)
-    except (OSError, ValueError) as error:
-        return str(error)
-    if source is None:
-        return "there is no such file"
-    return source.reason if isinstance(source, _Unreadable) else (file_name(path), source)
-
-
 def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
     return "a text that is not a file cannot import"
 
@@ -161,8 +173,9 @@ def _no_imports(_importing: str, _written: str) -> tuple[str, str] | str:
 class _Loader:
     """Reads files depth first, so that what a file imports is declared before it."""
 
-    def __init__(self, resolver: Resolver) -> None:
+    def __init__(self, resolver: Resolver, roots: Mapping[str, Path] | None = None) -> None:
         self.resolver = resolver
+        self.roots = {} if roots is None else roots
         self.collector = Collector()
         self.sources: dict[str, str] = {}
         self.files: list[FileSyntax] = []
@@ -222,6 +235,7 @@ class _Loader:
             refused_tests=passed.refused_tests,
             files=tuple(self.files),
             resolved=passed.resolved,
+            roots=self.roots,
         )
 
     def _place(self, diagnostic: Diagnostic) -> tuple[int, int]:

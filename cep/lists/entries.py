@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from cep.base.errors import SourceError
+from cep.base.errors import SourceError, UnreadableError
 from cep.base.limits import DECIMAL_SCALE_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_BYTES_MAX, LIST_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.kernels.layout import Int64, UInt8
 from cep.kernels.text.members import NETWORK_BYTES, read_networks
 
@@ -81,28 +82,28 @@ def keys_of(entries: pa.Array | Sequence[str], kind: str) -> tuple[Keys, list[Wr
     return _numbers(texts, kind)
 
 
-def read_entries(path: Path, column: str) -> pa.Array:
-    """Read the entries of a file, large_string. Raises: SourceError if it cannot be read or is too large."""
+def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
+    """Read the entries of a file, large_string. A path that a pattern names is confined to a root (base/reading.py).
+
+    Raises: SourceError if it cannot be read or is too large.
+    """
     try:
-        size = path.stat().st_size
-        if size > LIST_FILE_BYTES_MAX:
-            raise SourceError(f"{path} has {size} bytes, a list has at most {LIST_FILE_BYTES_MAX}; divide the list")
+        data = read_file(path, LIST_FILE_BYTES_MAX, root)
         if path.suffix == ".csv":
-            return _csv_entries(path, column)
-        lines = (line.strip() for line in path.read_bytes().decode("utf-8").splitlines())
+            return _csv_entries(data, path, column)
+        lines = (line.strip() for line in data.decode("utf-8").splitlines())
         entries = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
-    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+    except (UnreadableError, UnicodeDecodeError, pa.ArrowInvalid) as error:
         raise SourceError(f"{path} cannot be read as a list: {error}") from error
     return _few_enough(entries, path)
 
 
-def _csv_entries(path: Path, column: str) -> pa.Array:
-    with path.open("rb") as file:
-        header = file.readline().decode("utf-8")
+def _csv_entries(data: bytes, path: Path, column: str) -> pa.Array:
+    header = data[: data.find(b"\n") + 1 or len(data)].decode("utf-8")
     names = [name.strip().strip('"') for name in header.rstrip("\r\n").split(",")]
     chosen = column if column in names else names[0]
     table = pa_csv.read_csv(
-        path,
+        pa.BufferReader(data),
         convert_options=pa_csv.ConvertOptions(
             include_columns=[chosen], column_types={chosen: TEXT}, strings_can_be_null=False
         ),

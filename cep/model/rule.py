@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, Literal, Self
@@ -44,6 +43,7 @@ from cep.base.limits import (
     RULE_TEXT_CHARS_MAX,
     SOURCE_BYTES_MAX,
 )
+from cep.base.toml import parse_toml
 from cep.model.problem import Problem, problems_of
 
 _INT64_MAX = 2**63 - 1
@@ -370,13 +370,11 @@ def topic_key(record: ControlRecord) -> str:
             return "heartbeat"
 
 
-def parse_rule_file(text: str) -> tuple[RuleFile | None, list[Problem]]:
+def parse_rule_file(text: bytes | str) -> tuple[RuleFile | None, list[Problem]]:
     """Read one TOML of rules/. Returns the rule, or None and every problem found."""
-    if len(text) > RULE_FILE_BYTES_MAX:
-        return None, [Problem("$", f"{len(text)} characters are over the limit of {RULE_FILE_BYTES_MAX}")]
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = parse_toml(text, RULE_FILE_BYTES_MAX)
+    except ValueError as error:
         return None, [Problem("$", f"not TOML: {error}")]
     try:
         return RuleFile.model_validate(table), []

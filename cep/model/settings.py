@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +28,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import (
     IDLE_MS_DEFAULT,
     KEY_GROUPS_LIVE_DEFAULT,
@@ -37,6 +36,8 @@ from cep.base.limits import (
     PRODUCE_DEPTH_MAX,
     SETTINGS_FILE_BYTES_MAX,
 )
+from cep.base.reading import read_file
+from cep.base.toml import parse_toml
 from cep.model.problem import problems_of
 from cep.model.setting_types import (
     Address,
@@ -471,14 +472,12 @@ def default_file() -> str:
 def _read_toml(path: Path) -> dict[str, Any]:
     """Read the file's tables, with paths relative to its folder. Raises: UsageError."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_file(path, SETTINGS_FILE_BYTES_MAX)
+    except UnreadableError as error:
         raise UsageError(f"{path} cannot be read: {error}; `cep settings` prints a file to begin with") from error
-    if len(data) > SETTINGS_FILE_BYTES_MAX:
-        raise UsageError(f"{path} has {len(data)} bytes, a settings file has {SETTINGS_FILE_BYTES_MAX} at most")
     try:
-        tables = tomllib.loads(data.decode())
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        tables = parse_toml(data, SETTINGS_FILE_BYTES_MAX)
+    except ValueError as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
     for section, name, info in fields():
         table = tables.get(section)

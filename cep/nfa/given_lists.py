@@ -12,7 +12,7 @@ Tested by: tests/nfa/test_given_lists.py, tests/lang/golden/diagnostics/
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,7 +68,7 @@ def given_lists(checked: Checked) -> GivenLists:
     types = checked.resolved.list_types()
     for declared in checked.resolved.lists.values():
         if declared.name in types and (declared.items or declared.file is not None):
-            _take(given, declared, list_kind(types[declared.name]))
+            _take(given, declared, list_kind(types[declared.name]), checked.roots)
     return given
 
 
@@ -90,10 +90,10 @@ def in_place_problems(pattern: PatternIR) -> list[str]:
     return [f"{entry.code} {entry.message}" for entry in wrong]
 
 
-def _take(given: GivenLists, declared: ListSyntax, kind: str) -> None:
+def _take(given: GivenLists, declared: ListSyntax, kind: str, roots: Mapping[str, Path]) -> None:
     span = declared.span if declared.file is None else declared.file.span
     try:
-        entries = _entries(declared)
+        entries = _entries(declared, roots.get(declared.span.file))
     except SourceError as error:
         given.diagnostics.append(Diagnostic("CEP801", str(error), span, (), _HELP["CEP801"]))
         return
@@ -109,9 +109,11 @@ def _take(given: GivenLists, declared: ListSyntax, kind: str) -> None:
         given.lists[declared.name, kind] = GivenList(declared.name, kind, entries, content, repeated_count)
 
 
-def _entries(declared: ListSyntax) -> pa.Array:
+def _entries(declared: ListSyntax, root: Path | None) -> pa.Array:
     if declared.file is not None:
-        return read_entries(Path(declared.span.file).parent / str(declared.file.value), declared.name)
+        if root is None:
+            raise SourceError(f"{declared.file.value} cannot be read as a list: only a pattern file may name one")
+        return read_entries(Path(declared.span.file).parent / str(declared.file.value), declared.name, root)
     return pa.array([str(list_value(item)) for item in declared.items], TEXT)
 
 

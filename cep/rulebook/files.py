@@ -5,12 +5,14 @@ Tested by: tests/rulebook/test_files.py
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from cep.base.errors import UsageError
-from cep.base.limits import RULE_FILE_BYTES_MAX
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import CONTROL_FILE_BYTES_MAX, RULE_FILE_BYTES_MAX
+from cep.base.reading import read_file, repository_of
 from cep.lang.load import bundle_source, load_files
 from cep.lists.store import ListStore, given_name
 from cep.model.rule import (
@@ -38,8 +40,9 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     paths = sorted(directory.glob("*.toml"))
     if not paths:
         problems.append(f"{directory}: no rule files (*.toml) here")
+    root = root_of_rules(directory)
     for path in paths:
-        result = _read_rule(path)
+        result = _read_rule(path, root)
         if isinstance(result, UpsertRecord):
             records.append(result)
         else:
@@ -54,10 +57,11 @@ def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
     """
     lists: dict[tuple[str, str], tuple[GivenList, Path]] = {}
     problems: list[str] = []
+    root = root_of_rules(directory)
     for path in sorted({path.parent / rule.file for path, rule in _rule_files(directory)}):
-        if not _may_declare(path):
+        if not _may_declare(path, root):
             continue
-        given = given_lists(load_files([path]))
+        given = given_lists(load_files([path], root))
         problems += [f"{path}: {d.code} {d.message}" for d in given.diagnostics if d.is_error]
         for at, declared in given.lists.items():
             first, elsewhere = lists.setdefault(at, (declared, path))
@@ -82,25 +86,36 @@ def _list_record(given: GivenList, store: ListStore) -> ListRecord:
 
 
 def _rule_files(directory: Path) -> Iterator[tuple[Path, RuleFile]]:
+    root = root_of_rules(directory)
     for path in sorted(directory.glob("*.toml")):
-        rule = read_rule_file(path)
+        rule = read_rule_file(path, root)
         if rule is not None:
             yield path, rule
 
 
-def _may_declare(path: Path) -> bool:
+def root_of_rules(directory: Path) -> Path:
+    """Return below which folder rules may name files: their repository, else the folder above theirs.
+
+    Rules and patterns lie side by side. Where only the whole file system is above, it is the rules' own folder.
+    """
+    real = Path(os.path.realpath(directory))
+    above = real.parent
+    return repository_of(real) or (real if above == Path(above.anchor) else above)
+
+
+def _may_declare(path: Path, root: Path) -> bool:
     """Return True if a pattern file, or one that it imports, may declare a list: reading it whole takes a while."""
     try:
-        return _LIST.search(bundle_source(path)) is not None
+        return _LIST.search(bundle_source(path, root)) is not None
     except UsageError:
         return False  # `read_rules` says why
 
 
-def read_rule_file(path: Path) -> RuleFile | None:
+def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
     """Read one rule file as it is written; None if it is none. `read_rules` says why."""
     try:
-        return parse_rule_file(path.read_text(encoding="utf-8"))[0]
-    except (OSError, UnicodeDecodeError):
+        return parse_rule_file(read_file(path, RULE_FILE_BYTES_MAX, root or root_of_rules(path.parent)))[0]
+    except UnreadableError:
         return None
 
 
@@ -111,8 +126,8 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     Raises: UsageError for a file that cannot be read.
     """
     try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
+        lines = read_file(path, CONTROL_FILE_BYTES_MAX).splitlines()
+    except UnreadableError as error:
         raise UsageError(f"--control {path} cannot be read: {error}") from error
     records: list[ControlRecord] = []
     problems: list[str] = []
@@ -126,13 +141,10 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     return records, problems
 
 
-def _read_rule(path: Path) -> UpsertRecord | list[str]:
+def _read_rule(path: Path, root: Path) -> UpsertRecord | list[str]:
     try:
-        size = path.stat().st_size
-        if size > RULE_FILE_BYTES_MAX:
-            return [f"$: {size} bytes are over the limit of {RULE_FILE_BYTES_MAX}"]
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_file(path, RULE_FILE_BYTES_MAX, root)
+    except UnreadableError as error:
         return [f"$: cannot be read: {error}"]
     rule, mistakes = parse_rule_file(text)
     if rule is None:
@@ -142,7 +154,7 @@ def _read_rule(path: Path) -> UpsertRecord | list[str]:
         return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; they must agree"]
     pattern_path = path.parent / rule.file
     try:
-        source = bundle_source(pattern_path)
+        source = bundle_source(pattern_path, root)
     except UsageError as error:
         return [f"$.file: {error}"]
     return upsert_of(rule, source)

@@ -12,12 +12,14 @@ Tested by: tests/rulebook/test_lock.py
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import LOCK_FILE_BYTES_MAX
+from cep.base.reading import read_file
+from cep.base.toml import parse_toml
 from cep.model.rule import UpsertRecord
 from cep.rulebook.meaning import content_hash
 
@@ -50,12 +52,12 @@ def read_lock(directory: Path) -> Lock:
     if not path.exists():
         return {}
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = parse_toml(read_file(path, LOCK_FILE_BYTES_MAX), LOCK_FILE_BYTES_MAX)
         lock = {
             rule_id: {int(version): digest for version, digest in versions.items()}
             for rule_id, versions in tables.items()
         }
-    except (OSError, ValueError, AttributeError) as error:
+    except (UnreadableError, ValueError, AttributeError) as error:
         raise UsageError(f"{path} is no lock of rules ({error}); restore it from version control") from error
     if not all(isinstance(d, str) and _HASH.fullmatch(d) for versions in lock.values() for d in versions.values()):
         raise UsageError(f"{path} is no lock of rules: a version has no hash; restore it from version control")

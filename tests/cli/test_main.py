@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cep import __version__
@@ -38,13 +40,26 @@ def test_how_a_verb_ends_is_the_exit_code(
     assert run_check(monkeypatch, outcome) == code
 
 
-def test_an_operating_error_is_one_line_and_a_bug_is_a_traceback(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_operating_error_is_one_line_and_a_bug_says_what_to_report(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run_check(monkeypatch, SinkError("disk full"))
     assert capsys.readouterr().err == "cep: disk full\n"
     run_check(monkeypatch, ZeroDivisionError("bug"))
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in capsys.readouterr().err  # CEP_DEBUG is set for all tests
+    monkeypatch.delenv("CEP_DEBUG")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run_check(monkeypatch, ZeroDivisionError("bug"))
+    said = capsys.readouterr().err
+    (kept,) = tmp_path.iterdir()
+    assert "Traceback" not in said
+    assert said.startswith("cep: ZeroDivisionError in test_main.py:")
+    assert str(kept) in said
+    assert "Traceback" in kept.read_text()
+    assert kept.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    assert run_check(monkeypatch, ZeroDivisionError("bug")) == 3
+    assert "run it again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc"], ["check"], ["check", "--color", "pink", "x.cep"]])

@@ -1,0 +1,113 @@
+"""A path that somebody has written → the bytes of a regular file, bounded, and from below a root alone.
+
+A pattern, a rule or a list comes from whoever may propose one, and so do the paths in it. What they name is read only
+below a root: the repository that the given file is in, else the folder that was given. `..` and links that lead out are
+refused before anything is opened. Devices, pipes and folders are refused, and nothing that is opened can block.
+Tested by: tests/base/test_reading.py
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from cep.base.errors import UnreadableError
+
+_REPOSITORY = ".git"
+_NO_PATH = "its path holds a character that no path has"
+# A pipe without a writer must not stop the caller, and a terminal must not become the process's own.
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
+    """Return the bytes of a regular file of at most `bytes_max` bytes.
+
+    With a root, as `root_of` gives it, only of a file below it; without one, a person has named the file.
+    Raises: UnreadableError with the reason alone, which says nothing of what is outside.
+    """
+    try:
+        descriptor = os.open(path, _FLAGS) if root is None else _open_below(path, root)
+    except FileNotFoundError:
+        raise UnreadableError("there is no such file") from None
+    except OSError as error:
+        raise UnreadableError(_reason(error)) from None
+    except ValueError:
+        raise UnreadableError(_NO_PATH) from None
+    try:
+        return _read_bounded(descriptor, bytes_max)
+    except OSError as error:
+        raise UnreadableError(_reason(error)) from None
+    finally:
+        os.close(descriptor)
+
+
+def root_of(files: Iterable[Path]) -> Path:
+    """Return the root for files that were given together: their repository, else the folder that all of them lie in."""
+    given = {path.parent for path in files if "\0" not in str(path)} or {Path()}
+    folders = sorted(os.path.realpath(folder) for folder in given)
+    common = Path(os.path.commonpath(folders))
+    return repository_of(common) or common
+
+
+def repository_of(folder: Path) -> Path | None:
+    """Return the nearest folder with a `.git`, this one or one above it; None without one."""
+    real = Path(os.path.realpath(folder))
+    for above in (real, *real.parents):
+        if above != Path(above.anchor) and (above / _REPOSITORY).exists():
+            return above
+    return None
+
+
+def check_below(path: Path, root: Path) -> Path:
+    """Return where the path leads, with all its links, if that is below the root. Raises: UnreadableError.
+
+    The root of the whole file system would confine nothing: only the files that lie right in it count as below it.
+    """
+    try:
+        real = Path(os.path.realpath(path))
+    except ValueError:
+        raise UnreadableError(_NO_PATH) from None
+    if real.parent == root if root == Path(root.anchor) else real.is_relative_to(root):
+        return real
+    raise UnreadableError(f"it is not below {root}; only what is there may be read")
+
+
+def _open_below(path: Path, root: Path) -> int:
+    """Open step by step, no step a link: what is exchanged for a link meanwhile is refused by the system."""
+    *folders, name = check_below(path, root).relative_to(root).parts or (".",)
+    at = os.open(root, _FLAGS | os.O_DIRECTORY)
+    for folder in folders:
+        outer = at
+        try:
+            at = os.open(folder, _FLAGS | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=outer)
+        finally:
+            os.close(outer)
+    try:
+        return os.open(name, _FLAGS | os.O_NOFOLLOW, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _read_bounded(descriptor: int, bytes_max: int) -> bytes:
+    about = os.fstat(descriptor)
+    if stat.S_ISDIR(about.st_mode):
+        raise UnreadableError("it is a folder")
+    if not stat.S_ISREG(about.st_mode):
+        raise UnreadableError("it is no regular file but a device, a pipe or a socket")
+    if about.st_size > bytes_max:
+        raise UnreadableError(f"it is larger than it may be: {about.st_size} bytes are over the limit of {bytes_max}")
+    parts: list[bytes] = []
+    size = 0
+    while size <= bytes_max:
+        part = os.read(descriptor, min(max(about.st_size - size, 0), bytes_max - size) + 1)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    raise UnreadableError(f"it is larger than {bytes_max} bytes, which is the limit")
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or type(error).__name__).lower()

@@ -1,0 +1,121 @@
+"""An editor's bytes → messages that the language server may trust, or the protocol's answer that they are none.
+
+A request whose parameters are not as the protocol has them gets an error as its answer, a notification is left out with
+a line in the log. Neither a header nor a body is read without a bound.
+Tested by: tests/cli/test_lsp_hostile.py
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, BinaryIO
+
+from lsprotocol import types
+from pygls.exceptions import (
+    JsonRpcException,
+    JsonRpcInvalidParams,
+    JsonRpcInvalidRequest,
+    JsonRpcParseError,
+    JsonRpcServerNotInitialized,
+)
+from pygls.protocol import LanguageServerProtocol
+from pygls.uris import to_fs_path
+
+from cep.base.limits import EDITOR_MESSAGE_BYTES_MAX
+
+_LOG = logging.getLogger(__name__)
+_HEADER_BYTES_MAX = 512  # a length and a type; what is longer is none
+_BEFORE_INITIALIZE = (types.INITIALIZE, types.EXIT)
+
+
+class BoundedInput:
+    """Standard input as the protocol's reader wants it. What is no message becomes one that asks nothing."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def readline(self) -> bytes:
+        """Return a header line; nothing, the end of the session, for one that no editor sends."""
+        line = self._stream.readline(_HEADER_BYTES_MAX)
+        return line if len(line) < _HEADER_BYTES_MAX else b""
+
+    def read(self, size: int) -> bytes:
+        """Return a body; nothing, the end of the session, if it is too large."""
+        if size > EDITOR_MESSAGE_BYTES_MAX:
+            _LOG.error("a message of %d bytes is over the limit of %d: goodbye", size, EDITOR_MESSAGE_BYTES_MAX)
+            return b""
+        body = self._stream.read(size)
+        try:
+            is_message = isinstance(json.loads(body), dict) if body else True
+        except (ValueError, RecursionError):
+            is_message = False
+        return body if is_message else b'{"jsonrpc": "2.0", "id": null, "method": ""}'
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class EditorProtocol(LanguageServerProtocol):
+    """The protocol, which answers what it cannot understand and goes on."""
+
+    def structure_message(self, data: dict[str, Any]) -> Any:
+        """Turn one JSON object into a message; into None if it is none, which is then answered already."""
+        if "jsonrpc" not in data:
+            return data
+        if "method" in data and not isinstance(data["method"], str):
+            return self._refuse(data, JsonRpcInvalidRequest("`method` is no text"))
+        if data.get("id", 0) is None or data.get("method") == "":
+            return self._refuse({}, JsonRpcParseError("this is no request; send JSON-RPC 2.0"))
+        try:
+            return super().structure_message(data)
+        except JsonRpcException:
+            wrong = f"the parameters of `{data.get('method', 'an answer')}` are not as the protocol has them"
+            return self._refuse(data, JsonRpcInvalidParams(wrong))
+
+    def handle_message(self, message: Any) -> None:
+        """Handle a message that is one, in a session that has begun, of a document that is open."""
+        method = getattr(message, "method", None)
+        if not hasattr(message, "jsonrpc"):
+            return
+        if self._workspace is None and isinstance(method, str) and method not in _BEFORE_INITIALIZE:
+            asked = {"id": message.id} if hasattr(message, "id") else {"method": method}
+            self._refuse(asked, JsonRpcServerNotInitialized("send `initialize` first"))
+        elif not _has_address(message):
+            asked = {"id": message.id, "method": method} if hasattr(message, "id") else {"method": method}
+            self._refuse(asked, JsonRpcInvalidParams("the document's URI is none"))
+        elif method == types.TEXT_DOCUMENT_DID_CHANGE and not self._is_open(message.params.text_document.uri):
+            _LOG.warning("a change of a document that is not open is left out")
+        else:
+            super().handle_message(message)
+
+    def _is_open(self, uri: str) -> bool:
+        return self.workspace.get_text_document(uri) in self.workspace.text_documents.values()
+
+    def _refuse(self, data: dict[str, Any], error: JsonRpcException) -> None:
+        """Answer a request; a notification has no answer, so that it is left out."""
+        asked = data.get("id")
+        _LOG.warning("%s", error)
+        if "method" not in data or "id" in data:
+            known_id: Any = asked if isinstance(asked, int | str) else None
+            self._send_response(known_id, error=error.to_response_error())
+
+
+def _has_address(message: Any) -> bool:
+    """Return False for a message about a document whose URI cannot be parsed."""
+    document = getattr(getattr(message, "params", None), "text_document", None)
+    try:
+        to_fs_path(getattr(document, "uri", ""))
+    except ValueError:  # brackets that hold no address
+        return False
+    return True
+
+
+class PlainLog(logging.Formatter):
+    """A line for an error, with where it was raised, in place of a page."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 the name in the standard library
+        return f"  {ei[0].__name__}: {ei[1]}"
+
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802
+        return ""
