@@ -45,8 +45,12 @@ KEY_GROUPS_DEFAULT = 128
 # Of a job that runs on: each key group is a step with calls of the state store in every micro-batch, so few are quick.
 KEY_GROUPS_LIVE_DEFAULT = 32
 KEY_GROUPS_MAX = 32_768
-# Event time for which a partition that is read to its end, but has no new records, holds the watermark back.
+# Time for which a partition that is read to its end, but has no new records, holds the watermark back.
 IDLE_MS_DEFAULT = 10_000
+
+# How far ahead of the clock an event or a heartbeat may be dated; what is further is set aside. Clocks of producers are
+# wrong by seconds, and one event of another year would make all others late.
+AHEAD_MS_DEFAULT = 60_000
 
 # A control record larger than this is refused: rules are a few kB, the topic's own limit is 1 MB.
 CONTROL_RECORD_BYTES_MAX = 1_048_576

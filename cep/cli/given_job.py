@@ -131,6 +131,7 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
         settings.dedup,
         levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
+        ahead_ms=settings.ahead_max,
     )
 
 

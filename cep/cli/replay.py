@@ -20,7 +20,7 @@ from cep.base.limits import KEY_GROUPS_DEFAULT
 from cep.cli.given_rules import GivenRules
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_ms, utc_text
-from cep.model.setting_types import duration_ms
+from cep.model.setting_types import OFF, duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
@@ -42,6 +42,7 @@ _LOSSES = (
     "unkeyed[",
     "events_without_rule",
     "events_after_end",
+    "events_ahead",
     "runs_evicted",
     "matches_dropped",
     "arithmetic_overflows",
@@ -122,6 +123,13 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "again is ignored and counted as a duplicate (default 0 s: never)",
     )
     parser.add_argument(
+        "--ahead-max",
+        default="1 min",
+        metavar="TIME",
+        help="how far ahead of this machine's clock an event may be dated; what is further is set aside "
+        "(default 1 min; off: as far as it likes)",
+    )
+    parser.add_argument(
         "--savepoint",
         type=Path,
         metavar="FOLDER",
@@ -185,18 +193,22 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
-    """Describe the job. Raises: UsageError for a --dedup that is no time."""
-    try:
-        dedup_ms = duration_ms(options.dedup)
-    except ValueError as error:
-        raise UsageError(f"--dedup: {error}") from error
+    """Describe the job. Raises: UsageError for a --dedup or an --ahead-max that is no time."""
     return Job(
         deployment.schema,
         deployment.key_domains,
         options.key_groups,
-        dedup_ms=dedup_ms,
+        dedup_ms=_duration("--dedup", options.dedup),
         levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
+        ahead_ms=None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max),
     )
+
+
+def _duration(flag: str, text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppression: Suppression, job: Job) -> None:

@@ -308,7 +308,10 @@ class ListRecord(_Change):
 
 
 class HeartbeatRecord(_Strict):
-    """No event before `event_time` is to be expected: moves the watermark while the sources are idle."""
+    """No event before `event_time` is to be expected: moves the watermark while the sources are idle.
+
+    One that is further ahead of the job's clock than `ahead_max` is refused.
+    """
 
     kind: Literal["heartbeat"] = "heartbeat"
     event_time: UtcTime

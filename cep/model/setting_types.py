@@ -21,6 +21,7 @@ _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
 _LOOPBACK = "127.0.0.1"
 _FROM_ENVIRONMENT = "env:"
+OFF = "off"
 _PORT_MAX = 65_535
 # Of each topic and partition an offset; -2 is earliest, -1 latest.
 _OFFSETS = TypeAdapter(
@@ -102,6 +103,7 @@ def is_loopback(host: str) -> bool:
 
 
 DurationMs = Annotated[int, BeforeValidator(_duration)]
+DurationMsOrOff = Annotated[int | None, BeforeValidator(lambda v: None if v == OFF else _duration(v))]
 PathText = Annotated[Path, BeforeValidator(_path)]
 Place = Annotated[str, BeforeValidator(_place)]
 Positive = Annotated[int, Field(ge=1, strict=True)]

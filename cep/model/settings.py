@@ -30,6 +30,7 @@ from pydantic.fields import FieldInfo
 
 from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import (
+    AHEAD_MS_DEFAULT,
     IDLE_MS_DEFAULT,
     KEY_GROUPS_LIVE_DEFAULT,
     KEY_GROUPS_MAX,
@@ -42,6 +43,7 @@ from cep.model.problem import problems_of
 from cep.model.setting_types import (
     Address,
     DurationMs,
+    DurationMsOrOff,
     PathText,
     Place,
     Positive,
@@ -95,10 +97,18 @@ class JobSettings(_Section):
     )
     idle: DurationMs = _setting(
         IDLE_MS_DEFAULT,
-        "Event time for which a partition without new records holds back the others.",
+        "Time for which a partition without new records holds back the others.",
         "--idle",
         "TIME",
         '"10 s"',
+    )
+    ahead_max: DurationMsOrOff = _setting(
+        AHEAD_MS_DEFAULT,
+        "How far ahead of the job's clock an event may be dated; what is further is set aside. `off`: as far as it "
+        "likes.",
+        "--ahead-max",
+        "TIME",
+        '"1 min"',
     )
     dedup: DurationMs = _setting(
         0,

@@ -37,6 +37,7 @@ _TEXTS: Mapping[str, str] = {
     "records": "Records read, also those that cannot be decoded.",
     "events": "Records that could be decoded.",
     "late_events": "Events behind the watermark, set aside.",
+    "events_ahead": "Events dated too far ahead of the clock, set aside.",
     "duplicates": "Events that have come before, ignored.",
     "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",
     "runs_started": "Partial matches begun.",

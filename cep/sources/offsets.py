@@ -1,6 +1,7 @@
 """Offsets of topics: the ranges between them, how much of a range is read at once, and their JSON.
 
-    Position   offsets, the partitions of which more waits, the ids of the topics  ⇄  JSON of Spark's offset log
+    Position   offsets, the partitions of which more waits, the ids of the topics, the clock  ⇄  JSON of Spark's
+               offset log
 
 A micro-batch that comes again must be the same, so its end position has all that it depends on.
 Must not know Kafka's client.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from heapq import heapreplace
 from itertools import accumulate, pairwise
 from typing import Any
@@ -41,18 +42,49 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """The clock of a micro-batch.
+
+    now_ms: when it was planned.
+    moved_ms: when the last micro-batch with records was planned.
+    repeats: micro-batches without records since then, which let the watermark move with the clock.
+    is_end: the query ends here.
+    """
+
+    now_ms: int
+    moved_ms: int
+    repeats: int = 0
+    is_end: bool = False
+
+
+def next_look(before: Look | None, now_ms: int, waits_ms: Sequence[int]) -> Look | None:
+    """Return the clock of a micro-batch without records; None if it is not due.
+
+    `waits_ms`: how long after the last records each such micro-batch is due, ascending.
+    """
+    if before is None or before.repeats >= len(waits_ms) or now_ms <= before.moved_ms + waits_ms[before.repeats]:
+        return None
+    return Look(now_ms, before.moved_ms, before.repeats + 1)
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
-    """The offsets up to which topics were read. `behind` are partitions with more; `topic_ids` are the brokers' ids."""
+    """The offsets up to which topics were read. `behind` are partitions with more; `topic_ids` are the brokers' ids.
+
+    `look` is the clock of the micro-batch that ends here, where it needs one.
+    """
 
     offsets: Offsets
     behind: Mapping[str, Sequence[int]] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    look: Look | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the position for JSON: partition numbers as text."""
         offsets = {topic: {str(p): offset for p, offset in of.items()} for topic, of in self.offsets.items()}
         behind = {topic: list(partitions) for topic, partitions in self.behind.items() if partitions}
-        return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids)}
+        look = {} if self.look is None else {"look": asdict(self.look)}
+        return {"offsets": offsets, "behind": behind, "topic_ids": dict(self.topic_ids), **look}
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Position:
@@ -62,7 +94,8 @@ class Position:
             offsets = {
                 topic: {int(p): int(offset) for p, offset in of.items()} for topic, of in fields["offsets"].items()
             }
-            return Position(offsets, fields["behind"], fields["topic_ids"])
+            look = Look(**fields["look"]) if "look" in fields else None
+            return Position(offsets, fields["behind"], fields["topic_ids"], look)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SourceError(
                 f"the checkpoint directory has offsets in a form that this build does not know ({error!r}); "
@@ -70,13 +103,15 @@ class Position:
             ) from error
 
 
-def reached(start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str]) -> Position:
+def reached(
+    start: Position, end: Offsets, latest: Offsets, topic_ids: Mapping[str, str], look: Look | None = None
+) -> Position:
     """Return the position at the end of a micro-batch that began at `start`, where `latest` was there to be read.
 
     A topic that is read for the first time has nothing behind it. Ids that brokers do not give now stay as they were.
     """
     behind = {t: [p for p, last in sorted(of.items()) if end[t].get(p, 0) < last] for t, of in latest.items()}
-    return Position(end, behind, {**start.topic_ids, **topic_ids})
+    return Position(end, behind, {**start.topic_ids, **topic_ids}, look)
 
 
 def refuse_new_topics(before: Mapping[str, str], now: Mapping[str, str]) -> None:

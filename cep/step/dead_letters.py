@@ -1,7 +1,7 @@
 """Records and events that are set aside → dead letters; step 5 of a micro-batch: late events.
 
 A dead letter is a JSON object with a code and a reason. Its record was undecodable, a refused control record, or an
-event behind the watermark.
+event behind the watermark or too far ahead of the clock.
 
 Tested by: tests/step/test_dead_letters.py, tests/runners/spark/test_packed.py, tests/runners/spark/test_live.py
 """
@@ -17,7 +17,8 @@ import orjson
 import pyarrow.compute as pc
 
 from cep.columnar.batch import EventBatch, concat_batches
-from cep.columnar.decode import Poison
+from cep.columnar.decode import Decoded, Poison
+from cep.model.rule import utc_text
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 
@@ -61,6 +62,16 @@ def split_late(
 def late_letters(events: Iterable[Mapping[str, Any]]) -> list[bytes]:
     """Return the dead letters of late events, as `split_late` describes them."""
     return [orjson.dumps({"code": "late", **event}) for event in events]
+
+
+def ahead_letters(job: Job, ahead: Decoded, now_ms: int) -> list[bytes]:
+    """Return the dead letters of events that are dated too far ahead of the clock `now_ms`."""
+    names = [e.name for e in job.schema.event_types]
+    reason = f"dated more than {job.ahead_ms} ms ahead of the job's clock, {utc_text(now_ms)}"
+    return [
+        orjson.dumps({"code": "ahead", "reason": reason, "event_id": i, "event_type": names[t], "event_time_ms": ms})
+        for i, t, ms in zip(ahead.event_id.to_pylist(), ahead.event_type.tolist(), ahead.time_ms.tolist(), strict=True)
+    ]
 
 
 def count_once(job: Job, number: int, batch: EventBatch) -> int:

@@ -1,54 +1,149 @@
-"""Event times of a source's partitions → the watermark, and which events are due; step 3 of a micro-batch.
+"""Event times of a source's partitions and a clock → the watermark, and which events are due; step 3 of a micro-batch.
 
 A source is read in partitions, at different speeds. The watermark is what all of them have passed:
 
-    payments-0  ━━━━━━━━━━━━━━━━━━━━┫ 10:04        read to its end
-    payments-1  ━━━━━━━━━━━━┫ 10:02 ┄┄┄┄┄┄┄        more of it waits in the source: it holds the watermark
-    payments-2  ━━━┫ 09:10                         read to its end, `idle_ms` behind the others: it holds nothing
+    payments-0  ━━━━━━━━━━━━━━━━━━━━┫ 10:04 ┄┄ 10:05    read to its end; the clock has not reached 10:05
+    payments-1  ━━━━━━━━━━━━┫ 10:02 ┄┄┄┄┄┄┄             more of it waits in the source: it holds the watermark
+    payments-2  ━━━┫ 09:10                              read to its end, and nothing new for `idle_ms`: it holds nothing
                             ▲
                             10:02, less the lateness
 
 A partition with unread records always holds the watermark back, or its own records would be late. A partition read to
-its end may have gone quiet: it holds the watermark back for at most `idle_ms` of event time. No clock is asked, so that
-a micro-batch that is done again gives the same.
+its end may have gone quiet: it holds the watermark back for `idle_ms` of the clock. How far another partition is makes
+nobody idle. Where all are idle, nothing more is expected of the one that is furthest. When something comes after all
+were idle, every partition has its `idle_ms` again: after an outage the records of one come before those of another.
+
+An event may be dated ahead of the clock. Up to `ahead_ms` it is taken, but it moves the watermark only when the clock
+has reached its time. Beyond that it is set aside (validate.py). So the watermark never passes the clock less the
+lateness: no event from the future makes others late.
+
+The clock is a value that comes with each micro-batch, so that a micro-batch that is done again gives the same.
 Tested by: tests/step/test_event_time.py
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 
-# Partition → (largest event time read, whether more of it waits in the source).
-PartitionTimes = dict[str, tuple[int, bool]]
+NO_CLOCK = TIME_MS_MAX  # at the end of time nothing is ahead
+
+
+class PartitionTime(NamedTuple):
+    """How far a partition was read.
+
+    last_ms: the largest event time that the clock has reached. TIME_MS_MIN without one.
+    is_behind: more of it waits in the source.
+    active_ms: the clock when it last brought an event or was behind. TIME_MS_MAX: it counts from the next micro-batch.
+    ahead_first_ms, ahead_last_ms: the ends of event times that the clock has not reached. Between them nothing is
+    remembered: the watermark waits a little longer, and memory has a bound.
+    """
+
+    last_ms: int
+    is_behind: bool = False
+    active_ms: int = TIME_MS_MAX
+    ahead_first_ms: int = TIME_MS_MAX
+    ahead_last_ms: int = TIME_MS_MIN
+
+    @staticmethod
+    def from_json(values: Sequence[Any]) -> PartitionTime:
+        """Read a list of its values. An earlier build wrote two. Raises: TypeError or ValueError for something else."""
+        last_ms, is_behind, *rest = values
+        return PartitionTime(int(last_ms), bool(is_behind), *(int(ms) for ms in rest))
+
+    @property
+    def latest_ms(self) -> int:
+        """The largest event time, whether the clock has reached it or not."""
+        return max(self.last_ms, self.ahead_last_ms)
+
+    def joined(self, other: PartitionTime) -> PartitionTime:
+        """Add what was read later."""
+        return PartitionTime(
+            max(self.last_ms, other.last_ms), other.is_behind, min(self.active_ms, other.active_ms),
+            min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
+        )  # fmt: skip
+
+    def at(self, now_ms: int) -> PartitionTime:
+        """Count event times that the clock has reached. A clock that went back begins to count idleness anew."""
+        time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
+        if time.ahead_first_ms > now_ms:
+            return time
+        if time.ahead_last_ms <= now_ms:
+            return PartitionTime(time.latest_ms, time.is_behind, time.active_ms)
+        return time._replace(last_ms=max(time.last_ms, time.ahead_first_ms), ahead_first_ms=time.ahead_last_ms)
+
+
+PartitionTimes = dict[str, PartitionTime]
+
+
+def times_from_json(data: Mapping[str, Sequence[Any]]) -> PartitionTimes:
+    """Read the times of partitions by name. Raises: TypeError or ValueError for something else."""
+    return {name: PartitionTime.from_json(values) for name, values in data.items()}
+
+
+def times_json(times: Mapping[str, PartitionTime]) -> dict[str, list[int]]:
+    """Write the times of partitions for JSON."""
+    return {name: list(time) for name, time in times.items()}
+
+
+def read_time(time_ms: NDArray[np.int64], now_ms: int, ahead_ms: int | None, *, is_behind: bool) -> PartitionTime:
+    """Return how far a partition was read, in which there were events of these times: int64[N].
+
+    `ahead_ms`: how far ahead of the clock an event may be; None: as far as it likes, and the clock does not count.
+    """
+    last_ms = int(np.maximum.reduce(time_ms)) if len(time_ms) else TIME_MS_MIN
+    if ahead_ms is None or last_ms <= now_ms:
+        return PartitionTime(last_ms, is_behind)
+    reached = time_ms[time_ms <= now_ms]
+    ahead = time_ms[(time_ms > now_ms) & (time_ms <= now_ms + ahead_ms)]
+    return PartitionTime(
+        int(reached.max(initial=TIME_MS_MIN)), is_behind, TIME_MS_MAX,
+        int(ahead.min(initial=TIME_MS_MAX)), int(ahead.max(initial=TIME_MS_MIN)),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TimesRead:
-    """How far each partition was read, and the time of the earliest event; TIME_MS_MAX without one."""
+    """How far each partition was read, the time of the earliest event (TIME_MS_MAX without one), and the clock.
 
-    partitions: PartitionTimes
+    is_end: the job ends where all that is there has been read, and waits for no partition.
+    """
+
+    partitions: Mapping[str, PartitionTime]
     first_ms: int = TIME_MS_MAX
+    now_ms: int = NO_CLOCK
+    is_end: bool = False
 
     def to_bytes(self) -> bytes:
-        return json.dumps([self.partitions, self.first_ms]).encode()
+        return json.dumps([times_json(self.partitions), self.first_ms, self.now_ms, self.is_end]).encode()
 
     @staticmethod
     def from_bytes(data: bytes) -> TimesRead:
-        partitions, first_ms = json.loads(data)
-        return TimesRead({name: (ms, behind) for name, (ms, behind) in partitions.items()}, first_ms)
+        partitions, *rest = json.loads(data)
+        return TimesRead(times_from_json(partitions), *rest)
 
     def joined(self, other: TimesRead) -> TimesRead:
         """Join what two tasks have read."""
-        return TimesRead(merge_times(self.partitions, other.partitions), min(self.first_ms, other.first_ms))
+        partitions = dict(self.partitions)
+        for name, time in other.partitions.items():
+            partitions[name] = partitions[name].joined(time) if name in partitions else time
+        first_ms, now_ms = min(self.first_ms, other.first_ms), min(self.now_ms, other.now_ms)
+        return TimesRead(partitions, first_ms, now_ms, self.is_end or other.is_end)
 
     @property
     def last_ms(self) -> int:
         """The time of the latest event, TIME_MS_MIN without one."""
-        return max((ms for ms, _ in self.partitions.values()), default=TIME_MS_MIN)
+        return max((time.latest_ms for time in self.partitions.values()), default=TIME_MS_MIN)
+
+
+NOTHING_READ = TimesRead({})
 
 
 def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
@@ -60,19 +155,40 @@ def earliest_seen(since_ms: int, first_ms: int, before_ms: int) -> int:
     return since_ms if first_ms == TIME_MS_MAX else min(since_ms, max(first_ms, before_ms))
 
 
-def merge_times(before: Mapping[str, tuple[int, bool]], read: Mapping[str, tuple[int, bool]]) -> PartitionTimes:
-    """Add what was read to the times before: times only grow, and the last reading says if more waits."""
-    return {
-        **before,
-        **{name: (max(ms, before.get(name, (TIME_MS_MIN, False))[0]), behind) for name, (ms, behind) in read.items()},
-    }
+def merge_times(before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: int) -> PartitionTimes:
+    """Add what was read to the times before. Times only grow, and the last reading says if more waits.
+
+    A partition is active that has brought an event, is or was behind, or is new. If none was for `idle_ms`, and one is
+    now, all count as active. At the end none does.
+    """
+    now_ms = read.now_ms
+    after = {name: time.at(now_ms) for name, time in before.items()}
+    active = [name for name, time in read.partitions.items() if _is_active(before.get(name), time)]
+    if active and all(_idle_at(time, idle_ms) <= now_ms for time in after.values()):
+        after = {name: time._replace(active_ms=now_ms) for name, time in after.items()}
+    for name, time in read.partitions.items():
+        joined = after[name].joined(time) if name in after else time
+        after[name] = joined.at(now_ms)
+    for name in active:
+        after[name] = after[name]._replace(active_ms=now_ms)
+    if read.is_end:
+        after = {name: time._replace(active_ms=now_ms - idle_ms - 1) for name, time in after.items()}
+    return after
 
 
-def watermark_of(times: Mapping[str, tuple[int, bool]], lateness_ms: int, idle_ms: int) -> int:
+def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: int, now_ms: int) -> int:
     """Return the time that every partition has passed, less the lateness; TIME_MS_MIN before the first event."""
-    first_ms = max((ms for ms, _ in times.values()), default=TIME_MS_MIN)
-    held_ms = min((ms for ms, behind in times.values() if behind or first_ms - ms <= idle_ms), default=TIME_MS_MIN)
-    return max(TIME_MS_MIN, held_ms - lateness_ms)
+    passed = [time.last_ms for time in times.values() if time.is_behind or now_ms < _idle_at(time, idle_ms)]
+    last_ms = min(passed) if passed else max((time.last_ms for time in times.values()), default=TIME_MS_MIN)
+    return max(TIME_MS_MIN, last_ms - lateness_ms)
+
+
+def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) -> int:
+    """Return the clock at which the watermark may move though nothing is read; TIME_MS_MAX if it will not."""
+    looks = [time.ahead_first_ms for time in times.values()]
+    if len(times) > 1:
+        looks += [_idle_at(time, idle_ms) for time in times.values() if not time.is_behind]
+    return min((ms for ms in looks if ms > now_ms), default=TIME_MS_MAX)
 
 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:
@@ -82,3 +198,12 @@ def due_before(watermark_ms: int, *, at_once: bool) -> int:
     they must be there together. Where records come in order from one partition, there is no reason to wait for that.
     """
     return watermark_ms + 1 if at_once else watermark_ms
+
+
+def _is_active(before: PartitionTime | None, time: PartitionTime) -> bool:
+    return before is None or before.is_behind or time.is_behind or time.latest_ms > TIME_MS_MIN
+
+
+def _idle_at(time: PartitionTime, idle_ms: int) -> int:
+    """Return the clock from which on a partition that was read to its end is idle."""
+    return time.active_ms + idle_ms + 1

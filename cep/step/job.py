@@ -11,6 +11,7 @@ from typing import Any
 
 from cep.base.errors import UsageError
 from cep.base.limits import (
+    AHEAD_MS_DEFAULT,
     IDLE_MS_DEFAULT,
     KEY_GROUPS_DEFAULT,
     KEY_GROUPS_MAX,
@@ -32,11 +33,12 @@ class Job:
     pages_count: pages of a key group's state; few when catching up, more when keys are sparse.
     lateness_ms: how far events may come out of order.
     order: EVENT_TIME, where an event waits until the watermark has passed it, or ARRIVAL. Live only, as what follows.
-    idle_ms: how long a partition without new records holds the watermark back.
+    idle_ms: how long, by the clock, a partition without new records holds the watermark back.
     dedup_ms: how long the id of an event is remembered; 0: not at all.
     levels_count: levels of patterns that read the events which others produce.
     begins_ms: earlier events are in the state that the job began with (warm_start.py).
     ends_ms: events from then on are for the job that goes on from this one.
+    ahead_ms: how far ahead of the clock an event may be dated; None: as far as it likes.
     """
 
     schema: Schema
@@ -50,6 +52,7 @@ class Job:
     levels_count: int = 1
     begins_ms: int = TIME_MS_MIN
     ends_ms: int = TIME_MS_MAX
+    ahead_ms: int | None = AHEAD_MS_DEFAULT
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
@@ -60,6 +63,10 @@ class Job:
             raise UsageError(f"levels are 1 to {PRODUCE_DEPTH_MAX + 1}, not {self.levels_count}")
         if not self.domains:
             raise UsageError("the job has no key to route events by; give rules, or name keys with --key")
+
+    def latest_ms(self, now_ms: int) -> int:
+        """Return the latest time that an event or a heartbeat may have at this clock."""
+        return TIME_MS_MAX if self.ahead_ms is None else now_ms + self.ahead_ms
 
     def to_json(self) -> dict[str, Any]:
         """Return the job as JSON can hold it."""
@@ -75,6 +82,7 @@ class Job:
             "levels_count": self.levels_count,
             "begins_ms": self.begins_ms,
             "ends_ms": self.ends_ms,
+            "ahead_ms": self.ahead_ms,
         }
 
     @staticmethod
@@ -92,4 +100,5 @@ class Job:
             data["levels_count"],
             data.get("begins_ms", TIME_MS_MIN),
             data.get("ends_ms", TIME_MS_MAX),
+            data.get("ahead_ms", AHEAD_MS_DEFAULT),
         )

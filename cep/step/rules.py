@@ -25,6 +25,7 @@ from cep.model.rule import (
     SnoozeRecord,
     UpsertRecord,
     parse_control,
+    utc_text,
 )
 from cep.rulebook.deploy import RefusedRecord
 from cep.rulebook.meaning import content_hash
@@ -33,6 +34,7 @@ from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
 from cep.step.dead_letters import dead_letter, under_rules
+from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
 
 _CACHED_MAX = 64
@@ -87,7 +89,7 @@ _SAVED: OrderedDict[tuple[JobRules, str], None] = OrderedDict()
 _INITIAL: OrderedDict[JobRules, NamedRulebook] = OrderedDict()
 _FORGOTTEN: OrderedDict[tuple[JobRules, str, int], NamedRulebook] = OrderedDict()
 _RECORDS: OrderedDict[tuple[JobRules, tuple[str, ...]], tuple[bytes, ...]] = OrderedDict()
-_CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None], Change] = OrderedDict()
+_CHANGES: OrderedDict[tuple[JobRules, str, tuple[bytes, ...], int | None, int], Change] = OrderedDict()
 
 
 def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
@@ -122,8 +124,10 @@ def save_rulebook(rules: JobRules, rulebook: NamedRulebook) -> None:
         _cache(_SAVED, at, None)
 
 
-def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]]) -> str:
+def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes]], now_ms: int = NO_CLOCK) -> str:
     """Save the control records that one task has read, at least one. Return their place, which key groups are sent.
+
+    The place also has the clock of the micro-batch, `now_ms`.
 
     A record is (its place in the order of all, the name of its file or nothing, bytes). Of two files of one time the
     name decides; a file has a record a line. Raises: SinkError.
@@ -132,7 +136,12 @@ def bundle_records(store: RulebookStore, records: Sequence[tuple[int, str, bytes
     for _, name, data in sorted(records):
         ordered += [line for line in data.split(b"\n") if line.strip()] if name else [data]
     frames = b"".join(len(data).to_bytes(4, "little") + data for data in ordered)
-    return f"{min(records)[0]:020} {store.put_control(frames)}"
+    return f"{min(records)[0]:020} {store.put_control(frames)} {now_ms}"
+
+
+def clock_of(places: Iterable[str]) -> int:
+    """Return the clock of the micro-batch to which these places belong (`bundle_records`)."""
+    return min((int(place.split(" ")[2]) for place in places), default=NO_CLOCK)
 
 
 def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
@@ -154,12 +163,18 @@ def read_records(rules: JobRules, places: tuple[str, ...]) -> tuple[bytes, ...]:
     return _RECORDS[at]
 
 
-def change_rules(rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None) -> Change:
-    """Apply control records in their order. `seen_ms`: no later event has been matched, in any key group."""
-    at = (rules, before.digest, records, seen_ms)
+def change_rules(
+    rules: JobRules, before: NamedRulebook, records: tuple[bytes, ...], seen_ms: int | None, now_ms: int = NO_CLOCK
+) -> Change:
+    """Apply control records in their order at the clock `now_ms`.
+
+    `seen_ms`: no later event has been matched, in any key group.
+    """
+    latest_ms = rules.job.latest_ms(now_ms)
+    at = (rules, before.digest, records, seen_ms, latest_ms)
     if at not in _CHANGES:
         rulebook = before.rulebook.copy()
-        dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms)
+        dead_letters, counters, heartbeat_ms = apply_records(rulebook, records, seen_ms, latest_ms)
         _cache(_CHANGES, at, Change(_remember(rules, rulebook), tuple(dead_letters), counters, heartbeat_ms))
     return _CHANGES[at]
 
@@ -175,9 +190,9 @@ def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> N
 
 
 def apply_records(
-    rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None
+    rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None, latest_ms: int = NO_CLOCK
 ) -> tuple[list[bytes], Counter[str], int]:
-    """Apply control records in their order.
+    """Apply control records in their order; a heartbeat beyond `latest_ms` is refused.
 
     Returns: dead letters of the refused records, counters, the latest heartbeat. A letter says what the rules were when
     its record was judged, whatever records came with it.
@@ -187,14 +202,17 @@ def apply_records(
     heartbeat_ms, in_force = TIME_MS_MIN, None
     for data in records:
         record, problems = parse_control(data)
-        if isinstance(record, HeartbeatRecord):
+        if isinstance(record, HeartbeatRecord) and record.event_time_ms <= latest_ms:
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
             continue
-        if record is None:
+        if isinstance(record, HeartbeatRecord):
+            counters["control_ahead"] += 1
+            reason = f"ahead of the job's clock: a heartbeat is {utc_text(latest_ms)} at the latest"
+            letter = dead_letter(Poison("control_ahead", reason, _text(data)))
+        elif record is None:
             counters["control_unreadable"] += 1
-            text = data.decode("utf-8", "backslashreplace")
-            letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), text))
+            letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), _text(data)))
         else:
             outcome = rulebook.apply(record, seen_ms)
             counters[f"control_{outcome.kind}"] += 1
@@ -229,7 +247,11 @@ def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, d
         "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
     }
-    return dead_letter(Poison("control_refused", outcome.full_reason, data.decode("utf-8", "backslashreplace")), more)
+    return dead_letter(Poison("control_refused", outcome.full_reason, _text(data)), more)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
 
 
 def _initial(rules: JobRules) -> NamedRulebook:

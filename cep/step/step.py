@@ -29,7 +29,14 @@ from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded, concat_decoded
 from cep.columnar.route import route
-from cep.step.event_time import PartitionTimes, TimesRead, due_before, earliest_seen, merge_times, watermark_of
+from cep.step.event_time import (
+    PartitionTimes,
+    TimesRead,
+    due_before,
+    earliest_seen,
+    merge_times,
+    watermark_of,
+)
 from cep.step.job import ARRIVAL, Job
 from cep.step.level import LevelTask, match_level
 from cep.step.ports import Events, Ports
@@ -49,7 +56,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """The valid events and control records since the last micro-batch, and how far each partition was read."""
+    """The valid events and control records since the last micro-batch; how far partitions were read, at which clock."""
 
     events: Events
     controls: tuple[bytes, ...]
@@ -86,7 +93,7 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     # it. What comes now moves it only after that.
     before_ms = progress.watermark_ms
     # 2 rules
-    outcome = _begin(progress, ports, micro_batch.controls)
+    outcome = _begin(progress, ports, micro_batch.controls, micro_batch.times.now_ms)
     # 3 times
     progress = _move_times(rules.job, outcome.progress, micro_batch.times, before_ms)
     # 4 to 7, level by level: a level matches what the ones below it have produced.
@@ -116,12 +123,12 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
     return outcome
 
 
-def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...]) -> Outcome:
-    """Apply the control records. A heartbeat among them moves the watermark."""
+def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms: int) -> Outcome:
+    """Apply the control records. A heartbeat among them moves the watermark, unless it is ahead of the clock."""
     rules = ports.rules
     if not controls:
         return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
-    change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress))
+    change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress), now_ms)
     watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
     progress = replace(progress, rulebook=change.after, watermark_ms=watermark_ms)
     in_force = ports.programs.in_force(change.after, rules.job)
@@ -132,15 +139,16 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
     """Return the event time behind which nothing has been matched; None if nothing has."""
     matched_ms = progress.watermark_ms
     if rules.job.order == ARRIVAL:  # then events are matched before the watermark has passed them
-        matched_ms = max([matched_ms, *(ms for ms, _ in progress.times.values())])
+        matched_ms = max([matched_ms, *(time.latest_ms for time in progress.times.values())])
     return matched_ms if matched_ms > TIME_MS_MIN else None
 
 
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
-    times = merge_times(progress.times, read.partitions)
+    times = merge_times(progress.times, read, job.idle_ms)
+    moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
     return Progress(
         progress.rulebook,
-        watermark_ms=max(progress.watermark_ms, watermark_of(times, job.lateness_ms, job.idle_ms)),
+        watermark_ms=max(progress.watermark_ms, moved_ms),
         times=times,
         since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
     )

@@ -1,6 +1,6 @@
 """Decoded records → the events of each key domain, dead letters and counters; step 1 of every runner.
 
-Tested by: tests/runners/spark/test_packed.py, tests/runners/embedded/test_replay.py
+Tested by: tests/step/contract.py, tests/runners/spark/test_packed.py, tests/runners/embedded/test_replay.py
 """
 
 from __future__ import annotations
@@ -15,41 +15,45 @@ from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
-from cep.step.dead_letters import dead_letter
+from cep.step.dead_letters import ahead_letters, dead_letter
 from cep.step.job import Job
 
 
 @dataclass(frozen=True, slots=True)
 class ValidEvents:
-    """Events by the number of their key domain, dead letters (JSON), counters by name."""
+    """Events by the number of their key domain, dead letters (JSON), counters by name, and the times of the events.
+
+    Shape: time_ms int64[N].
+    """
 
     batches: tuple[EventBatch, ...]
     dead_letters: tuple[bytes, ...]
     counters: Counter[str]
+    time_ms: Int64
+
+    @property
+    def first_ms(self) -> int:
+        """The time of the first event, TIME_MS_MAX without one."""
+        return int(np.minimum.reduce(self.time_ms)) if len(self.time_ms) else TIME_MS_MAX
+
+    @property
+    def last_ms(self) -> int:
+        """The time of the last event, TIME_MS_MIN without one."""
+        return int(np.maximum.reduce(self.time_ms)) if len(self.time_ms) else TIME_MS_MIN
 
 
-def first_ms(job: Job, decoded: Decoded) -> int:
-    """Return the time of the first event that the job takes, TIME_MS_MAX without one."""
-    inside = _times_inside(job, decoded)
-    return int(np.minimum.reduce(inside)) if len(inside) else TIME_MS_MAX
+def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> ValidEvents:
+    """Route each event once to every key domain of the job, and count what became of the records.
 
-
-def span_ms(job: Job, decoded: Decoded) -> tuple[int, int]:
-    """Return the times of the first and the last event that the job takes; (TIME_MS_MAX, TIME_MS_MIN) without one."""
-    inside = _times_inside(job, decoded)
-    return (int(inside.min()), int(inside.max())) if len(inside) else (TIME_MS_MAX, TIME_MS_MIN)
-
-
-def _times_inside(job: Job, decoded: Decoded) -> Int64:
-    inside = decoded.time_ms
-    if job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX:
-        inside = inside[(inside >= job.begins_ms) & (inside < job.ends_ms)]
-    return inside
-
-
-def validate_events(job: Job, decoded: Decoded) -> ValidEvents:
-    """Route each event once to every key domain of the job, and count what became of the records."""
+    `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
+    """
     counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
+    dead_letters = [dead_letter(poison) for poison in decoded.poison]
+    latest_ms = job.latest_ms(now_ms)
+    if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:
+        dead_letters += ahead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)
+        counters["events_ahead"] = int((decoded.time_ms > latest_ms).sum())
+        decoded = decoded.between(TIME_MS_MIN, latest_ms + 1)
     if len(decoded) and (job.begins_ms > TIME_MS_MIN or job.ends_ms < TIME_MS_MAX):
         counters["events_before_start"] = int((decoded.time_ms < job.begins_ms).sum())
         counters["events_after_end"] = int((decoded.time_ms >= job.ends_ms).sum())
@@ -63,4 +67,4 @@ def validate_events(job: Job, decoded: Decoded) -> ValidEvents:
         batches.append(batch)
     for poison in decoded.poison:
         counters[f"poison[{poison.code}]"] += 1
-    return ValidEvents(tuple(batches), tuple(dead_letter(poison) for poison in decoded.poison), counters)
+    return ValidEvents(tuple(batches), tuple(dead_letters), counters, decoded.time_ms)

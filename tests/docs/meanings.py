@@ -55,6 +55,7 @@ COUNTERS = {
     "control_waiting": "List changes that wait for the version before them.",
     "control_unreadable": "Control records that cannot be read.",
     "control_heartbeat": "Heartbeats.",
+    "control_ahead": "Heartbeats dated too far ahead of the clock, refused.",
     "rule_late_ms": "Milliseconds by which changes of rules came too late, in all.",
     "checkpoints_failed": "Checkpoints that could not be brought to their target.",
 }

@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch
-from cep.columnar.decode import decode_json
+from cep.columnar.decode import Decoded, decode_json
 from cep.engine.keyed_state import empty_state
 from cep.histories.store import Histories
-from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord, utc_text
+from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord, utc_ms, utc_text
 from cep.rulebook.deploy import deploy
 from cep.sinks.json_form import json_lines
-from cep.step.event_time import TimesRead
+from cep.step.event_time import NO_CLOCK, PartitionTime, TimesRead, read_time
 from cep.step.job import ARRIVAL, Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.pages import drop_pages, match_pages
@@ -73,6 +73,7 @@ def job_rules(*, lateness_ms: int = 0, order: str = "event_time", dedup_ms: int 
 
 
 RULES = job_rules(lateness_ms=MINUTE_MS)
+FAR_MS = utc_ms("2099-01-01T00:00:00Z")
 
 
 class Case(Protocol):
@@ -96,15 +97,19 @@ def level_ports(case: Case, rules: JobRules = RULES) -> LevelPorts:
 
 def events(number: int, *texts: str) -> EventBatch:
     """Return events written as `id card@ms amount`, all of shop s, with the key of a domain."""
+    valid = validate_events(RULES.job, read_events(*texts))
+    assert not valid.dead_letters
+    return valid.batches[number]
+
+
+def read_events(*texts: str) -> Decoded:
+    """Return the same events, decoded."""
     fields = (text.replace("@", " ").split() for text in texts)
     records = [
         orjson.dumps({"tx_id": id_, "event_time": int(ms), "card": card, "shop": "s", "amount": amount})
         for id_, card, ms, amount in fields
     ]
-    decoded = decode_json(DEPLOYED.schema, pa.array(records, pa.binary()))
-    valid = validate_events(RULES.job, decoded)
-    assert not valid.dead_letters
-    return valid.batches[number]
+    return decode_json(DEPLOYED.schema, pa.array(records, pa.binary()))
 
 
 def ids(batch: EventBatch | None) -> list[str]:
@@ -242,13 +247,20 @@ class Driver:
         self.alerts: list[dict[str, object]] = []
         self.late: list[str] = []
 
-    def do(self, *texts: str, controls: Sequence[bytes] = (), partition: str = "p", is_behind: bool = False) -> Outcome:
+    def do(
+        self, *texts: str, controls: Sequence[bytes] = (), partition: str = "p", is_behind: bool = False,
+        now_ms: int = NO_CLOCK,
+    ) -> Outcome:  # fmt: skip
         """Do a micro-batch with these events of one partition, each by both of its keys."""
-        batches = {number: [events(number, *texts)] for number in (CARD, SHOP)} if texts else {}
-        times = TimesRead({})
+        job = self._rules.job
+        read = read_events(*texts)
+        valid = validate_events(job, read, now_ms)
+        self.counters.update({name: valid.counters[name] for name in ("events_ahead",)})
+        batches = {number: [batch] for number, batch in enumerate(valid.batches) if len(batch)}
+        times = TimesRead({}, now_ms=now_ms)
         if texts:
-            time_ms = batches[CARD][0].time_ms
-            times = TimesRead({partition: (int(time_ms.max()), is_behind)}, int(time_ms.min()))
+            time = read_time(read.time_ms, now_ms, job.ahead_ms, is_behind=is_behind)
+            times = TimesRead({partition: time}, valid.first_ms, now_ms)
         outcome = step(self.progress, self._case.open(self._rules), MicroBatch(batches, tuple(controls), times))
         self._case.close()
         self.progress = outcome.progress
@@ -265,7 +277,7 @@ def steps_2_and_3_move_progress_alone(case: Case) -> None:
     driver = Driver(case, RULES)
     first = driver.progress
     driver.do("a c@100000 1", is_behind=True)
-    assert driver.progress.times == {"p": (100_000, True)}
+    assert driver.progress.times == {"p": PartitionTime(100_000, is_behind=True)}
     assert (driver.progress.watermark_ms, driver.progress.since_ms) == (100_000 - MINUTE_MS, 100_000)
     assert first.watermark_ms == TIME_MS_MIN, "a value never changes"
     retire = RetireRecord(id="busy_shop", version=2)
@@ -339,7 +351,41 @@ def step_8_forgets_a_version_once_nothing_of_it_can_match(case: Case) -> None:
     assert versions(outcome.progress.rulebook) == [2]
 
 
+def an_event_from_the_future_hides_nothing(case: Case) -> None:
+    """One of 41 events is dated 2099, and another is ahead within the bound; a restart lies between any two."""
+    driver, start_ms = Driver(case, job_rules()), 1_700_000_000_000
+    now_ms, heartbeat = start_ms, HeartbeatRecord(event_time=utc_text(FAR_MS)).to_json()
+    driver.do(f"far z@{FAR_MS} 9", f"near z@{now_ms + MINUTE_MS} 9", now_ms=now_ms)
+    refused = driver.do(controls=[heartbeat], now_ms=now_ms)
+    assert [orjson.loads(letter)["code"] for letter in refused.refused] == ["control_ahead"]
+    assert refused.rule_counters == {"control_ahead": 1}
+    assert driver.progress.watermark_ms == TIME_MS_MIN
+    for card in range(20):
+        now_ms += 10
+        driver.do(f"small{card} c{card}@{now_ms - 5} 0.50", f"large{card} c{card}@{now_ms - 4} 9", now_ms=now_ms)
+        assert driver.progress.watermark_ms == now_ms - 4
+    driver.do(now_ms=now_ms + 2 * MINUTE_MS)
+    assert driver.progress.watermark_ms == start_ms + MINUTE_MS, "the clock has reached it"
+    assert len([rule for rule, _ in driver.fired() if rule == "small_large"]) == 20
+    assert (driver.counters["events_ahead"], driver.counters["late_events"]) == (1, 0)
+
+
+def a_partition_that_is_ahead_makes_no_other_idle(case: Case) -> None:
+    driver, now_ms = Driver(case, job_rules()), 1_700_000_000_000
+    driver.do(f"first y@{now_ms - 700_000} 3", partition="slow", now_ms=now_ms)
+    for card in range(20):
+        now_ms += 1_000
+        driver.do(f"fast{card} z{card}@{now_ms} 3", partition="fast", now_ms=now_ms)
+        driver.do(f"small{card} c{card}@{now_ms - 600_000} 0.50", partition="slow", now_ms=now_ms)
+        driver.do(f"large{card} c{card}@{now_ms - 599_999} 9", partition="slow", now_ms=now_ms)
+    assert driver.counters["late_events"] == 0
+    driver.do(now_ms=now_ms + MINUTE_MS)
+    assert len([rule for rule, _ in driver.fired() if rule == "small_large"]) == 20
+
+
 CHECKS: tuple[Check, ...] = (
+    an_event_from_the_future_hides_nothing,
+    a_partition_that_is_ahead_makes_no_other_idle,
     seen_ids_are_known_until_their_bucket_is_forgotten,
     waiting_events_come_back_when_they_are_due,
     events_that_are_due_at_once_never_wait,

@@ -1,61 +1,232 @@
-"""The watermark of several partitions, whoever is read first; what is due."""
+"""The watermark of several partitions, whoever is read first and whoever is ahead; what is due."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 
+import numpy as np
 import pytest
 
-from cep.base.limits import TIME_MS_MIN
-from cep.step.event_time import PartitionTimes, due_before, merge_times, watermark_of
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.step.event_time import (
+    NO_CLOCK,
+    PartitionTime,
+    PartitionTimes,
+    TimesRead,
+    due_before,
+    merge_times,
+    next_look_ms,
+    read_time,
+    times_from_json,
+    times_json,
+    watermark_of,
+)
+
+NOW_MS, IDLE_MS, AHEAD_MS, HOUR_MS = 10_000_000, 10, 1_000, 3_600_000
+ACTIVE_MS, QUIET_MS = NOW_MS - IDLE_MS, NOW_MS - IDLE_MS - 1
+
+
+def active(last_ms: int, *, is_behind: bool = False) -> PartitionTime:
+    return PartitionTime(last_ms, is_behind, ACTIVE_MS)
+
+
+def quiet(last_ms: int, *, is_behind: bool = False) -> PartitionTime:
+    return PartitionTime(last_ms, is_behind, QUIET_MS)
 
 
 @pytest.mark.parametrize(
     ("times", "expected"),
     [
         pytest.param({}, TIME_MS_MIN, id="nothing was read"),
-        pytest.param({"a": (100, False)}, 97, id="one partition"),
-        pytest.param({"a": (100, False), "b": (91, False)}, 88, id="the slowest holds it"),
-        pytest.param({"a": (100, False), "b": (90, False)}, 87, id="just not idle"),
-        pytest.param({"a": (100, False), "b": (89, False)}, 97, id="idle"),
-        pytest.param({"a": (100, False), "b": (7, True)}, 4, id="behind, however far"),
-        pytest.param({"a": (100, False), "b": (TIME_MS_MIN, True)}, TIME_MS_MIN, id="behind, nothing known of it yet"),
-        pytest.param({"a": (100, False), "b": (TIME_MS_MIN, False)}, 97, id="nothing in it that can be read"),
-        pytest.param({"a": (100, True), "b": (89, False), "c": (95, False)}, 92, id="idle beside others"),
+        pytest.param({"a": active(100)}, 97, id="one partition"),
+        pytest.param({"a": quiet(100)}, 97, id="one partition that is idle"),
+        pytest.param({"a": active(100), "b": active(7)}, 4, id="the slowest holds it, however far the other is"),
+        pytest.param({"a": active(100), "b": quiet(99)}, 97, id="idle, however near"),
+        pytest.param({"a": active(100), "b": quiet(7, is_behind=True)}, 4, id="behind, however long"),
+        pytest.param({"a": active(100), "b": quiet(TIME_MS_MIN, is_behind=True)}, TIME_MS_MIN, id="behind, unread"),
+        pytest.param({"a": active(100), "b": active(TIME_MS_MIN)}, TIME_MS_MIN, id="new and empty"),
+        pytest.param({"a": active(100), "b": quiet(TIME_MS_MIN)}, 97, id="empty for long"),
+        pytest.param({"a": quiet(100), "b": quiet(50)}, 97, id="all are idle"),
+        pytest.param({"a": active(100, is_behind=True), "b": quiet(89), "c": active(95)}, 92, id="idle beside others"),
     ],
 )
 def test_the_watermark(times: PartitionTimes, expected: int) -> None:
-    assert watermark_of(times, 3, 10) == expected
+    assert watermark_of(times, 3, IDLE_MS, NOW_MS) == expected
+
+
+class Partitions:
+    """A job's view of some partitions, which are read at a clock."""
+
+    def __init__(self, names: str, now_ms: int = NOW_MS, ahead_ms: int | None = AHEAD_MS) -> None:
+        self.ahead_ms = ahead_ms
+        self.watermark_ms = TIME_MS_MIN
+        self.late = 0
+        self.times: PartitionTimes = {}
+        self.look(now_ms, dict.fromkeys(names, ()))
+
+    def look(self, now_ms: int, read: Mapping[str, tuple[int, ...]], behind: str = "") -> None:
+        """Do one micro-batch with events of these times, by partition."""
+        self.late += sum(ms < self.watermark_ms for times in read.values() for ms in times)
+        found = {
+            name: read_time(np.array(times, np.int64), now_ms, self.ahead_ms, is_behind=name in behind)
+            for name, times in read.items()
+        }
+        self.times = merge_times(self.times, TimesRead(found, now_ms=now_ms), IDLE_MS)
+        self.watermark_ms = max(self.watermark_ms, watermark_of(self.times, 0, IDLE_MS, now_ms))
+
+    def settle(self, now_ms: int) -> int:
+        """Look again whenever the clock alone may move the watermark; return the last clock."""
+        while (next_ms := next_look_ms(self.times, IDLE_MS, now_ms)) < TIME_MS_MAX:
+            now_ms = next_ms
+            self.look(now_ms, {})
+        return now_ms
 
 
 def test_nothing_in_order_is_late_however_unevenly_partitions_are_read() -> None:
     """A backlog of four partitions, each in order; pieces of any length are read from any of them."""
     for seed in range(200):
         chance = random.Random(seed)
-        waiting = [sorted(chance.sample(range(10_000), chance.randint(1, 60))) for _ in range(4)]
-        times: PartitionTimes = {}
-        watermark_ms = TIME_MS_MIN
-        # The first read takes something of each partition: of one that nobody has looked into, nothing is known.
-        quotas = [chance.randint(1, 9) for _ in waiting]
-        while any(waiting):
-            seen: PartitionTimes = {}
-            for number, quota in enumerate(quotas):
-                read, waiting[number] = waiting[number][:quota], waiting[number][quota:]
-                assert all(ms >= watermark_ms for ms in read), f"late, seed {seed}"
-                if read:
-                    seen[str(number)] = (read[-1], bool(waiting[number]))
-            times = merge_times(times, seen)
-            after_ms = max(watermark_ms, watermark_of(times, 0, 10))
-            watermark_ms = after_ms
-            quotas = [chance.choice([0, 0, 1, 20]) for _ in waiting]
-        assert watermark_ms > TIME_MS_MIN
+        waiting = {name: sorted(chance.sample(range(10_000), chance.randint(1, 60))) for name in "abcd"}
+        job, now_ms = Partitions("abcd"), NOW_MS
+        while any(waiting.values()):
+            read: dict[str, tuple[int, ...]] = {}
+            for name in waiting:
+                quota = chance.choice([0, 0, 1, 20])
+                taken, waiting[name] = waiting[name][:quota], waiting[name][quota:]
+                if taken:
+                    read[name] = tuple(taken)
+            now_ms += chance.choice([0, 1, 5])
+            job.look(now_ms, read, "".join(name for name, left in waiting.items() if left))
+            # A partition that nobody has read says so too.
+            for name, left in waiting.items():
+                if left and name not in read:
+                    job.look(now_ms, {name: ()}, name)
+        assert job.late == 0, f"seed {seed}"
+        job.settle(now_ms)
+        assert job.watermark_ms == max(time.last_ms for time in job.times.values())
+
+
+def test_a_burst_that_comes_partition_by_partition_makes_nothing_late() -> None:
+    job = Partitions("abcd")
+    for number, name in enumerate("abcd"):
+        job.look(NOW_MS + number * IDLE_MS // 4, {name: tuple(range(0, 40_000, 100))})
+    assert (job.late, job.watermark_ms) == (0, 39_900)
+
+
+def test_a_burst_after_an_outage_makes_nothing_late() -> None:
+    """Also one during which the job stood still: it is the first records that count."""
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (1_000,), "b": (1_000,)})
+    job.settle(NOW_MS)
+    now_ms = NOW_MS + HOUR_MS
+    job.look(now_ms, {"a": (1_001, 400_000)})
+    assert job.watermark_ms == 1_000, "b has its time again"
+    job.look(now_ms + IDLE_MS, {"b": (1_002, 300_000)})
+    assert (job.late, job.watermark_ms) == (0, 300_000)
+
+
+def test_a_quiet_partition_lets_go_after_its_time() -> None:
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (500,), "b": (100,)})
+    for now_ms in range(NOW_MS + 1, NOW_MS + IDLE_MS + 1):
+        job.look(now_ms, {"a": (500 + now_ms - NOW_MS,)})
+        assert job.watermark_ms == 100
+    assert next_look_ms(job.times, IDLE_MS, NOW_MS + IDLE_MS) == NOW_MS + IDLE_MS + 1
+    job.look(NOW_MS + IDLE_MS + 1, {})
+    assert job.watermark_ms == 500 + IDLE_MS
+    assert job.settle(NOW_MS + IDLE_MS + 1) == NOW_MS + 2 * IDLE_MS + 1
+    assert job.watermark_ms == 500 + IDLE_MS
+
+
+def test_no_partition_makes_others_late_by_being_ahead() -> None:
+    names = "abcdefghijkl"
+    job = Partitions(names)
+    for step in range(200):
+        now_ms = NOW_MS + step
+        read: dict[str, tuple[int, ...]] = dict.fromkeys(names, (now_ms - 3,))
+        read["c"] = (now_ms - 3, now_ms + AHEAD_MS, now_ms + AHEAD_MS + 1, 4_000_000_000_000)
+        job.look(now_ms, read)
+        assert job.watermark_ms == now_ms - 3
+    assert job.late == 0
+
+
+def test_the_watermark_never_passes_the_clock_and_comes_to_the_end() -> None:
+    """Whatever the events: one that arrives within the lateness of its time is never late."""
+    for seed in range(200):
+        chance = random.Random(seed)
+        job, now_ms, taken = Partitions("abc"), NOW_MS, [0]
+        for _ in range(40):
+            now_ms += chance.choice([0, 1, 7, 100])
+            read = {
+                name: tuple(now_ms + chance.choice([-50, -1, 0, 1, 90, AHEAD_MS, AHEAD_MS + 1, HOUR_MS]) for _ in "ab")
+                for name in chance.sample("abc", chance.randint(0, 3))
+            }
+            job.look(now_ms, read)
+            taken += [ms for times in read.values() for ms in times if ms <= now_ms + AHEAD_MS]
+            assert job.watermark_ms <= now_ms, f"seed {seed}"
+        assert times_from_json(times_json(job.times)) == job.times
+        end_ms = job.settle(now_ms)
+        assert end_ms <= now_ms + AHEAD_MS + IDLE_MS + 1
+        assert job.watermark_ms == max(taken), f"seed {seed}"
+
+
+def test_a_producer_whose_clock_is_ahead_does_not_stop_the_job() -> None:
+    job = Partitions("a")
+    for step in range(100):
+        job.look(NOW_MS + step, {"a": (NOW_MS + step + 20,)})
+    assert job.watermark_ms >= NOW_MS + 99 - 2 * 20
+
+
+def test_without_a_bound_the_clock_does_not_count() -> None:
+    job = Partitions("a", ahead_ms=None)
+    job.look(NOW_MS, {"a": (4_000_000_000_000,)})
+    assert job.watermark_ms == 4_000_000_000_000
+
+
+def test_one_clock_gives_the_same_however_the_input_is_cut() -> None:
+    for seed in range(100):
+        chance = random.Random(seed)
+        job = Partitions("ab")
+        parts = [
+            TimesRead(
+                {
+                    name: read_time(np.array([NOW_MS + chance.randint(-99, 99)]), NOW_MS, AHEAD_MS, is_behind=False)
+                    for name in chance.sample("abc", chance.randint(0, 3))
+                },
+                now_ms=NOW_MS,
+            )
+            for _ in range(3)
+        ]
+        whole, stepwise = TimesRead({}), job.times
+        for part in parts:
+            whole, stepwise = whole.joined(part), merge_times(stepwise, part, IDLE_MS)
+        assert TimesRead.from_bytes(whole.to_bytes()) == whole
+        assert merge_times(job.times, whole, IDLE_MS) == stepwise, f"seed {seed}"
+
+
+def test_a_clock_that_goes_back_begins_to_count_anew() -> None:
+    job = Partitions("ab")
+    job.look(NOW_MS, {"a": (500,), "b": (100,)})
+    job.look(NOW_MS - HOUR_MS, {"a": (600,)})
+    assert job.watermark_ms == 100
+    job.look(NOW_MS - HOUR_MS + IDLE_MS + 1, {})
+    assert job.watermark_ms == 600
+
+
+def test_times_of_an_earlier_build_count_from_the_first_micro_batch() -> None:
+    times = times_from_json({"a": [500, False], "b": [100, False]})
+    assert times == {"a": PartitionTime(500), "b": PartitionTime(100)}
+    assert merge_times(times, TimesRead({}, now_ms=NOW_MS), IDLE_MS)["b"].active_ms == NOW_MS
 
 
 def test_times_only_grow_and_the_last_look_says_whether_more_waits() -> None:
-    assert merge_times({"a": (9, True), "b": (1, True)}, {"a": (4, False), "c": (2, True)}) == {
-        "a": (9, False),
-        "b": (1, True),
-        "c": (2, True),
+    before = {"a": PartitionTime(9, is_behind=True), "b": PartitionTime(1, is_behind=True)}
+    read = TimesRead({"a": PartitionTime(4), "c": PartitionTime(2, is_behind=True)})
+    assert merge_times(before, read, IDLE_MS) == {
+        "a": PartitionTime(9, False, NO_CLOCK),
+        "b": PartitionTime(1, True, NO_CLOCK),
+        "c": PartitionTime(2, True, NO_CLOCK),
     }
 
 

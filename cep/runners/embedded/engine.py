@@ -44,12 +44,19 @@ from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.pages import StoredPage, encode_page
 from cep.state.store import DurableStore, WriteBatch
 from cep.step.dead_letters import late_letters, under_rules
-from cep.step.event_time import PartitionTimes, TimesRead
+from cep.step.event_time import (
+    NO_CLOCK,
+    PartitionTime,
+    TimesRead,
+    next_look_ms,
+    times_from_json,
+    times_json,
+)
 from cep.step.job import Job
 from cep.step.rules import JobRules, NamedRulebook, restore_rulebook, rulebook_of
 from cep.step.step import MicroBatch, Progress, nonzero, step
 from cep.step.suppress import filter_alerts
-from cep.step.validate import ValidEvents, first_ms, validate_events
+from cep.step.validate import ValidEvents, validate_events
 
 # Pages of the store for each part of a key group's state that the job asks for, as long as a store does not say how
 # many it has; and as earlier builds had them, which did not say.
@@ -123,17 +130,22 @@ class Engine:
         """The number of changes that the rulebook has applied."""
         return self.rulebook.rulebook.epoch
 
-    def step(self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: PartitionTimes) -> Stepped:
-        """Do one micro-batch (step/step.py). `times`: how far each partition has been read with it.
+    def step(
+        self, parts: Sequence[Decoded], controls: tuple[bytes, ...], times: Mapping[str, tuple[int, ...]],
+        now_ms: int = NO_CLOCK, *, is_end: bool = False,
+    ) -> Stepped:  # fmt: skip
+        """Do one micro-batch (step/step.py). `times`: how far each partition has been read (PartitionTime).
+        `now_ms` is the clock. `is_end`: the job ends here, and waits for no partition.
 
         Raises: StateError, StoreError; the engine is then of no use, and the job goes on from its checkpoint.
         """
         # 1 validate
-        valid = [validate_events(self.job, decoded) for decoded in parts]
-        begins_ms = min((first_ms(self.job, part) for part in parts), default=TIME_MS_MAX)
+        valid = [validate_events(self.job, decoded, now_ms) for decoded in parts]
+        first_ms = min((part.first_ms for part in valid), default=TIME_MS_MAX)
         # 2 to 8
-        times_read = TimesRead(times, begins_ms)
-        outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, times_read))
+        partitions = {name: PartitionTime.from_json(time) for name, time in times.items()}
+        read = TimesRead(partitions, first_ms, now_ms, is_end)
+        outcome = step(self._progress, self._shares, MicroBatch(_by_domain(valid), controls, read))
         self._progress = outcome.progress
         counters = outcome.counters
         for more in (*(part.counters for part in valid), outcome.rule_counters):
@@ -148,6 +160,10 @@ class Engine:
         sent = filter_alerts(alerts, outcome.in_force.policies, self._memory, self.watermark_ms)
         counters.update(sent.counters)
         return Stepped(sent.alerts, (*outcome.refused, *dead_letters, *sent.suppressed), nonzero(counters))
+
+    def next_look_ms(self, now_ms: int) -> int:
+        """Return the clock at which the watermark may move though nothing is read; TIME_MS_MAX if it will not."""
+        return next_look_ms(self._progress.times, self.job.idle_ms, now_ms)
 
     def pages_of_key(self, key: str) -> tuple[list[StoredPage], Sequence[Mapping[KeyDomain, Program]]]:
         """Find the pages in which a key may have runs, and the programs in force by level.
@@ -232,7 +248,7 @@ class Engine:
         head = {
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
-            "times": {name: list(at) for name, at in self._progress.times.items()},
+            "times": times_json(self._progress.times),
             "pages": self._shares.cache.pages_count,
         }
         batch.put(_TIMES, orjson.dumps(head))
@@ -264,7 +280,7 @@ class Engine:
             self._progress = Progress(
                 restore_rulebook(self._rules, saved_progress["rulebook"].encode()),
                 int(saved_progress["watermark_ms"]),
-                {name: (int(ms), bool(behind)) for name, (ms, behind) in saved_progress["times"].items()},
+                times_from_json(saved_progress["times"]),
                 int(saved_progress.get("since_ms", TIME_MS_MIN)),  # an earlier build did not ask
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -279,7 +295,7 @@ class Engine:
             "held_memory": fired_json(self._memory.last),
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
-            "times": {name: list(at) for name, at in self._progress.times.items()},
+            "times": times_json(self._progress.times),
         }
 
     def entries_of(self, group: int) -> list[tuple[bytes, bytes]]:

@@ -44,7 +44,7 @@ from cep.step.duplicates import first_ones
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
-from cep.step.validate import span_ms, validate_events
+from cep.step.validate import validate_events
 
 # Events that are matched together: enough for the fixed costs, few enough for the cache.
 _EVENTS_AT_ONCE = 65_536
@@ -101,6 +101,7 @@ def replay(
     """Match all events. `show(what, done, total)` is told how far it is."""
     started = time.monotonic()
     pa.set_cpu_count(workers)
+    now_ms = int(time.time() * 1_000)  # one clock for the whole history
     levels = programs_by_level(rulebook, job.schema, job.levels_count)
     read = _columns_read(levels, job)
     shares_count = max(1, min(_SHARES_MAX, history.rows // _EVENTS_AT_ONCE))
@@ -111,7 +112,7 @@ def replay(
         counters: Counter[str] = Counter()
 
         def split_work(piece: Piece) -> Callable[[], _Split]:
-            return lambda: _split(job, read, piece.decode(), shares_count)
+            return lambda: _split(job, read, piece.decode(), (shares_count, now_ms))
 
         works = ((piece.size, split_work(piece)) for piece in history.pieces)
         for size, split in _in_order(pool, works, _AHEAD * workers):
@@ -210,16 +211,20 @@ def _columns_read(levels: list[dict[KeyDomain, Program]], job: Job) -> dict[KeyD
     return {domain: tuple(names) for domain, names in columns.items()}
 
 
-def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_count: int) -> _Split:
-    """Divide the events of a piece by key domain and share of keys, with the columns that the domain's rules read."""
-    taken = validate_events(job, decoded)
+def _split(job: Job, read: Mapping[KeyDomain, tuple[str, ...]], decoded: Decoded, shares_at: tuple[int, int]) -> _Split:
+    """Divide the events of a piece by key domain and share of keys, with the columns that the domain's rules read.
+
+    `shares_at`: the number of shares, and the clock.
+    """
+    shares_count, now_ms = shares_at
+    taken = validate_events(job, decoded, now_ms)
     shares: dict[tuple[int, int], EventBatch] = {}
     for number, (domain, batch) in enumerate(zip(job.domains, taken.batches, strict=True)):
         if domain not in read:
             taken.counters["events_without_rule"] += len(batch)
         else:
             shares.update(_shared_out(number, read[domain], batch, shares_count))
-    return _Split(shares, taken.dead_letters, taken.counters, span_ms(job, decoded))
+    return _Split(shares, taken.dead_letters, taken.counters, (taken.first_ms, taken.last_ms))
 
 
 def _shared_out(

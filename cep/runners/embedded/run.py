@@ -22,15 +22,16 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.shares import EVENTS_ALONE
 from cep.sources.live.base import Chunk, decode_chunks
-from cep.step.event_time import PartitionTimes
+from cep.step.event_time import read_time
 
 _WAIT_S = 0.05  # for a first record; a control record waits as long, at most
 _ANSWER_S = 5.0
@@ -44,6 +45,12 @@ _UNSENT_BYTES_MAX = 64 << 20  # of changes that the changelog has not taken over
 _ATTEMPT_BITS = 24
 T = TypeVar("T")
 RECORDS_MAX = 50_000  # of a micro-batch, unless something else is asked for
+_NO_TIMES = np.zeros(0, np.int64)
+
+
+def clock_ms() -> int:
+    """Return the clock of this machine (ms UTC)."""
+    return int(time.time() * 1_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +83,9 @@ class Runner:
     def __init__(
         self, engine: Engine, sources: Sources, outlets: Outlets, commits: Commits, pace: Pace,
         report: Callable[[BatchReport], None] = lambda _: None, idle: Callable[[], None] = lambda: None,
+        clock: Callable[[], int] = clock_ms,
     ) -> None:  # fmt: skip
-        """`report` is called after each micro-batch, `idle` where there was nothing to do."""
+        """`report` is called after each micro-batch, `idle` where there was nothing to do, `clock` for each of them."""
         self._engine = engine
         self._sources = sources
         self._outlets = outlets
@@ -93,6 +101,8 @@ class Runner:
         self._is_dirty = False
         self._is_large = False  # the last micro-batch
         self._behind: dict[str, bool] = {}
+        self._clock = clock
+        self._look_ms = TIME_MS_MAX  # the clock at which the watermark may move by itself
         self._questions: SimpleQueue[tuple[Callable[[Engine], Any], Future[Any]]] = SimpleQueue()
 
     def run(self, stop: threading.Event, *, until_end: bool = False) -> None:
@@ -110,10 +120,13 @@ class Runner:
 
     def _run(self, stop: threading.Event, until_end: bool) -> None:
         self.start()
-        while not stop.is_set() and not self._sources.events.ended:
+        is_end = False
+        while not (stop.is_set() or is_end):
             is_quiet = not self.cycle(_WAIT_S)
-            if until_end and is_quiet and not any(self._behind.values()):
-                break
+            is_read = until_end and is_quiet and not any(self._behind.values())
+            is_end = is_read or self._sources.events.ended
+        if is_end and len(self._behind) > 1:  # nothing more comes of any partition
+            self._step([], (), time.monotonic(), is_end=True)
         self.finish()
 
     def ask(self, question: Callable[[Engine], T]) -> T:
@@ -147,6 +160,7 @@ class Runner:
         if chunks and pace.linger_ms and sum(map(len, chunks)) < pace.records_max:
             chunks += sources.events.poll(pace.records_max - sum(map(len, chunks)), pace.linger_ms / 1_000)
         has_work = bool(chunks or controls) or sources.events.behind() != self._behind
+        has_work = has_work or self._clock() >= self._look_ms
         if has_work:
             self._step(chunks, controls, began_s)
         else:
@@ -194,15 +208,17 @@ class Runner:
             values += [value for chunk in chunks for value in chunk.records.to_pylist() if value]
         return tuple(values)
 
-    def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float) -> None:
+    def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
         behind = self._sources.events.behind()
-        times: PartitionTimes = {
-            lane: (decoded.latest_ms.get(lane, TIME_MS_MIN), is_behind)
+        now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
+        times = {
+            lane: read_time(decoded.time_ms.get(lane, _NO_TIMES), now_ms, ahead_ms, is_behind=is_behind)
             for lane, is_behind in behind.items()
-            if lane in decoded.latest_ms or is_behind != self._behind.get(lane)
+            if lane in decoded.time_ms or is_behind != self._behind.get(lane)
         }
-        stepped = self._engine.step(decoded.parts, controls, times)
+        stepped = self._engine.step(decoded.parts, controls, times, now_ms, is_end=is_end)
+        self._look_ms = self._engine.next_look_ms(now_ms)
         self._behind = behind
         self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
         self._commits.totals.update(stepped.counters)

@@ -24,7 +24,7 @@ from cep.base.errors import StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.handover.group_entries import GroupState, state_of
 from cep.state.entries import read_entries, write_entries
-from cep.step.event_time import PartitionTimes
+from cep.step.event_time import PartitionTimes, times_from_json, times_json
 from cep.step.job import Job
 
 FOLDER = "begins"
@@ -119,7 +119,9 @@ def write_beginning(checkpoint: Path, begins: Beginning, groups: Iterable[tuple[
         else:
             path.unlink()
     complete = replace(begins, groups=tuple(counts))
-    replace_file(folder / _FILE, orjson.dumps({"format": FORMAT, **asdict(complete)}))
+    replace_file(
+        folder / _FILE, orjson.dumps({"format": FORMAT, **asdict(complete), "times": times_json(complete.times)})
+    )
     return sum(counts.values())
 
 
@@ -135,7 +137,7 @@ def read_beginning(checkpoint: Path) -> Beginning | None:
         fields: dict[str, Any] = orjson.loads(path.read_bytes())
         if fields.pop("format") != FORMAT:
             raise StateFormatError(f"{path} has another format, this build reads {FORMAT}; use the build that wrote it")
-        fields["times"] = {lane: (ms, behind) for lane, (ms, behind) in fields["times"].items()}
+        fields["times"] = times_from_json(fields["times"])
         fields["groups"] = tuple(fields["groups"])
         return Beginning(**fields)
     except (OSError, KeyError, TypeError, ValueError) as error:

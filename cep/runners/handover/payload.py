@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from cep.base.errors import StateCorruptError, StateFormatError
+from cep.step.event_time import PartitionTime
 from cep.step.job import Job
 
 PAYLOAD_FORMAT = 1
@@ -94,8 +95,10 @@ class Payload:
             _of_type(name, self.engine[name], type_)
         for record in _of_type("records", _of_type("rules", self.rules, dict)["records"], list):
             _of_type("a rule", record, str)
-        for ms, _ in self.engine["times"].values():
-            _of_type("an event time", ms, int)
+        for time in self.engine["times"].values():
+            for ms in PartitionTime.from_json(_of_type("the times of a partition", time, list)):
+                _of_type("an event time", ms, int)
+            _of_type("an event time", time[0], int)
         for lanes in _of_type("positions", self.positions, dict).values():
             for lane, offset in _of_type("positions", lanes, dict).items():
                 _of_type(f"the position of {lane}", offset, int)

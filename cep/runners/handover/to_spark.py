@@ -34,6 +34,7 @@ from cep.runners.live_progress import write_progress
 from cep.runners.rule_output import begin_rule_output
 from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint
 from cep.state.target import Target
+from cep.step.event_time import times_from_json
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
 
@@ -63,7 +64,7 @@ def _load(target: Target, folder: Path) -> Saved:
     begins = Beginning(
         SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
         progress["watermark_ms"],
-        {lane: (ms, behind) for lane, (ms, behind) in progress["times"].items()},
+        times_from_json(progress["times"]),
         payload.positions,
         payload.base + 1,
         since_ms=progress.get("since_ms", TIME_MS_MIN),

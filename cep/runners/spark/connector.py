@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cep.base.errors import UsageError
 from cep.model.rule import utc_ms
-from cep.runners.spark.packed import PACKED_SCHEMA, packer
-from cep.runners.spark.sources import TopicSource
+from cep.runners.spark.packed import CLOCK_COLUMN, PACKED_SCHEMA, packer
+from cep.runners.spark.sources import TopicSource, batch_clock
 from cep.sources.offsets import is_time
 from cep.sources.registry.kafka import decode
+from cep.step.event_time import TimesRead
 from cep.step.job import Job
 
 FORMAT = "kafka"
@@ -51,8 +52,8 @@ def package() -> str:
     return f"{_ARTIFACT}:{pyspark.__version__}"
 
 
-def packed_topic(spark: SparkSession, source: TopicSource, job: Job) -> DataFrame:
-    """Return the stream of a topic's records as packed rows of a job.
+def packed_topic(spark: SparkSession, source: TopicSource, job: Job, *, is_end: bool = False) -> DataFrame:
+    """Return the stream of a topic's records as packed rows of a job. `is_end`: it ends where all has been read.
 
     Raises: UsageError if the connector is not there, has no counterpart for a setting, or is asked for what it cannot
     keep to.
@@ -82,8 +83,8 @@ def packed_topic(spark: SparkSession, source: TopicSource, job: Job) -> DataFram
             f'connector = "spark" needs Spark\'s Kafka connector; add "spark.jars.packages" = "{package()}" to [spark] '
             'conf, or read with connector = "client"'
         ) from error
-    return records.select(*_COLUMNS).mapInArrow(
-        packer(job, "value", functools.partial(decode, source.form)), PACKED_SCHEMA
+    return records.select(*_COLUMNS, batch_clock().alias(CLOCK_COLUMN)).mapInArrow(
+        packer(job, "value", functools.partial(decode, source.form), TimesRead({}, is_end=is_end)), PACKED_SCHEMA
     )
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from cep.base.errors import StateFormatError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
-from cep.step.event_time import PartitionTimes
+from cep.step.event_time import PartitionTimes, times_from_json, times_json
 
 _VALUES_COUNT = 9
 
@@ -33,8 +33,8 @@ class GroupProgress:
     def to_bytes(self) -> bytes:
         """Encode it for Spark's state."""
         values = [
-            self.rulebook, self.watermark_ms, self.times, self.deadlines, self.waiting_ms, self.seen, self.over,
-            self.since_ms, self.digests,
+            self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
+            self.over, self.since_ms, self.digests,
         ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
@@ -51,7 +51,7 @@ class GroupProgress:
         return GroupProgress(
             rulebook,
             watermark_ms,
-            {name: (ms, behind) for name, (ms, behind) in times.items()},
+            times_from_json(times),
             {int(page): ms for page, ms in pages.items()},
             waiting_ms,
             {int(domain): buckets for domain, buckets in seen.items()},

@@ -27,7 +27,9 @@
     schemaFile, message      a schema (avro) or a file of descriptors and the name of a message in it (protobuf)
 
 Offsets are planned where Spark plans, read by range where Spark executes, and kept in Spark's checkpoint directory; the
-starting offsets count only for a query without one. No consumer group is joined. A record that is planned is read or
+starting offsets count only for a query without one. With the offsets goes the clock of the micro-batch, which judges
+events from the future and idle partitions. Some time after the last records there is a micro-batch without any, for the
+watermark. No consumer group is joined. A record that is planned is read or
 the query fails. Partitions that are added are read from their beginning. A topic that was deleted and created again
 ends the query: its id tells, or, where brokers have none, offsets that went backwards.
 Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_live_kafka.py
@@ -35,6 +37,7 @@ Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_li
 
 import difflib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -46,7 +49,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from cep.base.errors import SourceError, UsageError
-from cep.base.limits import KAFKA_WAIT_MS_MAX
+from cep.base.limits import KAFKA_WAIT_MS_MAX, TIME_MS_MIN
 from cep.runners.spark.packed import PACKED_SCHEMA, RECORDS_AT_ONCE, DecodedPart, pack_parts
 from cep.sources.kafka import (
     KafkaSettings,
@@ -59,17 +62,20 @@ from cep.sources.kafka import (
     topic_ids,
 )
 from cep.sources.offsets import (
+    Look,
     OffsetRange,
     Offsets,
     Position,
     bounded,
     limit_offsets,
+    next_look,
     ranges_between,
     reached,
     refuse_new_topics,
     share_ranges,
 )
 from cep.sources.registry.kafka import RecordFormat, decode
+from cep.step.event_time import NOTHING_READ, PartitionTime, TimesRead
 from cep.step.job import Job
 
 FORMAT = "cep-kafka"
@@ -181,12 +187,12 @@ def _positive(options: Mapping[str, str], name: str) -> int | None:
 
 
 class TaskRanges(InputPartition):
-    """The work of one task: ranges, one after another, and of which of them more waits behind their end."""
+    """The work of one task: ranges, one after another; and the times of the micro-batch before any of it is read."""
 
-    def __init__(self, ranges: tuple[OffsetRange, ...], behind: frozenset[tuple[str, int]] = frozenset()) -> None:
+    def __init__(self, ranges: tuple[OffsetRange, ...], times: TimesRead = NOTHING_READ) -> None:
         super().__init__(ranges)
         self.ranges = ranges
-        self.behind = behind
+        self.times = times
 
 
 class KafkaDataSource(DataSource):
@@ -223,7 +229,7 @@ class KafkaReader(DataSourceReader):
             if wanted.end > last:
                 raise SourceError(f"endingOffsets want {wanted}, but the partition ends at {last}; lower the offset")
         # Spark takes an empty list for "not partitioned" and would read once with no ranges at all.
-        return _plan(given, start, Position(end)) or [TaskRanges(())]
+        return _plan(given, Position(start), Position(end)) or [TaskRanges(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -275,7 +281,21 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if records_max is not None:
             end = limit_offsets(position.offsets, end, records_max)
         self._latest = Position(latest, {}, ids)
-        return reached(position, end, latest, ids).to_json()
+        return reached(position, end, latest, ids, self._look(position, end)).to_json()
+
+    def _look(self, start: Position, end: Offsets) -> Look | None:
+        """Return the clock of the next micro-batch; without anything to read or to look for, that of the last one."""
+        job, now_ms = self._options.job, _clock_ms()
+        if job is None:
+            return None
+        if end != start.offsets:
+            return Look(now_ms, now_ms, is_end=end == self._target)
+        if self._target is not None:
+            return start.look if start.look is None or start.look.is_end else Look(now_ms, now_ms, is_end=True)
+        waits_ms = {job.ahead_ms or 0}
+        if sum(map(len, end.values())) > 1:
+            waits_ms.add(job.idle_ms)
+        return next_look(start.look, now_ms, sorted(waits_ms - {0})) or start.look
 
     def _ending_offsets(self) -> Offsets:
         """Where the stream ends: asked for once, so that a time is the same place for all micro-batches of a start."""
@@ -287,7 +307,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._latest is None else self._latest.to_json()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
-        return _plan(self._options, Position.from_json(start).offsets, Position.from_json(end), _RECORDS_PER_TASK)
+        return _plan(self._options, Position.from_json(start), Position.from_json(end), _RECORDS_PER_TASK)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._options, partition)
@@ -318,40 +338,68 @@ class KafkaEventsReader(KafkaStreamReader):
         if self._options.job is None:
             raise UsageError(f"{EVENTS_FORMAT} needs option job")
         batches: dict[OffsetRange, list[pa.RecordBatch]] = {}
-        records = 0
+        records, is_packed = 0, False
         for wanted in partition.ranges:
             for batch in read_range(self._options.settings, wanted):
                 batches.setdefault(wanted, []).append(batch)
                 records += batch.num_rows
                 if records >= RECORDS_AT_ONCE:
-                    yield _packed(self._options, batches, partition.behind)
-                    batches, records = {}, 0
-        if records:
-            yield _packed(self._options, batches, partition.behind)
+                    yield _packed(self._options, batches, partition)
+                    batches, records, is_packed = {}, 0, True
+        if records or not is_packed:
+            yield _packed(self._options, batches, partition)
 
 
 def _packed(
-    options: _Options, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], behind: frozenset[tuple[str, int]]
+    options: _Options, batches: Mapping[OffsetRange, Sequence[pa.RecordBatch]], task: TaskRanges
 ) -> pa.RecordBatch:
     assert options.job is not None, "checked when the read began"
     parts = []
     for wanted, range_batches in batches.items():
         values = pa.concat_arrays([batch.column("value") for batch in range_batches])
         decoded = decode(options.form, options.job.schema, values, wanted.topic)
-        name = f"{wanted.topic}-{wanted.partition}"
-        parts.append(DecodedPart(name, decoded, (wanted.topic, wanted.partition) in behind))
-    return pack_parts(options.job, parts)
+        name = _name(wanted.topic, wanted.partition)
+        parts.append(DecodedPart(name, decoded, task.times.partitions[name].is_behind))
+    return pack_parts(options.job, parts, task.times)
 
 
-def _plan(options: _Options, start: Offsets, end: Position, records_per_task: int = 1) -> list[InputPartition]:
-    """Deal the ranges to tasks; where the number of tasks is bounded, to no more than have work for their start."""
-    ranges = ranges_between(start, end.offsets, options.records_per_partition_max)
-    behind = frozenset((topic, partition) for topic, of in end.behind.items() for partition in of)
+def _name(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def _clock_ms() -> int:
+    return int(time.time() * 1_000)
+
+
+def _plan(options: _Options, start: Position, end: Position, records_per_task: int = 1) -> list[InputPartition]:
+    """Deal the ranges to tasks; where the number of tasks is bounded, to no more than have work for their start.
+
+    A micro-batch without ranges has one task if its clock tells something.
+    """
+    ranges = ranges_between(start.offsets, end.offsets, options.records_per_partition_max)
+    times = NOTHING_READ if end.look is None else _times(start, end, end.look)
     tasks = len(ranges)
     if options.tasks_max is not None:
         records = sum(wanted.end - wanted.start for wanted in ranges)
         tasks = min(options.tasks_max, -(-records // records_per_task))
-    return [TaskRanges(task, behind) for task in share_ranges(ranges, tasks)]
+    dealt = share_ranges(ranges, tasks)
+    if end.look is not None and not dealt:
+        dealt = [()]
+    return [TaskRanges(task, times) for task in dealt]
+
+
+def _times(start: Position, end: Position, look: Look) -> TimesRead:
+    """Return the partitions that a micro-batch reads, that are behind or new, before an event of them is known.
+
+    One that is behind holds the watermark even if nothing of it has been read, and so does a new one for a while.
+    """
+    partitions: dict[str, PartitionTime] = {}
+    for topic, of in end.offsets.items():
+        behind, named = end.behind.get(topic, ()), {} if start.look is None else start.offsets.get(topic, {})
+        for partition, offset in of.items():
+            if partition in behind or named.get(partition) != offset:
+                partitions[_name(topic, partition)] = PartitionTime(TIME_MS_MIN, partition in behind)
+    return TimesRead(partitions, now_ms=look.now_ms, is_end=look.is_end)
 
 
 def _read(options: _Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:

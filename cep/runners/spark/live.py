@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX
 from cep.model.rule import utc_ms
 from cep.rulebook.kafka import StatusTopic
 from cep.rulebook.store import RulebookStore
@@ -52,11 +53,11 @@ from cep.runners.spark.kafka import EVENTS_FORMAT, FORMAT, KafkaDataSource, Kafk
 from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
-from cep.runners.spark.packed import CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures
 from cep.runners.spark.rescale import partitions_next
-from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource
+from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource, batch_clock
 from cep.sources.offsets import is_time
 from cep.step.job import Job
 from cep.step.rule_status import rule_status
@@ -117,7 +118,8 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     directory = settings.checkpoint.parent.resolve()
     begins = read_beginning(directory)
     is_one_task = isinstance(settings.events, TopicSource) and partitions_next(spark, settings.checkpoint.parent) == 1
-    packed = _packed_stream(spark, _begun(settings.events, "events", begins), job, 1 if is_one_task else settings.tasks)
+    events = _begun(settings.events, "events", begins)
+    packed = _packed_stream(spark, events, settings, 1 if is_one_task else settings.tasks)
     store = RulebookStore(directory / RULEBOOKS_FOLDER)
     rules = JobRules(job, settings.initial, store)
     if settings.control is not None:
@@ -193,10 +195,11 @@ def _begun(source: Source, kind: str, begins: Beginning | None) -> Source:
     return source if starting is None else replace(source, starting=starting)
 
 
-def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) -> DataFrame:
+def _packed_stream(spark: SparkSession, source: Source, settings: LiveSettings, tasks: int) -> DataFrame:
     """Return the events, packed. Those of a topic are packed where they are read."""
+    job = settings.job
     if isinstance(source, TopicSource) and source.connector == JVM:
-        return packed_topic(spark, source, job)
+        return packed_topic(spark, source, job, is_end=settings.available_now)
     if isinstance(source, TopicSource):
         reader = _topic_stream(spark, source, tasks, EVENTS_FORMAT).option("job", json.dumps(job.to_json()))
         form = source.form
@@ -206,7 +209,7 @@ def _packed_stream(spark: SparkSession, source: Source, job: Job, tasks: int) ->
             reader = reader.option(f"registry.{name}", value)
         return reader.load()
     events, column = _folder_stream(spark, source)
-    return events.mapInArrow(packer(job, column), PACKED_SCHEMA)
+    return events.withColumn(CLOCK_COLUMN, batch_clock()).mapInArrow(packer(job, column), PACKED_SCHEMA)
 
 
 def _folder_stream(spark: SparkSession, source: FolderSource) -> tuple[DataFrame, str | None]:
@@ -267,6 +270,7 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
         )
     groups = F.explode(F.sequence(F.lit(0), F.lit(groups_count - 1))).alias("key_group")
     # In one task, whatever the files: two would have them in the order of their sizes.
+    records = records.withColumn(CLOCK_COLUMN, batch_clock())
     bundles = records.coalesce(1).mapInArrow(_bundler(store), "place binary")
     return bundles.select(
         groups, F.lit(CONTROL).alias("kind"), F.lit(0).alias("domain"), F.lit(0).cast("bigint").alias("order"),
@@ -279,10 +283,14 @@ def _bundler(store: RulebookStore) -> Callable[[Iterator[pa.RecordBatch]], Itera
 
     def gather(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records: list[tuple[int, str, bytes]] = []
+        now_ms = TIME_MS_MAX
         for batch in batches:
+            if batch.num_rows:
+                now_ms = batch.column(CLOCK_COLUMN)[0].as_py()
             records += zip(*(batch.column(name).to_pylist() for name in ("order", "name", "payload")), strict=True)
         if records:
-            yield pa.RecordBatch.from_pydict({"place": [bundle_records(store, records).encode()]}, schema=_PLACE_ARROW)
+            place = bundle_records(store, records, now_ms).encode()
+            yield pa.RecordBatch.from_pydict({"place": [place]}, schema=_PLACE_ARROW)
 
     return gather
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -47,9 +48,9 @@ from cep.runners.spark.packed import (
     produced_rows,
 )
 from cep.runners.spark.past_pages import PastPages
-from cep.step.event_time import TimesRead
+from cep.step.event_time import TimesRead, times_json
 from cep.step.rule_status import rule_status
-from cep.step.rules import JobRules, read_records, rulebook_of, save_rulebook
+from cep.step.rules import JobRules, clock_of, read_records, rulebook_of, save_rulebook
 from cep.step.step import MicroBatch, Outcome, Progress, step
 
 _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
@@ -82,6 +83,7 @@ class MatchStage:
             elif row.kind == CONTROL:
                 controls.append(bytes(row.payload).decode())
         if events or controls or times.partitions:
+            times = replace(times, now_ms=min(times.now_ms, clock_of(controls)))
             micro_batch = MicroBatch(events, read_records(self._rules, tuple(sorted(controls))), times)
             for packed in self._step(group, micro_batch):
                 yield _row(packed)
@@ -161,7 +163,7 @@ def _common_rows(outcome: Outcome, *, is_changed: bool) -> Iterator[PackedRow]:
         status = {**rule_status(progress.rulebook.rulebook), "policies": outcome.in_force.policies.to_json()}
         yield 0, STATUS, 0, 0, orjson.dumps(status)
     if progress.watermark_ms > TIME_MS_MIN:
-        times = {"ms": progress.watermark_ms, "partitions": progress.times}
+        times = {"ms": progress.watermark_ms, "partitions": times_json(progress.times)}
         yield 0, WATERMARK, 0, 0, json.dumps(times).encode()
 
 

@@ -5,8 +5,8 @@
     packed row: key_group int | kind string | domain int | order bigint | payload binary
 
 The shuffle moves these few fat rows. Every key group is also told how far each partition of the source was read, and
-the time of the earliest event (event_time.py): in live all have one watermark, and all alerts know since when the job
-has seen events.
+the time of the earliest event, and the clock (event_time.py): in live all have one watermark, and all alerts know since
+when the job has seen events.
 Tested by: tests/runners/spark/test_packed.py
 """
 
@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.codec import encode_batch
 from cep.columnar.decode import Decoded, concat_decoded, decode_json, decode_table
 from cep.columnar.route import route, split_by_group
-from cep.step.event_time import PartitionTimes, TimesRead, merge_times
+from cep.step.event_time import NOTHING_READ, TimesRead, read_time
 from cep.step.job import Job
-from cep.step.validate import first_ms, validate_events
+from cep.step.validate import ValidEvents, validate_events
 
 EVENTS, CONTROL, DEAD, REFUSED, COUNTERS = "events", "control", "dead", "refused", "counters"
 ALERTS, LATE, TIMES, WATERMARK, STATUS, STATE = "alerts", "late", "times", "watermark", "status", "state"
@@ -47,6 +46,7 @@ RECORDS_AT_ONCE = 524_288
 # What a record of Kafka says of its place; a source without them is one partition.
 _PLACE = ("topic", "partition")
 _WHOLE = "source"
+CLOCK_COLUMN = "_cep_clock_ms"  # the time of the micro-batch, which is the same when it is done again
 
 PackedRow = tuple[int, str, int, int, bytes]
 Decode = Callable[[Schema, pa.Array, str], Decoded]  # values of a topic
@@ -66,9 +66,19 @@ def _decode_json(schema: Schema, values: pa.Array, _topic: str) -> Decoded:
 
 
 def packer(
-    job: Job, values_column: str | None, decode: Decode = _decode_json
+    job: Job, values_column: str | None, decode: Decode = _decode_json, before: TimesRead = NOTHING_READ
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the function for mapInArrow. `values_column` names the column of records; None: fields are columns."""
+    """Return the function for mapInArrow. `values_column` names the column of records; None: fields are columns.
+
+    `before` are the times of a micro-batch without its records. Where there is a CLOCK_COLUMN, that is the clock.
+    """
+
+    def packed(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+        table, times = pa.Table.from_batches(batches), before
+        if CLOCK_COLUMN in table.schema.names:
+            times = replace(times, now_ms=table.column(CLOCK_COLUMN)[0].as_py())
+            table = table.drop_columns([CLOCK_COLUMN])
+        return pack_parts(job, _parts(job, table.combine_chunks(), values_column, decode), times)
 
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         waiting_batches: list[pa.RecordBatch] = []
@@ -77,17 +87,16 @@ def packer(
             waiting_batches.append(batch)
             records += batch.num_rows
             if records >= RECORDS_AT_ONCE:
-                yield pack_parts(job, _parts(job, waiting_batches, values_column, decode))
+                yield packed(waiting_batches)
                 waiting_batches, records = [], 0
         if records:
-            yield pack_parts(job, _parts(job, waiting_batches, values_column, decode))
+            yield packed(waiting_batches)
 
     return pack
 
 
-def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None, decode: Decode) -> list[DecodedPart]:
+def _parts(job: Job, table: pa.Table, values_column: str | None, decode: Decode) -> list[DecodedPart]:
     """Divide the records by partition. Spark may have put several into one batch."""
-    table = pa.Table.from_batches(batches).combine_chunks()
     if values_column is None:
         decoded = decode_table(
             job.schema, table, lambda row: json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
@@ -104,22 +113,20 @@ def _parts(job: Job, batches: list[pa.RecordBatch], values_column: str | None, d
     return parts
 
 
-def pack_parts(job: Job, parts: Sequence[DecodedPart]) -> pa.RecordBatch:
-    """Pack the records of some partitions."""
-    decoded = concat_decoded(job.schema, [part.decoded for part in parts])
-    rows = list(_rows(job, decoded))
-    times: PartitionTimes = {}
+def pack_parts(job: Job, parts: Sequence[DecodedPart], before: TimesRead = NOTHING_READ) -> pa.RecordBatch:
+    """Pack the records of some partitions. `before` are the times of the micro-batch without them, with its clock."""
+    taken = validate_events(job, concat_decoded(job.schema, [part.decoded for part in parts]), before.now_ms)
+    rows = list(_rows(job, taken))
+    read = before.joined(TimesRead({}, taken.first_ms))
     for part in parts:
-        # A partition that is behind holds the watermark even if nothing of it could be read so far.
-        last_ms = int(part.decoded.time_ms.max()) if len(part.decoded) else TIME_MS_MIN
-        times = merge_times(times, {part.partition: (last_ms, part.is_behind)})
-    times_read = TimesRead(times, first_ms(job, decoded)).to_bytes()
+        time = read_time(part.decoded.time_ms, before.now_ms, job.ahead_ms, is_behind=part.is_behind)
+        read = read.joined(TimesRead({part.partition: time}))
+    times_read = read.to_bytes()
     rows += [(group, TIMES, 0, 0, times_read) for group in range(job.groups_count)]
     return as_batch(rows)
 
 
-def _rows(job: Job, decoded: Decoded) -> Iterator[PackedRow]:
-    taken = validate_events(job, decoded)
+def _rows(job: Job, taken: ValidEvents) -> Iterator[PackedRow]:
     for number, batch in enumerate(taken.batches):
         yield from _event_rows(job, number, batch)
     for letter in taken.dead_letters:

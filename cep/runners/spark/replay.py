@@ -117,7 +117,8 @@ def replay(
 ) -> Replayed:  # fmt: skip
     """Match all events, in `partitions` tasks; once more for each level of patterns that read what others produce."""
     started = time.monotonic()
-    packed = events.mapInArrow(packer(job, values_column), PACKED_SCHEMA)
+    times = TimesRead({}, now_ms=int(time.time() * 1_000))  # one for the whole history
+    packed = events.mapInArrow(packer(job, values_column, before=times), PACKED_SCHEMA)
     levels = len(by_level(rulebook.deployed(), job.schema, job.levels_count))
     if levels > 1:
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)

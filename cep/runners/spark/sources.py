@@ -8,10 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812 the name that Spark's own documentation uses
+
 from cep.sources.registry.kafka import RecordFormat
 
 CLIENT, JVM = "client", "spark"
 _JSON = RecordFormat()
+
+
+def batch_clock() -> Column:
+    """Return the clock of a micro-batch (ms UTC): Spark writes it down with the offsets, so it is the same again."""
+    return F.unix_millis(F.current_timestamp())
 
 
 @dataclass(frozen=True, slots=True)

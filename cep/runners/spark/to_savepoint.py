@@ -41,6 +41,7 @@ from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
 from cep.state.savepoints import write_savepoint
 from cep.state.store import WriteBatch
 from cep.state.target import Target
+from cep.step.event_time import times_json
 from cep.step.job import Job
 
 _CACHE_BYTES = 64 << 20
@@ -133,7 +134,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "held_memory": last_alerted(checkpoint),
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,
-            "times": {lane_name(partition): list(at) for partition, at in progress.times.items()},
+            "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
         },
         positions={
             name: {**before.get(name, {}), **_positions(query, number, batch_id)} for number, name in enumerate(names)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.columnar.decode import Decoded, decode_json, decode_table
 
@@ -66,10 +66,15 @@ class LiveSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DecodedChunks:
-    """Events of several chunks, and the largest event time of each lane that has any (ms UTC)."""
+    """Events of several chunks, and the event times of each lane that has any: int64[N], ms UTC."""
 
     parts: list[Decoded]
-    latest_ms: dict[str, int]
+    time_ms: dict[str, NDArray[np.int64]]
+
+    @property
+    def latest_ms(self) -> dict[str, int]:
+        """The largest event time of each lane."""
+        return {lane: int(times.max()) for lane, times in self.time_ms.items()}
 
 
 def decode_chunks(
@@ -83,25 +88,26 @@ def decode_chunks(
         values = texts[0].records if len(texts) == 1 else pa.concat_arrays([chunk.records for chunk in texts])
         whole = decode(schema, values)
         if len(whole) == len(values):
-            starts = [0, *accumulate(len(chunk) for chunk in texts[:-1])]
             decoded.parts.append(whole)
-            _note(decoded, texts, np.maximum.reduceat(whole.time_ms, starts).tolist())
+            ends = [0, *accumulate(len(chunk) for chunk in texts)]
+            _note(decoded, texts, [whole.time_ms[start:end] for start, end in pairwise(ends)])
         else:
             # Rows do not tell their lanes any more.
             parts = [decode(schema, chunk.records) for chunk in texts]
             decoded.parts.extend(parts)
-            _note(decoded, texts, [int(part.time_ms.max(initial=TIME_MS_MIN)) for part in parts])
+            _note(decoded, texts, [part.time_ms for part in parts])
     for chunk in tables:
         part = decode_table(schema, chunk.records.combine_chunks(), _shower(chunk.records))
         decoded.parts.append(part)
-        _note(decoded, [chunk], [int(part.time_ms.max(initial=TIME_MS_MIN))])
+        _note(decoded, [chunk], [part.time_ms])
     return decoded
 
 
-def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], latest_ms: Sequence[int]) -> None:
-    for chunk, ms in zip(chunks, latest_ms, strict=True):
-        if ms > TIME_MS_MIN:
-            decoded.latest_ms[chunk.lane] = max(ms, decoded.latest_ms.get(chunk.lane, TIME_MS_MIN))
+def _note(decoded: DecodedChunks, chunks: Sequence[Chunk], times: Sequence[NDArray[np.int64]]) -> None:
+    for chunk, time_ms in zip(chunks, times, strict=True):
+        if len(time_ms):
+            before = decoded.time_ms.get(chunk.lane)
+            decoded.time_ms[chunk.lane] = time_ms if before is None else np.concatenate([before, time_ms])
 
 
 def _shower(table: pa.Table) -> Callable[[int], str]:

@@ -17,10 +17,12 @@ from cep.runners.handover.beginning import (
     write_beginning,
 )
 from cep.runners.handover.group_entries import GroupState, entries_of
+from cep.step.event_time import PartitionTime
 from tests.runners.handover.test_group_entries import JOB
 
 POSITIONS = {"events": {"pay-ments[0]": 17, "pay-ments[11]": 4}, "control": {"a b.jsonl": -1, "c[d].jsonl": -1}}
-BEGINS = Beginning("digest", 1_000, {"pay-ments[0]": (900, False), "files": (5, True)}, POSITIONS, 8)
+TIMES = {"pay-ments[0]": PartitionTime(900, False, 950, 970, 990), "files": PartitionTime(5, is_behind=True)}
+BEGINS = Beginning("digest", 1_000, TIMES, POSITIONS, 8)
 KEPT = GroupState({1: b"page"}, {1: 77}, {0: b"events"}, {(0, 3): b"ids"})
 
 
@@ -33,7 +35,7 @@ def test_a_key_group_begins_with_its_own(tmp_path: Path) -> None:
     assert group_beginning(tmp_path, found, JOB, 1, 2) == KEPT
     assert group_beginning(tmp_path, found, JOB, 0, 2) == GroupState()
     assert group_beginning(tmp_path, found, JOB, 1, 0) == GroupState()
-    assert found.partition_times() == {"pay-ments-0": (900, False), "source": (5, True)}
+    assert found.partition_times() == {"pay-ments-0": TIMES["pay-ments[0]"], "source": TIMES["files"]}
     assert read_beginning(tmp_path / "elsewhere") is None
     (tmp_path / "begins" / "group-00002.cep").unlink()
     with pytest.raises(StateCorruptError, match=r"group-00002\.cep"):
