@@ -16,6 +16,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +24,7 @@ from typing import Any
 
 from cep import __version__
 from cep.base.errors import CepError, UsageError
+from cep.base.private import private_files
 
 CLEAN = 0
 FINDINGS = 1
@@ -43,6 +45,7 @@ class _Verb:
     module: str
     suffix: str = ""
     is_colored: bool = False
+    is_private: bool = False  # what it writes holds events or state, and is for its owner alone
 
     def part(self, name: str) -> Any:
         """Return `run`, `add_arguments` or `HELP` of the verb; None where it has none."""
@@ -67,8 +70,8 @@ _GROUPS = {
         "lsp": _Verb("serve an editor", "lsp"),
     },
     "Find fraud in the past, and ask about alerts": {
-        "replay": _Verb("match a finite history", "replay"),
-        "diff": _Verb("compare two sets of rules on a history", "diff"),
+        "replay": _Verb("match a finite history", "replay", is_private=True),
+        "diff": _Verb("compare two sets of rules on a history", "diff", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },
@@ -83,13 +86,13 @@ _GROUPS = {
         "shadow": _Verb("compare a version in shadow with the live one", "shadow"),
     },
     "Run jobs": {
-        "run": _Verb("match a stream in this process, without Java", "run"),
-        "live": _Verb("match a stream on Spark", "live"),
+        "run": _Verb("match a stream in this process, without Java", "run", is_private=True),
+        "live": _Verb("match a stream on Spark", "live", is_private=True),
         "settings": _Verb("print a settings file, or check one", "settings"),
-        "state": _Verb("show the runs and histories that a job keeps", "state"),
-        "savepoint": _Verb("copy the state of a stopped job", "savepoint"),
-        "restore": _Verb("make a job from a savepoint", "savepoint", "_restore"),
-        "rescale": _Verb("change the number of matching tasks", "rescale"),
+        "state": _Verb("show the runs and histories that a job keeps", "state", is_private=True),
+        "savepoint": _Verb("copy the state of a stopped job", "savepoint", is_private=True),
+        "restore": _Verb("make a job from a savepoint", "savepoint", "_restore", is_private=True),
+        "rescale": _Verb("change the number of matching tasks", "rescale", is_private=True),
     },
 }
 _VERBS = {name: verb for group in _GROUPS.values() for name, verb in group.items()}
@@ -164,7 +167,8 @@ def _run(options: argparse.Namespace) -> int:
     if "cep.kernels.jit" in sys.modules and options.verb != "demo":  # which shows the compilation itself
         when_compiling: Any = import_module("cep.kernels.jit").when_compiling
         when_compiling(_tell_compiling)
-    code: int = run(options, *color)
+    with private_files() if verb.is_private else nullcontext():
+        code: int = run(options, *color)
     return code
 
 

@@ -35,7 +35,7 @@ class Synced:
         """Note that all writes up to this one are on the disk. A full disk leaves the number before."""
         with suppress(OSError):
             if self._descriptor is None:
-                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+                self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
             os.pwrite(self._descriptor, _MARK.pack(number, _checksum(number)), 0)
 
     def close(self) -> None:

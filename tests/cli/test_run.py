@@ -11,6 +11,7 @@ import pytest
 
 from cep.cli.main import USAGE, main
 from cep.sources.live.files import FilesSource
+from tests.base.test_private import readable_by_others
 from tests.runners.embedded.cases import day, deployment, expected
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,11 @@ def test_a_job_goes_on_where_it_was(store: str, tmp_path: Path, capsys: pytest.C
         assert ("the job goes on" if number else "the job begins") in capsys.readouterr().err
     assert sorted(written(tmp_path / "alerts")) == sorted(expected(list(day()), deployment(), tmp_path))
     assert len(written(tmp_path / "job" / "dead_letters")) == 1
+    assert not readable_by_others(tmp_path / "job", tmp_path / "alerts")
+    saved = ["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]
+    assert main(saved) == 0
+    assert main(["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(tmp_path / "again")]) == 0
+    assert not readable_by_others(tmp_path / "saved", tmp_path / "again")
 
 
 @pytest.mark.slow

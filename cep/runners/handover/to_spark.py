@@ -50,7 +50,6 @@ def load_for_spark(target: Target, checkpoint: Path) -> Saved:
     fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
     try:
         entries = _load(target, fresh)
-        fresh.chmod(0o755)
         fresh.replace(checkpoint)  # an empty folder or nothing
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -22,6 +22,7 @@ import pandas as pd
 from pyspark import daemon, worker
 from pyspark.sql.streaming import stateful_processor_util
 
+from cep.base.private import make_private
 from cep.runners.spark import kafka, match_stage, packed
 from cep.runners.warm import warm_up
 
@@ -31,7 +32,8 @@ _MATCHING_WORKER = "pyspark.worker"
 
 
 def main() -> None:
-    """Load, then serve Spark until it closes standard input."""
+    """Load, then serve Spark until it closes standard input. What workers write is for its owner alone."""
+    make_private()
     if sys.argv[1:2] == [_MATCHING_WORKER]:
         warm_up()  # reads the kernels and, with them, numba's runtime
     gc.collect()

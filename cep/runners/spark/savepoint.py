@@ -99,7 +99,6 @@ def restore(target: Target, checkpoint: Path, name: str | None = None) -> Saved:
     try:
         for file in manifest.files:
             fetch(target, file, path_inside(fresh, file.name), may_link=False)
-        fresh.chmod(0o755)
         fresh.replace(checkpoint)  # of an empty folder or of nothing
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -67,6 +67,8 @@ _SETTINGS = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Event-time timers (absence, expiry) must fire when no record comes.
     "spark.sql.streaming.noDataMicroBatches.enabled": "true",
+    # Hadoop sets the permissions of what Spark writes itself, whatever the process has.
+    "spark.hadoop.fs.permissions.umask-mode": "077",
     # Key material has no name that Spark's default expression knows.
     "spark.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|sasl|[.]pem|ssl[.]key",
 }

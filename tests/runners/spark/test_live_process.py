@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from cep.runners.live_progress import read_progress
 from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
+from tests.base.test_private import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
@@ -172,6 +173,7 @@ def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(t
     assert "ended" in {orjson.loads(line)["event"] for line in log.splitlines() if line.startswith("{")}
     assert "broken" not in log
     assert orjson.loads(lines[0])["card_id"] not in log
+    assert not readable_by_others(tmp_path / "checkpoint", tmp_path / "alerts")
     process = start(tmp_path, "--lateness", "10 s")
     assert process.wait(WAIT_S) == 2
     assert "belongs to a job with other lateness" in (tmp_path / "log").read_text()

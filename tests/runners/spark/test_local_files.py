@@ -9,7 +9,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from cep.base.private import private_files
 from cep.runners.spark.local_files import set_permissions_in_java
+from tests.base.test_private import readable_by_others
 
 pytestmark = pytest.mark.spark
 CONTENT = b"offsets"
@@ -30,8 +32,10 @@ def test_files_are_made_as_before(spark: SparkSession, tmp_path: Path) -> None:
     put()
     made = tmp_path / "deep" / "file"
     assert made.read_bytes() == CONTENT
-    (tmp_path / "plain").touch()
+    with private_files():
+        (tmp_path / "plain").touch()
     assert made.stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert not readable_by_others(tmp_path / "deep")
     for text, mode in (("600", 0o600), ("755", 0o755), ("444", 0o444), ("1777", 0o1777)):
         files.setPermission(path, jvm.org.apache.hadoop.fs.permission.FsPermission(text))
         assert made.stat().st_mode & 0o7777 == mode
