@@ -46,6 +46,7 @@ _LOSSES = (
     "runs_evicted",
     "matches_dropped",
     "arithmetic_overflows",
+    "rule_overflows[",
 )
 
 HELP = """\

@@ -26,6 +26,7 @@ from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
 from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
+from cep.columnar.texts import numbered
 from cep.kernels.text.lines import join_lines
 
 TYPE_FIELD = "event_type"
@@ -284,8 +285,8 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     if not single:
         verdict.refuse(unnamed, "unknown_event_type", f"field `{TYPE_FIELD}` is missing or null")
     declared = ", ".join(e.name for e in schema.event_types)
-    strange = pc.unique(names.filter(pa.array(unknown))).to_pylist() if unknown.any() else []
-    for name in strange[:_TYPES_NAMED_MAX]:
+    strange = numbered(names.filter(pa.array(unknown)).cast(TEXT))[0].slice(0, _TYPES_NAMED_MAX).to_pylist()
+    for name in strange:
         which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
         verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {declared}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")

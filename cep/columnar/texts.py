@@ -1,15 +1,19 @@
-"""Text columns (large_string without nulls) numbered and taken by row, each in a call of a kernel.
+"""Text columns (large_string) numbered, found and taken by row, each in a call of a kernel.
 
-Tested by: tests/columnar/test_texts.py
+The tables have hashes with a key (table_key.py). Arrow's `dictionary_encode`, `unique` and `index_in` have none: texts
+that a sender chooses go through here.
+Tested by: tests/columnar/test_texts.py, tests/columnar/test_table_key.py
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.columnar.batch import NO_TEXTS, text_buffers
+from cep.columnar.table_key import table_key
 from cep.kernels.text.texts import number_texts, take_texts
 
 
@@ -19,11 +23,26 @@ def taken(rows: NDArray[np.int64], first: pa.Array, second: pa.Array = NO_TEXTS)
     return pa.LargeStringArray.from_buffers(len(rows), pa.py_buffer(offsets), pa.py_buffer(texts))
 
 
-def numbered(first: pa.Array, second: pa.Array) -> tuple[pa.Array, NDArray[np.int32]]:
-    """Return the different texts of both in the order of their first row, and which one each row is: int32[N]."""
+def numbered(first: pa.Array, second: pa.Array = NO_TEXTS) -> tuple[pa.Array, NDArray[np.int32]]:
+    """Return the different texts of both in the order of their first row, and which one each row is: int32[N].
+
+    Neither has nulls.
+    """
     count = len(first) + len(second)
     codes, firsts = np.empty(count, np.int32), np.empty(count, np.int64)
-    texts_count = number_texts(*text_buffers(first), *text_buffers(second), codes, firsts)
+    texts_count = number_texts(*text_buffers(first), *text_buffers(second), table_key(), codes, firsts)
     if texts_count == len(first) and (not texts_count or firsts[texts_count - 1] == texts_count - 1):
         return first, codes  # all of `first` differ, and `second` has no others
     return taken(firsts[:texts_count], first, second), codes
+
+
+def encoded(texts: pa.Array) -> pa.DictionaryArray:
+    """Return texts with their dictionary, in the order of the first row of each. A null stays one."""
+    if not texts.null_count:
+        dictionary, codes = numbered(texts)
+        return pa.DictionaryArray.from_arrays(pa.array(codes), dictionary)
+    is_null = np.asarray(pc.is_null(texts))
+    dictionary, codes = numbered(texts.drop_null())
+    indices = np.zeros(len(texts), np.int32)
+    indices[~is_null] = codes
+    return pa.DictionaryArray.from_arrays(pa.array(indices, mask=is_null), dictionary)

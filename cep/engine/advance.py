@@ -20,10 +20,12 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
+from cep.columnar.table_key import table_key
 from cep.columnar.texts import taken
 from cep.engine.keyed_state import KeyedState, Layout, RetainedEvents, empty_state
 from cep.engine.migrate import migrate_state
 from cep.engine.outputs import Outputs, cut
+from cep.engine.overflows import count_overflows
 from cep.engine.starts import Starts, all_starts, find_starts, keep_starts
 from cep.engine.table import PreparedEvents, prepare
 from cep.kernels import layout as y
@@ -109,7 +111,8 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
     next_state = _keep(program, fitted, batch, prepared, live)
-    counters["arithmetic_overflows"] += prepared.overflows
+    counters["arithmetic_overflows"] = 0  # counted by rule
+    count_overflows(program, prepared.overflows, outputs.runs.overflows, counters)
     counters["histories_folded"] = prepared.folded
     counters["histories_cut"] = prepared.cut
     counters["history_values_dropped"] = prepared.dropped
@@ -232,7 +235,7 @@ def _distinct(finished: Int64, offsets: Int64, rows: Int64, variables: Int32) ->
     What is both, and a repeat as one of them, becomes the other in place.
     """
     hashes = np.zeros(len(finished), np.uint64)
-    match_hashes(finished, offsets, rows, variables, hashes)
+    match_hashes(finished, offsets, rows, variables, table_key(), hashes)
     kind = finished[:, y.MATCH_KIND]
     completed, timed_out = _first_of(kind != y.KIND_TIMEOUT, hashes), _first_of(kind != y.KIND_MATCH, hashes)
     kind[completed & ~timed_out] = y.KIND_MATCH

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import TOLD_CUT, TOLD_FOLDED, Kind, Type
 from cep.columnar.batch import TEXT, from_slots, text_buffers
+from cep.columnar.texts import encoded
 from cep.engine.advance import Matches
 from cep.engine.reach import KeptWindow, gaps_known_ms, kept_known_ms, known_from
 from cep.kernels.layout import Int32, Int64, UInt8
@@ -419,6 +420,6 @@ def _json_values(values: pa.Array, type_: Type) -> pa.Array:
 
 def _per_distinct(texts: pa.Array, function: Callable[[str], str]) -> pa.Array:
     """Apply a function of one text to a column, once for each different text."""
-    encoded = texts.dictionary_encode()
-    changed = pa.array([function(t) for t in encoded.dictionary.to_pylist()], pa.string())
-    return changed.take(encoded.indices)
+    different = encoded(texts.cast(TEXT))
+    changed = pa.array([function(t) for t in different.dictionary.to_pylist()], pa.string())
+    return changed.take(different.indices)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cep.columnar.table_key import table_key
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64
 from cep.kernels.records import RuleScratch, RunOutput, Work
@@ -35,6 +36,7 @@ class Outputs:
             np.empty((_ROOM_MIN, y.MATCH_HEADER + program.measures_max), np.int64),
             np.zeros(2 * program.machine_size, np.int64),
             np.zeros(y.COUNTERS, np.int64),
+            table_key(),
         )
         self.scratch = RuleScratch(
             np.empty(events_count, np.int32),
@@ -50,6 +52,7 @@ class Outputs:
             np.empty((runs_max, width), np.int64),
             np.empty(runs_max, np.int32),
             np.empty(runs_max, np.int32),
+            np.zeros(len(program.rules), np.int64),
             np.zeros(len(program.rules), np.int64),
             cursor,
         )

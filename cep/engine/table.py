@@ -5,6 +5,7 @@ Tested by: tests/engine/test_advance.py
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import NO_TEXTS, TEXT, EventBatch, read_only, slots, text_buffers
-from cep.columnar.texts import numbered
+from cep.columnar.table_key import table_key
+from cep.columnar.texts import encoded, numbered
 from cep.engine.keyed_state import KeyedState
+from cep.engine.overflows import Overflows
 from cep.functions.columns import fill_computed
 from cep.histories.store import Histories
 from cep.histories.values import CallKeys, HistoryValues, NewEvents, history_values
@@ -35,7 +38,7 @@ class PreparedEvents:
     this call's texts in it; `first_row` is the first new row of the columns. `event_of` int64[N] says which event a row
     is, of the retained ones and then those of the batch.
 
-    `texts` is the dictionary of all text columns. `overflows` counts arithmetic that became null, `folded` values of
+    `texts` is the dictionary of all text columns. `overflows` counts numbers that left 64 bits, `folded` values of
     histories with older events folded, `cut` those that may lack some. `histories` are what is kept from now on.
     """
 
@@ -47,7 +50,7 @@ class PreparedEvents:
     first_row: int
     event_of: Int64
     texts: pa.Array
-    overflows: int
+    overflows: Overflows
     folded: int
     cut: int
     dropped: int
@@ -102,9 +105,10 @@ def prepare(program: Program, keyed_state: KeyedState, batch: EventBatch, waterm
     texts = fill_computed(program.columns, program.lists, texts, first_row, columns, nulls)
     image = _image(program, written)
     bitmaps, overflows = _evaluated(program, image, first_row, columns, nulls)
+    overflows.past.update(past.overflows)
     return PreparedEvents(
         keys, columns, nulls, image, bitmaps, first_row, event_of, texts,
-        overflows + past.overflows, past.folded, past.cut, past.dropped, past.histories,
+        overflows, past.folded, past.cut, past.dropped, past.histories,
     )  # fmt: skip
 
 
@@ -144,19 +148,20 @@ def _fill_fields(
 
 def _evaluated(
     program: Program, image: Int64, first_row: int, columns: Int64, nulls: UInt8
-) -> tuple[UInt64, int]:  # fmt: skip
-    """Return the bitmaps of the new rows, and how many overflows there were; fills the derived columns."""
+) -> tuple[UInt64, Overflows]:  # fmt: skip
+    """Return the bitmaps of the new rows, and where numbers left 64 bits; fills the derived columns."""
     vector, predicates = program.vector, program.predicates
     count = columns.shape[1] - first_row
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(predicates.count, 1), max(words, 1)), np.uint64)
     constants = image[image[y.HEADER_CONSTANTS] :]
-    errors, events = np.zeros(1, np.int64), Events(columns, nulls, bitmaps, first_row)
+    events = Events(columns, nulls, bitmaps, first_row)
+    overflows = Overflows(np.zeros(len(vector.code), np.int64), np.zeros(len(predicates.entries), np.int64), Counter())
     if count and len(vector.code):
-        evaluate_blocks(vector.block_code(constants, predicates.dense, program.derived_first), events, errors)
-    overflows = int(errors[0])
+        code = vector.block_code(constants, predicates.dense, program.derived_first)
+        evaluate_blocks(code, events, overflows.instructions)
     if count and len(predicates.groups):
-        overflows += _look_up(program, constants, image, events)
+        _look_up(program, constants, image, events, overflows.entries)
     return bitmaps, overflows
 
 
@@ -165,18 +170,20 @@ def _gather(values: np.ndarray, rows: Int64, out: np.ndarray) -> None:
     values.take(rows, out=out, mode="clip")
 
 
-def _look_up(program: Program, constants: Int64, image: Int64, events: Events) -> int:
-    """Fill the bitmaps of the indexed predicates; returns how many overflows there were."""
+def _look_up(program: Program, constants: Int64, image: Int64, events: Events, overflows: Int64) -> None:
+    """Fill the bitmaps of the indexed predicates, and int64[E] with how many numbers left 64 bits at each entry."""
     groups, entries = program.predicates.groups, program.predicates.entries
     values = constants[entries[:, y.INDEX_CONSTANT]]
     # Texts have other numbers in each call, so entries are brought into order here; groups lie one after the other.
     group_of_entry = np.repeat(np.arange(len(groups)), groups[:, y.INDEX_END] - groups[:, y.INDEX_FIRST])
     order = np.lexsort((values, group_of_entry))
     nothing, counters = np.empty((0, 0), np.int64), np.zeros(y.COUNTERS, np.int64)
-    work = Work(nothing, nothing, nothing, np.zeros(2 * program.machine_size, np.int64), counters)
+    registers = np.zeros(2 * program.machine_size, np.int64)
+    work = Work(nothing, nothing, nothing, registers, counters, table_key())
+    errors = np.zeros(len(entries), np.int64)
     index = PredicateIndex(groups, entries[order], values[order])
-    look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work)
-    return int(counters[y.COUNT_OVERFLOW])
+    look_up(image, index, events, np.zeros(FILTER_SIZE, np.uint8), work, errors)
+    overflows[order] = errors
 
 
 def _fill_texts(
@@ -198,8 +205,8 @@ def _fill_texts(
         return NO_TEXTS, _NO_NUMBERS
     # A text that a rule writes has a number too, or a measure could not be it.
     written = pa.array([text for _, text in program.text_constants], TEXT)
-    encoded = pa.concat_arrays([*parts, written]).dictionary_encode()
-    codes, missing = _numbers(encoded.indices)
+    every = encoded(pa.concat_arrays([*parts, written]))
+    codes, missing = _numbers(every.indices)
     first_row, at = len(keyed_state.events), 0
     for number, old in zip((*numbers, *past), parts[::2], strict=True):
         before, after = at + len(old), at + len(old) + len(batch)
@@ -212,7 +219,7 @@ def _fill_texts(
                 nulls[number, :first_row] = missing[at:before]
             _gather(missing[before:after], rows, nulls[number, first_row:])
         at = after
-    return encoded.dictionary, codes[at:]
+    return every.dictionary, codes[at:]
 
 
 def _numbers(indices: pa.Array) -> tuple[Int32, UInt8 | None]:

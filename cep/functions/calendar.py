@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pyarrow as pa
 
 from cep.base.limits import EVENT_TIME_MS_MAX, EVENT_TIME_MS_MIN, TIME_MS_MIN
 from cep.kernels.layout import Int64
@@ -90,9 +89,8 @@ def _offsets_ms(zone: ZoneInfo, times_ms: Int64, span_ms: int = _DAY_MS) -> Int6
 
 def _for_each_distinct(values: Int64, function: Callable[[int], int]) -> Int64:
     """Return the function over an array, called once for each different value."""
-    encoded = pa.array(values).dictionary_encode()
-    table = np.array([function(value) for value in encoded.dictionary.to_pylist()], np.int64)
-    results: Int64 = table[np.asarray(encoded.indices)]
+    different, at = np.unique(values, return_inverse=True)
+    results: Int64 = np.array([function(value) for value in different.tolist()], np.int64)[at.reshape(-1)]
     return results
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from cep.base.schema import list_kind
 from cep.columnar.batch import TEXT, slots
+from cep.columnar.texts import encoded
 from cep.functions.calendar import of_times
 from cep.kernels import layout as y
 from cep.kernels.layout import Int64, UInt8
@@ -60,7 +61,7 @@ def fill_computed(
     if not made:
         return texts
     # The texts that are there differ from each other, so they keep their numbers.
-    joined = pa.concat_arrays([texts, *(values for _, _, values in made)]).dictionary_encode()
+    joined = encoded(pa.concat_arrays([texts, *(values for _, _, values in made)]))
     codes, at = np.asarray(joined.indices).astype(np.int64), len(texts)
     for number, numbers, values in made:
         value_codes = codes[at : at + len(values)]

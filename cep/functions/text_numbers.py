@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only, slots, text_buffers
-from cep.kernels.arrange import hash_texts
+from cep.columnar.table_key import table_key
 from cep.kernels.histories.reach import fill_places, number_texts
 from cep.kernels.layout import Int32, Int64, UInt8
-
-_SEED = 2
+from cep.kernels.siphash import keyed_text_hashes
 
 
 @dataclass(frozen=True, slots=True)
 class HashedTexts:
-    """Texts with their hashes. Shapes: hashes uint64[N], offsets int64[N + 1] into data uint8[B]; read-only."""
+    """Texts with their hashes, which mean something in this process alone. Shapes: hashes uint64[N], offsets
+    int64[N + 1] into data uint8[B]; read-only."""
 
     hashes: NDArray[np.uint64]
     offsets: Int64
@@ -53,7 +53,7 @@ def hashed_texts(texts: pa.Array) -> HashedTexts:
     """Those of a text array without nulls, of which it is a view."""
     offsets, data = text_buffers(texts)
     hashes = np.empty(len(texts), np.uint64)
-    hash_texts(offsets, data, _SEED, hashes)
+    keyed_text_hashes(offsets, data, table_key(), hashes)
     return HashedTexts(read_only(hashes), offsets, data)
 
 

@@ -5,6 +5,8 @@ Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pyarrow as pa
 
@@ -20,11 +22,13 @@ from cep.nfa.histories import CUT, HistoryColumn
 
 
 class Answers:
-    """The values of a call's histories. It counts what is folded, cut, dropped, and sums that became null."""
+    """The values of a call's histories. It counts what is folded, cut and dropped, and by history sums that left 64
+    bits."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self.overflows = self.folded = self.cut = self.dropped = 0
+        self.overflows: Counter[str] = Counter()
+        self.folded = self.cut = self.dropped = 0
         self._incomplete: dict[str, UInt8] = {}
 
     def column(self, history: HistoryColumn) -> Column:
@@ -38,7 +42,7 @@ class Answers:
         else:
             cut = self._cut(history, windows)
         answer = kind_of(history).values(call, history, windows)
-        self.overflows += answer.overflows
+        self.overflows[history.identity] += answer.overflows
         if windows.folded.any():
             answer = self._with_folded(history, windows, answer)
             self.folded += int(windows.folded.sum())
@@ -57,7 +61,7 @@ class Answers:
         """Replace the values of windows with more events than the limit: their older events are panes."""
         is_folded = windows.folded.astype(bool)
         wide = kind_of(history).folded_values(self._call, history, windows)
-        self.overflows += wide.overflows
+        self.overflows[history.identity] += wide.overflows
         slots, nulls = np.where(is_folded, wide.slots, answer.slots), np.where(is_folded, wide.nulls, answer.nulls)
         return Column(slots, nulls)
 

@@ -15,11 +15,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import TEXT, read_only, slots
+from cep.columnar.table_key import table_key
 from cep.functions.text_numbers import HashedTexts, ValueBytes, hashed_texts, value_bytes
 from cep.histories.rows import Block, HistoryRows
 from cep.kernels.histories import records
 from cep.kernels.histories.reach import fill_classes, fill_codes, find_latest
 from cep.kernels.layout import Int32, Int64
+from cep.kernels.siphash import keyed_number_hashes
 
 UInt32 = NDArray[np.uint32]
 UInt64 = NDArray[np.uint64]
@@ -131,5 +133,8 @@ def _codes(hashes: UInt64, key: Int32, columns: Sequence[pa.Array]) -> UInt32:
 
 def _hashes(values: pa.Array) -> UInt64:
     if values.type != TEXT:
-        return slots(values)[0].view(np.uint64) * _ODD
+        numbers = np.ascontiguousarray(slots(values)[0])
+        hashes = np.empty(len(numbers), np.uint64)
+        keyed_number_hashes(read_only(numbers), table_key(), hashes)
+        return hashes
     return hashed_texts(values).hashes

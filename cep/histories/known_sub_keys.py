@@ -22,10 +22,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.base.limits import HISTORY_VALUES_MAX, TIME_MS_MIN
 from cep.columnar.batch import NO_TEXTS
+from cep.functions.text_numbers import TextNumbers
 from cep.histories.numbers.panes import NO_PANES, PaneRows, appended_panes, concat_panes, rows_of
 from cep.histories.rows import block_of
 from cep.histories.store import Segment, segment_of
@@ -147,7 +147,7 @@ def _without(segment: Segment, now: KnownSubKeys, keys: pa.Array, *, is_known: b
     """Return the segment without what is forgotten of the keys of `now`; of what was known before without those
     keys."""
     block = segment.load()
-    number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(-1)).astype(np.int64)
+    number = TextNumbers(keys).of(block.keys).astype(np.int64)
     is_own = np.append(np.bincount(now.key, minlength=len(keys)) > 0, False)[number][block.rows.key]
     stays = ~is_own
     if not is_known:
@@ -179,5 +179,5 @@ def compile_sub_key_kernels() -> None:
     rows_count = 4
     columns = np.zeros((y.COLUMNS_FIXED, rows_count), np.int64)
     flags, numbers = np.zeros(columns.shape, np.uint8), np.arange(rows_count)
-    table = HistoryTable(1, columns, flags, NO_TEXTS, flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows=0)
+    table = HistoryTable(1, columns, flags, NO_TEXTS, flags[:0], numbers, flags[0], numbers, 0, fields={}, overflows={})
     known_values(table, Asking(numbers, flags[0] + 1, numbers), NO_PANES)

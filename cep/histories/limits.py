@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import NO_TEXTS, EventBatch, arrow_type
+from cep.functions.text_numbers import TextNumbers
 from cep.histories.call import Call
 from cep.histories.known_sub_keys import panes_after
 from cep.histories.numbers.panes import appended_panes, joined_panes, pane_of, panes_of_keys
@@ -54,7 +55,8 @@ def _limited(
     is_used, panes = _used(plan, whole, busy, panes, watermark_ms)
     numbers = np.concatenate([np.full(len(block), at) for at, block in enumerate(blocks)])
     # The whole has the events key by key, those of a key in the order of the segments.
-    keys = np.concatenate([np.asarray(pa.compute.index_in(b.keys, value_set=whole.keys))[b.rows.key] for b in blocks])
+    texts = TextNumbers(whole.keys)
+    keys = np.concatenate([texts.of(b.keys)[b.rows.key] for b in blocks])
     order = np.argsort(keys, kind="stable")
     is_kept = np.empty(len(order), bool)
     is_kept[order] = is_used

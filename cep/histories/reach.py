@@ -27,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.base.limits import TIME_MS_MAX
+from cep.columnar.texts import numbered
 from cep.functions.calendar import opens_ms
 from cep.functions.text_numbers import TextNumbers
 from cep.histories.classes import Latest, Wanted, class_codes, codes_of_block, hashed_keys
@@ -397,13 +398,13 @@ def _numbered(
         if is_new
     ]  # fmt: skip
     if any(map(len, others)):
-        more = pa.concat_arrays(others).dictionary_encode()
-        at, codes = 0, np.asarray(more.indices) + len(keys)
+        more, codes = numbered(pa.concat_arrays(others))
+        at, codes = 0, codes + np.int32(len(keys))
         for number, is_new in zip(numbers, strange, strict=True):
             unknown = np.flatnonzero(number < 0) if is_new else np.empty(0, np.int64)
             number[unknown] = codes[at : at + len(unknown)]
             at += len(unknown)
-        keys = pa.concat_arrays([keys, more.dictionary])
+        keys = pa.concat_arrays([keys, more])
     return keys, numbers
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cep.columnar.batch import NO_TEXTS, read_only
+from cep.columnar.texts import numbered
 from cep.functions.text_numbers import HashedTexts, ValueBytes
 from cep.kernels.arrange import group_rows
 from cep.kernels.layout import Int32, Int64
@@ -132,10 +133,10 @@ def concat_blocks(blocks: Sequence[Block]) -> Block:
     """All events; a key that several blocks have is one, and has its events in the order of the blocks."""
     if len(blocks) == 1:
         return blocks[0]
-    encoded = pa.concat_arrays([block.keys for block in blocks] or [NO_TEXTS]).dictionary_encode()
-    codes, at = np.asarray(encoded.indices), 0
+    keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks] or [NO_TEXTS]))
+    at = 0
     parts = []
     for block in blocks:
-        parts.append(block.rows.of_keys(codes[at : at + len(block.keys)][block.rows.key].astype(np.int32)))
+        parts.append(block.rows.of_keys(codes[at : at + len(block.keys)][block.rows.key]))
         at += len(block.keys)
-    return Block(encoded.dictionary, sort_rows(concat_rows(parts)))
+    return Block(keys, sort_rows(concat_rows(parts)))

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import slots
+from cep.columnar.texts import encoded
 from cep.histories.numbers.panes import PaneRows
 from cep.histories.numbers.sketches import UInt64, mixed, text_hashes
 from cep.histories.table import grouped
@@ -47,8 +48,8 @@ def places(key: Int64, sub: Int64, wanted_key: Int64, wanted_sub: Int64) -> Int6
 
 def _numbers(values: pa.Array) -> UInt64:
     if pa.types.is_large_string(values.type):
-        encoded = values.dictionary_encode()
-        hashes = text_hashes(encoded.dictionary)
-        codes = np.asarray(encoded.indices.fill_null(0))
+        texts = encoded(values)
+        hashes = text_hashes(texts.dictionary)
+        codes = np.asarray(texts.indices.fill_null(0))
         return hashes[codes] if len(hashes) else np.zeros(len(values), np.uint64)
     return mixed(np.ascontiguousarray(slots(values)[0]))

@@ -5,6 +5,7 @@ Tested by: tests/histories/test_values.py
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +14,10 @@ import pyarrow.compute as pc
 
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import TEXT, EventBatch, arrow_type, from_slots, read_only, slots
+from cep.columnar.table_key import table_key
+from cep.columnar.texts import encoded
 from cep.functions.columns import fill_computed
+from cep.functions.text_numbers import TextNumbers
 from cep.histories.rows import HistoryRows, Int8
 from cep.kernels import layout as y
 from cep.kernels.arrange import group_rows
@@ -56,7 +60,7 @@ class HistoryTable:
     source: Int64
     pinned_count: int
     fields: dict[str, pa.Array]
-    overflows: int
+    overflows: Mapping[str, int]
     _segments: dict[tuple[int, ...], tuple[Int64, Int64]] = field(default_factory=dict)
 
     @property
@@ -126,7 +130,8 @@ def dense_codes(values: Int64) -> tuple[Int64, int]:
 def grouped(first: Int64, second: Int64) -> tuple[Int64, Int64]:
     """(numbers from 0 for pairs of values, in the order in which they come first; where they do)."""
     codes, firsts = np.empty(len(first), np.int64), np.empty(len(first), np.int64)
-    count = group_pairs(read_only(first), read_only(second), empty_places(len(first)), firsts, codes)
+    pairs = read_only(first), read_only(second)
+    count = group_pairs(*pairs, table_key(), empty_places(len(first)), firsts, codes)
     return codes, firsts[:count]
 
 
@@ -198,29 +203,43 @@ def _fill(plan: HistoryPlan, fields: dict[str, pa.Array], columns: Int64, nulls:
             columns[number], nulls[number] = slots(fields[plan.columns[number].name])
     if not of_text:
         return written
-    encoded = pa.concat_arrays([*(fields[plan.columns[n].name] for n in of_text), written]).dictionary_encode()
-    missing = np.asarray(pc.is_null(encoded.indices)).astype(np.uint8)
-    codes = np.asarray(encoded.indices.fill_null(0)).astype(np.int64)
+    every = encoded(pa.concat_arrays([*(fields[plan.columns[n].name] for n in of_text), written]))
+    missing = np.asarray(pc.is_null(every.indices)).astype(np.uint8)
+    codes = np.asarray(every.indices.fill_null(0)).astype(np.int64)
     count = columns.shape[1]
     for at, number in enumerate(of_text):
         columns[number] = codes[at * count : (at + 1) * count]
         nulls[number] = missing[at * count : (at + 1) * count]
-    return encoded.dictionary
+    return every.dictionary
 
 
-def _evaluate(plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8) -> tuple[UInt8, int]:
-    """Evaluate conditions and arguments. Return for which rows conditions hold, and how many arguments overflowed."""
+def _evaluate(
+    plan: HistoryPlan, texts: pa.Array, columns: Int64, nulls: UInt8
+) -> tuple[UInt8, Mapping[str, int]]:  # fmt: skip
+    """Evaluate conditions and arguments. Return for which rows conditions hold, and by the identity of a history how
+    many of its numbers left 64 bits."""
     count = columns.shape[1]
     words = (count + BLOCK - 1) // BLOCK * (BLOCK // 64)
     bitmaps = np.zeros((max(plan.bitmaps_count, 1), max(words, 1)), np.uint64)
-    errors = np.zeros(1, np.int64)
-    if not len(plan.vector.code):
-        return np.zeros((0, count), np.uint8), 0
+    errors = np.zeros(len(plan.vector.code), np.int64)
+    if not len(errors):
+        return np.zeros((0, count), np.uint8), {}
     constants = plan.constants.copy()
     if plan.text_constants:
         wanted = pa.array([text for _, text in plan.text_constants], TEXT)
-        constants[[slot for slot, _ in plan.text_constants]] = np.asarray(pc.index_in(wanted, value_set=texts))
+        constants[[slot for slot, _ in plan.text_constants]] = TextNumbers(texts).of(wanted)
     code = plan.vector.block_code(constants, np.arange(plan.bitmaps_count, dtype=np.int32), plan.derived_first)
     evaluate_blocks(code, Events(columns, nulls, bitmaps, 0), errors)
     bits = np.unpackbits(bitmaps.view(np.uint8), axis=1, bitorder="little")[:, :count]
-    return bits, int(errors[0])
+    return bits, _overflows(plan, errors) if errors.any() else {}
+
+
+def _overflows(plan: HistoryPlan, errors: Int64) -> Mapping[str, int]:
+    """Return how many numbers left 64 bits below each history, by its identity, from int64[I] by instruction."""
+    members, values = plan.vector.below(errors)
+    counts = {
+        h.identity: (members[h.member] if h.member >= 0 else 0)
+        + (values[h.value - plan.derived_first] if h.value >= plan.derived_first else 0)
+        for h in plan.histories
+    }
+    return {identity: count for identity, count in counts.items() if count}

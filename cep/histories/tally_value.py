@@ -6,7 +6,7 @@ Tested by: tests/report/test_past.py
 from __future__ import annotations
 
 from cep.histories.numbers.float_tally import float_values
-from cep.histories.numbers.tally import spreads, whole_sums
+from cep.histories.numbers.tally import spreads, whole_sums, whole_totals
 from cep.kernels.layout import Int64
 from cep.nfa.histories import HistoryColumn
 
@@ -22,5 +22,6 @@ def tally_value(history: HistoryColumn, tally: Int64) -> int | float:
     scale: int = 10**history.expr.argument.type.scale
     if history.expr.fn == "stddev":
         return float(spreads(tally)[0]) / scale
-    total = int(whole_sums(tally)[0][0]) / scale
-    return total if history.expr.fn == "sum" else total / count if count else 0
+    if history.expr.fn == "sum":
+        return int(whole_sums(tally)[0][0]) / scale
+    return float(whole_totals(tally)[0]) / scale / count if count else 0

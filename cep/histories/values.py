@@ -12,8 +12,9 @@ Tested by: tests/histories/test_values.py, tests/histories/test_sql.py
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -55,15 +56,16 @@ class HistoryValues:
 
     `slots`: by column of the event table its values and null flags; `texts`: the same for text. `histories` is the
     past of all keys from now on. `incomplete` says which values lack older events or have them folded (columns.TOLD).
-    `overflows` counts sums that became null, `folded` values with older events folded, `cut` values that may lack
-    events of a sub-key. `dropped` counts events that are not remembered, or for which another sub-key is forgotten.
+    `overflows` counts numbers that left 64 bits, by the identity of the history. `folded` counts values with older
+    events folded, `cut` values that may lack events of a sub-key. `dropped` counts events that are not remembered, or
+    for which another sub-key is forgotten.
     """
 
     slots: Mapping[int, tuple[Int64, UInt8]]
     texts: Mapping[int, pa.Array]
     histories: Histories
     incomplete: pa.Array
-    overflows: int = 0
+    overflows: Mapping[str, int] = field(default_factory=dict)
     folded: int = 0
     dropped: int = 0
     cut: int = 0
@@ -105,7 +107,7 @@ def history_values(
     after = Histories()
     if watermark_ms < TIME_MS_MAX:  # else nothing comes any more
         after = _past_after(plan, histories, looked, clock_ms, watermark_ms)
-    overflows = looked.table.overflows + answers.overflows
+    overflows = answers.overflows + Counter(looked.table.overflows)
     counts = answers.folded, answers.dropped, answers.cut
     return HistoryValues(slots, texts, after, answers.incomplete(), overflows, *counts)
 

@@ -140,11 +140,12 @@ KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)
 COUNTERS = 6
 
-# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output and steps before it.
+# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output, steps and
+# overflows before it.
 # The stream whose positions are in the table, one more than its number, or 0.
 (
     CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT, CURSOR_RULE, CURSOR_FIRST_OUT,
-    CURSOR_FIRST_STEP, CURSOR_STREAM,
-) = range(9)  # fmt: skip
-CURSOR_WIDTH = 9
+    CURSOR_FIRST_STEP, CURSOR_STREAM, CURSOR_FIRST_OVERFLOW,
+) = range(10)  # fmt: skip
+CURSOR_WIDTH = 10
 FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL = range(6)

@@ -229,7 +229,7 @@ class Work(NamedTuple):
 
     runs int64[*, W]: row 0 is the start run, the key's runs follow. nodes int64[*, NODE_WIDTH]: the tree of bound
     events. matches int64[*, MATCH_HEADER + measures]. registers int64[2 · registers]: value and null flag in turn.
-    counters int64[COUNTERS].
+    counters int64[COUNTERS]. table_key uint64[2] is the key of the hashes of tables.
     """
 
     runs: Int64
@@ -237,6 +237,20 @@ class Work(NamedTuple):
     matches: Int64
     registers: Int64
     counters: Int64
+    table_key: UInt64
+
+
+class NumberedTexts(NamedTuple):
+    """Texts that are being numbered (text/texts.py).
+
+    places uint64[2^n]: 0, or one more than the number of the text that is there, below the upper half of its hash.
+    codes int32[N] are the numbers, firsts int64[N] say where each stands first. key uint64[2] is that of the hashes.
+    """
+
+    places: UInt64
+    codes: Int32
+    firsts: Int64
+    key: UInt64
 
 
 class Counts(NamedTuple):
@@ -267,13 +281,14 @@ class RunOutput(NamedTuple):
     """The runs that stay open, and where the matcher is.
 
     runs int64[*, W], keys and rules int32[*]; steps int64[R]: how many runs the events of each rule were offered to;
-    cursor int64[CURSOR_WIDTH].
+    overflows int64[R]: how many of each rule's numbers left 64 bits; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
     keys: Int32
     rules: Int32
     steps: Int64
+    overflows: Int64
     cursor: Int64
 
 

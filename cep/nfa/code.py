@@ -357,6 +357,18 @@ class VectorProgram:
     predicate_registers: np.ndarray
     derived_registers: np.ndarray
 
+    def below(self, counts: Int64) -> tuple[list[int], list[int]]:
+        """Sum what is counted by instruction, int64[I], over those that each predicate and each derived column needs.
+
+        Cost: a loop over the instructions, for what seldom happens.
+        """
+        needed: dict[int, frozenset[int]] = {}
+        for at, (op, target, *operands) in enumerate(self.code.tolist()):
+            needed[target] = frozenset({at}).union(*(needed[register] for register in _register_operands(op, operands)))
+        results = (self.predicate_registers.tolist(), self.derived_registers.tolist())
+        of_predicates, of_derived = ([sum(int(counts[at]) for at in needed[r]) for r in part] for part in results)
+        return of_predicates, of_derived
+
     def block_code(self, constants: Int64, predicates: Int32, derived_first: int) -> BlockCode:
         """Return the code as kernels take it: with its constants, its predicates' numbers, its first derived column."""
         return BlockCode(

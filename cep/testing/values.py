@@ -2,8 +2,8 @@
 
 The kernels compute over columns. This module computes the same once more so that it can be explained: operation by
 operation as nfa/code.py orders them, so that not even the last bit differs. Null is None and SQL's unknown, decimals
-are scaled integers, an integer that leaves 64 bits is null, floats have infinities. Functions of text and of calendars
-are the engine's own. Slow, for single keys only.
+are scaled integers, floats have infinities. An integer that leaves 64 bits is the bound that it leaves. Functions of
+text and of calendars are the engine's own. Slow, for single keys only.
 Tested by: tests/testing/test_values.py, tests/testing/test_values_against_engine.py
 """
 
@@ -114,11 +114,10 @@ def _aggregate(expr: Aggregate, events: Sequence[Fields]) -> Slot:
 
 
 def _sum(numbers: Sequence[int | float], *, is_float: bool) -> int | float:
-    """One after the other. What an integer sum has no room for is left out, and the engine counts it."""
+    """One after the other. An integer sum stops at the bounds of 64 bits, and the engine counts it."""
     total: int | float = 0.0 if is_float else 0
     for index, number in enumerate(numbers):
-        after = number if index == 0 else total + number
-        total = after if is_float or _INT64_MIN <= after <= _INT64_MAX else total
+        total = _bounded(number if index == 0 else total + number)
     return total
 
 
@@ -134,7 +133,7 @@ def _unary(expr: Unary, value: Slot) -> Slot:
         return None
     if expr.op == "not":
         return not value
-    return _fitting(-_number(value) if expr.op == "neg" else abs(_number(value)))
+    return _bounded(-_number(value) if expr.op == "neg" else abs(_number(value)))
 
 
 def _logic(op: str, left: Slot, right: Slot) -> Slot:
@@ -157,8 +156,8 @@ def _binary(expr: Binary, left: Slot, right: Slot) -> Slot:
     if expr.op == "%":
         return None if z == 0 else (abs(x) % abs(z)) * (-1 if x < 0 else 1)
     if expr.op == "*":
-        return _product(x, z)
-    return _fitting(x + z if expr.op == "+" else x - z)
+        return _bounded(x * z)
+    return _bounded(x + z if expr.op == "+" else x - z)
 
 
 def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
@@ -175,20 +174,12 @@ def _divided(expr: Binary, event: Fields, bound: BoundFields) -> Slot:
     return None if z == 0 else x / z
 
 
-def _product(x: float, z: float) -> Slot:
-    """Multiply. The least integer counts as too small, but for a product with one (kernels/expressions/checked.py)."""
-    product = x * z
-    if isinstance(product, int) and product == _INT64_MIN and 1 not in (x, z):
-        return None
-    return _fitting(product)
-
-
 def _cast(value: Slot, source: Type, target: Type) -> Slot:
     if value is None:
         return None
     if target.is_float:
         return _as_float(_number(value), source)
-    return _product(_number(value), 10 ** (target.scale - source.scale))
+    return _bounded(_number(value) * 10 ** (target.scale - source.scale))
 
 
 def _in(value: Slot, items: Sequence[Slot]) -> Slot:
@@ -303,6 +294,6 @@ def _as_float(value: float, source: Type) -> float:
     return value if source.is_float else float(value) / float(10**source.scale)
 
 
-def _fitting(value: float) -> Slot:
-    """Return the integer, or null if it leaves 64 bits."""
-    return None if isinstance(value, int) and not _INT64_MIN <= value <= _INT64_MAX else value
+def _bounded(value: float) -> float:
+    """Return the integer, or the bound of 64 bits that it leaves."""
+    return max(_INT64_MIN, min(value, _INT64_MAX)) if isinstance(value, int) else value

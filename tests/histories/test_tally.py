@@ -9,7 +9,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from cep.histories.numbers.tally import Moves, at_clock, at_events, of_windows, spreads, whole_sums
+from cep.histories.numbers.tally import Moves, at_clock, at_events, of_windows, spreads, whole_sums, whole_totals
 from cep.histories.store import tally_width
 from cep.nfa.histories import SQUARES
 
@@ -52,10 +52,10 @@ def test_a_window_is_added_up_without_rounding(seed: int) -> None:
     assert words(found) == [expected(window) for window in windows]
     for window, ours in zip(windows, spreads(found).tolist(), strict=True):
         assert ours == (pytest.approx(exact_spread(window), rel=4e-16) if window else 0.0)
-    sums, fits = whole_sums(found)
-    for window, ours, is_whole in zip(windows, sums.tolist(), fits.tolist(), strict=True):
-        assert is_whole == (LEAST <= sum(window) <= GREATEST)
-        assert not is_whole or ours == sum(window)
+    sums, overflows = whole_sums(found)
+    assert sums.tolist() == [min(max(sum(window), LEAST), GREATEST) for window in windows]
+    assert overflows == sum(not LEAST <= sum(window) <= GREATEST for window in windows)
+    assert whole_totals(found).tolist() == [float(sum(window)) for window in windows]
 
 
 @pytest.mark.parametrize("seed", range(20))

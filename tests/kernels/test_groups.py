@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from cep.columnar.batch import TEXT
+from cep.columnar.table_key import table_key
 from cep.functions.text_numbers import TextNumbers
 from cep.histories.table import empty_places, grouped
 from cep.kernels.groups import find_pairs, group_pairs
@@ -27,9 +28,9 @@ def test_groups_are_those_of_a_dictionary(seed: int) -> None:
     assert firsts.tolist() == [pairs.index(pair) for pair in numbers]
     places, found = empty_places(len(pairs)), np.empty(len(others), np.int64)
     rows, codes = np.empty(len(pairs), np.int64), np.empty(len(pairs), np.int64)
-    assert group_pairs(first, second, places, rows, codes) == len(numbers)
+    assert group_pairs(first, second, table_key(), places, rows, codes) == len(numbers)
     wanted = np.array(others, np.int64).T.copy()
-    find_pairs(first, second, places, rows, wanted[0], wanted[1], found)
+    find_pairs(first, second, table_key(), places, rows, wanted[0], wanted[1], found)
     assert found.tolist() == [numbers.get(pair, -1) for pair in others]
 
 

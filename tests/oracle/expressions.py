@@ -94,14 +94,17 @@ def _aggregate(expr: Aggregate, bound: Bound) -> Value:
     if expr.fn == "distinct":
         return len(set(values))
     numbers = [_number(value) for value in values]
+    total: int | float = 0
+    for number in numbers:
+        total = bounded(total + number)
     if expr.fn == "sum":
-        return sum(numbers) if numbers else (0.0 if expr.type.is_float else 0)
+        return total if numbers else (0.0 if expr.type.is_float else 0)
     if not numbers:
         return None
     if expr.fn in ("min", "max"):
         return min(numbers) if expr.fn == "min" else max(numbers)
     units: int = 10**expr.argument.type.scale
-    mean = sum(numbers) / units / len(numbers)
+    mean = total / units / len(numbers)
     if expr.fn == "avg":
         return mean
     return math.sqrt(sum((number / units - mean) ** 2 for number in numbers) / len(numbers))
@@ -115,7 +118,7 @@ def _unary(op: str, value: Value) -> Value:
     if op == "not":
         return not value
     number = _number(value)
-    return -number if op == "neg" else abs(number)
+    return bounded(-number if op == "neg" else abs(number))
 
 
 def _logic(op: str, left: Value, right: Value) -> Value:
@@ -142,11 +145,11 @@ def _binary(op: str, left: Value, right: Value) -> Value:
         case ">=":
             return x >= y
         case "+":
-            return x + y
+            return bounded(x + y)
         case "-":
-            return x - y
+            return bounded(x - y)
         case "*":
-            return x * y
+            return bounded(x * y)
         case "/":
             return None if y == 0 else float(x) / float(y)
         case "%":
@@ -168,7 +171,7 @@ def _cast(value: Value, source: Type, target: Type) -> Value:
     units: int = 10 ** (target.scale - source.scale if target.kind is Kind.DECIMAL else source.scale)
     if target.kind is Kind.FLOAT:
         return number if isinstance(number, float) else number / units
-    return number * units if target.kind is Kind.DECIMAL else number
+    return bounded(number * units) if target.kind is Kind.DECIMAL else number
 
 
 def _member(value: Value, items: Sequence[Value]) -> Value:
@@ -265,6 +268,11 @@ def _distance_km(lat1: float, lon1: float, lat2: float, lon2: float) -> float:
     half_phi, half_lambda = (phi2 - phi1) / 2, math.radians(lon2 - lon1) / 2
     chord = math.sin(half_phi) ** 2 + math.cos(phi1) * math.cos(phi2) * math.sin(half_lambda) ** 2
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, chord)))
+
+
+def bounded(number: float) -> int | float:
+    """A whole number that leaves 64 bits is the bound that it leaves."""
+    return max(-(2**63), min(number, 2**63 - 1)) if isinstance(number, int) else number
 
 
 def _number(value: Value) -> int | float:

@@ -19,7 +19,7 @@ from cep.nfa.histories import HistoryColumn
 
 
 class Column(NamedTuple):
-    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that became null."""
+    """Values of windows. Shapes: slots int64[Q], nulls uint8[Q]. `overflows` counts sums that left 64 bits."""
 
     slots: Int64
     nulls: UInt8

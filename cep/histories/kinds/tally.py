@@ -13,7 +13,7 @@ from cep.histories.call import Call
 from cep.histories.kinds.kind import Carry, Column
 from cep.histories.numbers.folds import counts_in, tallies_in
 from cep.histories.numbers.sub_tally import entries_after, no_entries, segments_of
-from cep.histories.numbers.tally import at_clock, at_events, of_windows, spreads, whole_sums
+from cep.histories.numbers.tally import at_clock, at_events, of_windows, spreads, whole_sums, whole_totals
 from cep.histories.numbers.whole_window import Members
 from cep.histories.store import SubTallies, tally_width
 from cep.kernels.layout import Int64, UInt8
@@ -100,10 +100,9 @@ def _column(history: HistoryColumn, sums: Int64, counts: Int64) -> Column:
         return Column(counts, np.zeros(len(counts), np.uint8))
     if fn == "stddev":
         return Column((spreads(sums) / float(10**argument.type.scale)).view(np.int64), empty)
-    total, fits = whole_sums(sums)
-    overflows = int((~fits).sum())
     if fn == "sum":
-        return Column(total, np.zeros(len(counts), np.uint8) | ~fits, overflows)
+        totals, overflows = whole_sums(sums)
+        return Column(totals, np.zeros(len(counts), np.uint8), overflows)
     with np.errstate(invalid="ignore", divide="ignore"):
-        average = total / float(10**argument.type.scale) / counts
-    return Column(average.view(np.int64), empty | ~fits, overflows)
+        average = whole_totals(sums) / float(10**argument.type.scale) / counts
+    return Column(average.view(np.int64), empty)

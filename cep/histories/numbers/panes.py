@@ -25,13 +25,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cep.base.limits import DISTINCT_HASHES_MAX
+from cep.columnar.texts import numbered
 from cep.functions.calendar import opens_ms, pane_starts
+from cep.functions.text_numbers import TextNumbers
 from cep.histories.numbers import sketches
 from cep.histories.rows import HistoryRows, block_of
 from cep.histories.store import Histories, Segment, segment_of, span_code
+from cep.histories.table import grouped
 from cep.kernels.histories import sketches as kernels
 from cep.kernels.histories.windows import sum_floats
 from cep.kernels.layout import Int64
@@ -104,10 +106,11 @@ def concat_panes(parts: Sequence[PaneRows]) -> PaneRows:
 def panes_of_keys(segments: Sequence[Segment], keys: pa.Array, touched: np.ndarray) -> Mapping[int, PaneRows]:
     """Return the kept panes of those of the keys that are touched, bool[K]; by what they are of."""
     parts: dict[int, list[PaneRows]] = {}
+    texts = TextNumbers(keys) if any(segment.panes for segment in segments) else None
     for segment in segments:
-        if segment.panes:
+        if segment.panes and texts is not None:
             block = segment.load()
-            number = np.asarray(pc.index_in(block.keys, value_set=keys).fill_null(-1)).astype(np.int64)
+            number = texts.of(block.keys).astype(np.int64)
             wanted = (number >= 0) & touched[number]
             rows_here = np.flatnonzero(wanted[block.rows.key])
             parts.setdefault(segment.panes, []).append(rows_of(block.rows, rows_here, number))
@@ -175,8 +178,8 @@ def values_of(history: HistoryColumn, both: Woven) -> tuple[Int64, np.ndarray]:
 def _different(both: Woven) -> Int64:
     """How many different hashes windows have, or are estimated to have."""
     counts, at = np.empty(len(both.lows), np.int64), np.empty(len(both.lows), np.int64)
-    encoded = pa.array(both.rows.code).dictionary_encode()
-    codes, different = np.asarray(encoded.indices).astype(np.int64), np.asarray(encoded.dictionary)
+    codes, firsts = grouped(both.rows.code, both.rows.code)
+    different = both.rows.code[firsts]
     order = np.argsort(different)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
@@ -323,11 +326,11 @@ def _differs(*columns: Int64) -> np.ndarray:
 def _joined(history: HistoryColumn, segments: Sequence[Segment], watermark_ms: int) -> list[Segment]:
     """One segment of all; none for nothing."""
     blocks = [segment.load() for segment in segments]
-    encoded = pa.concat_arrays([block.keys for block in blocks]).dictionary_encode()
-    numbers = np.split(np.asarray(encoded.indices).astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
+    keys, codes = numbered(pa.concat_arrays([block.keys for block in blocks]))
+    numbers = np.split(codes.astype(np.int64), np.cumsum([len(b.keys) for b in blocks])[:-1])
     parts = [rows_of(b.rows, np.arange(len(b)), number) for b, number in zip(blocks, numbers, strict=True)]
     rows = merged(history, concat_panes(parts), watermark_ms)
-    return [replace(_segment(history, rows, encoded.dictionary), page=segments[0].page)] if len(rows) else []
+    return [replace(_segment(history, rows, keys), page=segments[0].page)] if len(rows) else []
 
 
 def rows_of(rows: HistoryRows, positions: Int64, number: Int64) -> PaneRows:

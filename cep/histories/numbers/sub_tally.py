@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from cep.columnar.batch import TEXT, read_only, slots
+from cep.columnar.table_key import table_key
 from cep.functions.text_numbers import TextNumbers
 from cep.histories.store import SubTallies, concat_sub_tallies
 from cep.histories.table import HistoryTable, empty_places
@@ -69,8 +70,8 @@ def _grouped_with(first: Int64, second: Int64, others_first: Int64, others_secon
     places, firsts = empty_places(len(first)), np.empty(len(first), np.int64)
     codes, other_codes = np.empty(len(first), np.int64), np.empty(len(others_first), np.int64)
     pairs = read_only(first), read_only(second)
-    group_pairs(*pairs, places, firsts, codes)
-    find_pairs(*pairs, places, firsts, read_only(others_first), read_only(others_second), other_codes)
+    group_pairs(*pairs, table_key(), places, firsts, codes)
+    find_pairs(*pairs, table_key(), places, firsts, read_only(others_first), read_only(others_second), other_codes)
     return codes, other_codes
 
 

@@ -70,11 +70,20 @@ def of_parts(parts: Int64, lows: Int64, highs: Int64) -> Int64:
     return _normal(running[highs] - running[lows])
 
 
-def whole_sums(tallies: Int64) -> tuple[Int64, np.ndarray]:
-    """Return the sums, and whether they fit 64 bits."""
+def whole_sums(tallies: Int64) -> tuple[Int64, int]:
+    """Return the sums, and how many of them leave 64 bits. Those are the bound that they leave: the least or the
+    greatest number. The tallies stay exact, so that a sum is right again when what was too great has left the window.
+    """
     high = tallies[:, _HIGH]
     fits = (high >= -(2**31)) & (high < 2**31)
-    return (np.where(fits, high, 0) << 32) | tallies[:, _LOW], fits
+    bound = np.where(high < 0, np.int64(-(2**63)), np.int64(2**63 - 1))
+    return np.where(fits, (np.where(fits, high, 0) << 32) | tallies[:, _LOW], bound), int((~fits).sum())
+
+
+def whole_totals(tallies: Int64) -> np.ndarray:
+    """float64[N]: the doubles nearest to the sums, which leave no bounds."""
+    totals: np.ndarray = tallies[:, _HIGH] * 2.0**32 + tallies[:, _LOW]
+    return totals
 
 
 def spreads(tallies: Int64) -> np.ndarray:

@@ -1,4 +1,7 @@
-"""Two int64 → True if their sum, difference or product leaves int64; and the remainder, which never does.
+"""Two int64 → True if their sum, difference or product leaves int64, and the bound that then stands for it.
+
+What is too great counts as the greatest number and what is too small as the least, so that a condition `> limit` stays
+true: one absurd payment must not hide those beside it. The remainder never leaves int64.
 
 The compiler assumes that signed arithmetic does not overflow, so the question comes before the arithmetic.
 Tested by: tests/kernels/test_machine.py
@@ -34,6 +37,33 @@ def multiply_overflows(a: int, b: int) -> bool:
     elif a != 0:
         over = abs(b) > INT64_MAX // abs(a)
     return over
+
+
+@inlined
+def added(a: int, b: int) -> int:
+    """Return a + b, or the bound of int64 that it leaves."""
+    total = INT64_MIN if b < 0 else INT64_MAX
+    if not add_overflows(a, b):
+        total = a + b
+    return total
+
+
+@inlined
+def subtracted(a: int, b: int) -> int:
+    """Return a - b, or the bound of int64 that it leaves."""
+    rest = INT64_MAX if b < 0 else INT64_MIN
+    if not subtract_overflows(a, b):
+        rest = a - b
+    return rest
+
+
+@inlined
+def multiplied(a: int, b: int) -> int:
+    """Return a * b, or the bound of int64 that it leaves."""
+    product = INT64_MIN if (a < 0) != (b < 0) else INT64_MAX
+    if not multiply_overflows(a, b):
+        product = a * b
+    return product
 
 
 @inlined

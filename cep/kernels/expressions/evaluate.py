@@ -15,7 +15,17 @@ from typing import NamedTuple
 import numpy as np
 
 from cep.kernels.expressions import opcodes as o
-from cep.kernels.expressions.checked import INT64_MIN, add_overflows, multiply_overflows, remainder, subtract_overflows
+from cep.kernels.expressions.checked import (
+    INT64_MAX,
+    INT64_MIN,
+    add_overflows,
+    added,
+    multiplied,
+    multiply_overflows,
+    remainder,
+    subtract_overflows,
+    subtracted,
+)
 from cep.kernels.jit import kernel
 from cep.kernels.layout import Float64, Int64, UInt8, int64
 from cep.kernels.records import BlockCode, Events
@@ -73,21 +83,18 @@ def _block_integer(op: int, left: _Lane, right: _Lane, result: _Lane, n: int, er
     if op == o.ADD:
         for i in range(n):
             if outn[i] == 0 and add_overflows(x[i], y[i]):
-                outn[i] = 1
                 errors[0] += 1
-            out[i] = x[i] + y[i]
+            out[i] = added(x[i], y[i])
     elif op == o.SUB:
         for i in range(n):
             if outn[i] == 0 and subtract_overflows(x[i], y[i]):
-                outn[i] = 1
                 errors[0] += 1
-            out[i] = x[i] - y[i]
+            out[i] = subtracted(x[i], y[i])
     elif op == o.MUL:
         for i in range(n):
             if outn[i] == 0 and multiply_overflows(x[i], y[i]):
-                outn[i] = 1
                 errors[0] += 1
-            out[i] = x[i] * y[i]
+            out[i] = multiplied(x[i], y[i])
     elif op == o.MOD:
         for i in range(n):
             if y[i] == 0 or outn[i] != 0:
@@ -188,18 +195,18 @@ def _block_integer_unary(
     elif op == o.SCALE:
         for i in range(n):
             if outn[i] == 0 and multiply_overflows(x[i], factor):
-                outn[i] = 1
                 errors[0] += 1
-            out[i] = x[i] * factor
+            out[i] = multiplied(x[i], factor)
     elif op == o.QUOTIENT:
         for i in range(n):
             out[i] = x[i] // factor
     else:
         for i in range(n):
-            if outn[i] == 0 and x[i] == INT64_MIN:
-                outn[i] = 1
-                errors[0] += 1
-            out[i] = abs(x[i]) if op == o.ABS else -x[i]
+            if x[i] == INT64_MIN:
+                errors[0] += int64(outn[i] == 0)
+                out[i] = INT64_MAX
+            else:
+                out[i] = abs(x[i]) if op == o.ABS else -x[i]
 
 
 @kernel
@@ -247,7 +254,7 @@ def _float_lane(machine: _Machine, register: int) -> _FloatLane:
 
 @kernel
 def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machine, errors: Int64) -> None:
-    """Run all instructions on the n events from row `lo` on."""
+    """Run all instructions on the n events from row `lo` on. errors int64[I] counts overflows by instruction."""
     ints, floats, nulled = machine.ints, machine.floats, machine.nulls
     for pc in range(code.instructions.shape[0]):
         op, t, a = code.instructions[pc, 0], code.instructions[pc, 1], code.instructions[pc, 2]
@@ -269,11 +276,11 @@ def _run_block(code: BlockCode, events: Events, lo: int, n: int, machine: _Machi
             _block_float_unary(op, _float_lane(machine, a), _float_lane(machine, t), n)
         elif op == o.SCALE or op == o.TO_FLOAT or op == o.QUOTIENT:
             factor = code.constants[b]
-            _block_integer_unary(op, _lane(machine, a), factor, _lane(machine, t), floats[t], n, errors)
+            _block_integer_unary(op, _lane(machine, a), factor, _lane(machine, t), floats[t], n, errors[pc : pc + 1])
         elif op == o.NEG or op == o.ABS:
-            _block_integer_unary(op, _lane(machine, a), int64(1), _lane(machine, t), floats[t], n, errors)
+            _block_integer_unary(op, _lane(machine, a), int64(1), _lane(machine, t), floats[t], n, errors[pc : pc + 1])
         else:
-            _block_integer(op, _lane(machine, a), _lane(machine, b), _lane(machine, t), n, errors)
+            _block_integer(op, _lane(machine, a), _lane(machine, b), _lane(machine, t), n, errors[pc : pc + 1])
 
 
 @kernel
@@ -281,7 +288,7 @@ def evaluate_blocks(code: BlockCode, events: Events, errors: Int64) -> None:
     """Run `code` over the new events; fill their bitmaps and derived columns.
 
     Shapes: events.bitmaps have room for whole blocks. The matcher may read a derived column, this code may not.
-    errors[0] counts overflows.
+    errors int64[I] counts overflows by instruction.
     """
     rows, first_row = events.columns.shape[1], events.first_row
     ints = np.zeros((code.registers_count, BLOCK), np.int64)

@@ -11,7 +11,17 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.expressions import opcodes as o
-from cep.kernels.expressions.checked import INT64_MIN, add_overflows, multiply_overflows, remainder, subtract_overflows
+from cep.kernels.expressions.checked import (
+    INT64_MAX,
+    INT64_MIN,
+    add_overflows,
+    added,
+    multiplied,
+    multiply_overflows,
+    remainder,
+    subtract_overflows,
+    subtracted,
+)
 from cep.kernels.jit import bare
 from cep.kernels.layout import Int64, int64
 from cep.kernels.records import Events, Work
@@ -32,24 +42,24 @@ def as_bits(value: float) -> int:
 @bare
 def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
     """Return (value, is null) of an int64 instruction on values that are not null."""
-    value, null = int64(0), False
+    value, is_over = int64(0), False
     if op == o.ADD:
-        null = add_overflows(x, z)
-        value = x + z
+        is_over = add_overflows(x, z)
+        value = added(x, z)
     elif op == o.SUB:
-        null = subtract_overflows(x, z)
-        value = x - z
+        is_over = subtract_overflows(x, z)
+        value = subtracted(x, z)
     elif op == o.MUL or op == o.SCALE:
-        null = multiply_overflows(x, z)
-        value = x * z
+        is_over = multiply_overflows(x, z)
+        value = multiplied(x, z)
     elif op == o.QUOTIENT:
         value = x // z
     elif op == o.NEG:
-        value = -x
-        null = x == INT64_MIN
+        is_over = x == INT64_MIN
+        value = INT64_MAX if is_over else -x
     elif op == o.ABS:
-        value = abs(x)
-        null = x == INT64_MIN
+        is_over = x == INT64_MIN
+        value = INT64_MAX if is_over else abs(x)
     elif op == o.MIN:
         value = min(x, z)
     elif op == o.MAX:
@@ -66,9 +76,9 @@ def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
         value = int64(x == z)
     elif op == o.NE:
         value = int64(x != z)
-    if null:
+    if is_over:
         counters[y.COUNT_OVERFLOW] += 1
-    return value, null
+    return value, False
 
 
 @bare

@@ -24,7 +24,7 @@ def _bucket(value: int) -> int:
 
 
 @bare
-def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work) -> None:
+def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
     """Set the bit of entry k's predicate for the event in `row`, if the rest of the predicate holds."""
     event_type = entries[k, y.INDEX_TYPE]
     if event_type >= 0 and events.columns[y.COLUMN_TYPE, row] != event_type:
@@ -32,7 +32,9 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
     first = entries[k, y.INDEX_CODE]
     if first >= 0:
         end, result = entries[k, y.INDEX_CODE_END], 2 * entries[k, y.INDEX_RESULT]
+        before = work.counters[y.COUNT_OVERFLOW]
         run_code(image, first, end, events, row, work, 0)
+        errors[k] += work.counters[y.COUNT_OVERFLOW] - before
         if work.registers[result] == 0 or work.registers[result + 1] != 0:
             return
     at = row - events.first_row
@@ -40,11 +42,11 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
 
 
 @bare
-def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work) -> None:
+def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8, work: Work, errors: Int64) -> None:
     """Fill the bitmaps of indexed predicates for the new events.
 
     Shapes: the bitmaps are zero where an indexed predicate has its row; occupied uint8[FILTER_SIZE] is scratch. Of
-    work only registers and counters are used.
+    work only registers and counters are used. errors int64[E] counts overflows by entry.
     Cost: O(N) a group, plus the entries that are met.
     """
     entries, values = index.entries, index.values
@@ -70,15 +72,15 @@ def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8
                     else:
                         high = middle
                 while low < hi and values[low] == value:
-                    _mark(image, entries, low, events, row, work)
+                    _mark(image, entries, low, events, row, work, errors)
                     low += 1
             elif kind == y.INDEX_GT or kind == y.INDEX_GE:
                 k = lo
                 while k < hi and (values[k] < value or (kind == y.INDEX_GE and values[k] == value)):
-                    _mark(image, entries, k, events, row, work)
+                    _mark(image, entries, k, events, row, work, errors)
                     k += 1
             else:
                 k = hi - 1
                 while k >= lo and (values[k] > value or (kind == y.INDEX_LE and values[k] == value)):
-                    _mark(image, entries, k, events, row, work)
+                    _mark(image, entries, k, events, row, work, errors)
                     k -= 1

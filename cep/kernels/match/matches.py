@@ -12,6 +12,7 @@ from cep.kernels.expressions.interpret import run_code
 from cep.kernels.jit import bare
 from cep.kernels.layout import Int32, Int64, UInt64, int64
 from cep.kernels.records import Counts, Events, Rule, Work
+from cep.kernels.siphash import begin, finish, take_word
 
 
 @bare
@@ -254,16 +255,16 @@ def match_lengths(matches: Int64, nodes: Int64, lengths: Int64) -> None:
 
 
 @bare
-def match_hashes(matches: Int64, offsets: Int64, rows: Int64, variables: Int32, hashes: UInt64) -> None:
-    """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables."""
-    prime = np.uint64(0x100000001B3)
+def match_hashes(matches: Int64, offsets: Int64, rows: Int64, variables: Int32, key: UInt64, hashes: UInt64) -> None:
+    """Fill hashes uint64[M]: equal for matches of one rule that bind the same rows to the same variables.
+
+    With a key (siphash.py), or events could be sent such that a match passes for the repeat of another one.
+    """
     for m in range(matches.shape[0]):
-        h = np.uint64(0xCBF29CE484222325) ^ np.uint64(matches[m, y.MATCH_RULE])
-        h *= prime
+        sip = take_word(begin(key), np.uint64(matches[m, y.MATCH_RULE]))
         for k in range(offsets[m], offsets[m + 1]):
-            h = (h ^ np.uint64(rows[k])) * prime
-            h = (h ^ np.uint64(variables[k])) * prime
-        hashes[m] = h ^ (h >> np.uint64(29))
+            sip = take_word(sip, np.uint64(rows[k]) << np.uint64(24) | np.uint64(variables[k]))
+        hashes[m] = finish(take_word(sip, np.uint64(offsets[m + 1] - offsets[m])))
 
 
 @bare

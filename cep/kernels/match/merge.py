@@ -21,6 +21,7 @@ from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import emit
 from cep.kernels.match.runs import act
 from cep.kernels.records import Counts, Events, Rule, Work
+from cep.kernels.siphash import begin, finish, take_word
 
 _FEW_RUNS = 8  # new runs of one event: up to this many, comparing each with all runs is cheaper than a hash table
 
@@ -40,17 +41,20 @@ def _alike(words: Int64, runs: Int64, a: int, b: int) -> bool:
 
 
 @bare
-def _slot(words: Int64, runs: Int64, i: int, size: int) -> int:
-    """Return where the search for runs like run i begins in a table of `size` slots, a power of two (FNV-1a)."""
-    mixed = np.uint64(0xCBF29CE484222325) ^ np.uint64(runs[i, y.RUN_START_ROW])
-    mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(runs[i, y.RUN_STATE])
-    mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(runs[i, y.RUN_WAITS])
+def _slot(words: Int64, work: Work, i: int, size: int) -> int:
+    """Return where the search for runs like run i begins in a table of `size` slots, a power of two.
+
+    Registers may have sums of what a sender chooses, so the hash has a key (siphash.py).
+    """
+    runs = work.runs
+    sip = take_word(begin(work.table_key), np.uint64(runs[i, y.RUN_START_ROW]))
+    sip = take_word(sip, np.uint64(runs[i, y.RUN_STATE]))
+    sip = take_word(sip, np.uint64(runs[i, y.RUN_WAITS]))
     control = words[y.R_CONTROL]
     for r in range(runs.shape[1] - y.RUN_HEADER):
         if (control >> int64(r)) & 1 != 0:
-            mixed = (mixed * np.uint64(0x100000001B3)) ^ np.uint64(runs[i, y.RUN_HEADER + r])
-    mixed *= np.uint64(0x9E3779B97F4A7C15)
-    return int64(mixed >> np.uint64(32)) & (size - 1)
+            sip = take_word(sip, np.uint64(runs[i, y.RUN_HEADER + r]))
+    return int64(finish(sip) & np.uint64(size - 1))
 
 
 @bare
@@ -63,9 +67,9 @@ def _first_alike(words: Int64, runs: Int64, i: int) -> int:
 
 
 @bare
-def _alike_in_table(words: Int64, runs: Int64, i: int, table: Int64, size: int) -> int:
+def _alike_in_table(words: Int64, work: Work, i: int, table: Int64, size: int) -> int:
     """Return the row in the hash table that is alike; 0 if there is none, after putting row i into it."""
-    at = _slot(words, runs, i, size)
+    at, runs = _slot(words, work, i, size), work.runs
     while table[at, 0] != 0 and not _alike(words, runs, i, table[at, 0]):
         at = (at + 1) & (size - 1)
     if table[at, 0] == 0:
@@ -93,7 +97,7 @@ def merge_runs(words: Int64, work: Work, live: int, counts: Counts, table: Int64
     for i in range(live if few else 1, counts.runs):
         if runs[i, y.RUN_WAITS] == 0:
             continue
-        other = _first_alike(words, runs, i) if few else _alike_in_table(words, runs, i, table, size)
+        other = _first_alike(words, runs, i) if few else _alike_in_table(words, work, i, table, size)
         if other == 0 or i < live:
             continue
         if node_count >= nodes.shape[0]:

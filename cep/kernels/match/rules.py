@@ -35,8 +35,8 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Carry each rule over the new events and close what is over by the watermark (ms, UTC).
 
-    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.steps with what
-    each rule has added to COUNT_STEPS.
+    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.steps and
+    output.overflows with what each rule has added to COUNT_STEPS and COUNT_OVERFLOW.
     Returns: FULL_NOT when all is done, else what to enlarge before the next call.
     """
     new_count = events.columns.shape[1] - events.first_row
@@ -50,6 +50,7 @@ def advance_rules(
             if cursor[y.CURSOR_QUEUE] == 0 and cursor[y.CURSOR_RUN] == 0:
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
                 cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
+                cursor[y.CURSOR_FIRST_OVERFLOW] = work.counters[y.COUNT_OVERFLOW]
             _number_stream(program, words[y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
             rule = Rule(program.image, words)
             given = RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
@@ -69,6 +70,7 @@ def advance_rules(
             for i in range(cursor[y.CURSOR_FIRST_OUT], cursor[y.CURSOR_OUT]):
                 output.rules[i] = number
             output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
+            output.overflows[number] = work.counters[y.COUNT_OVERFLOW] - cursor[y.CURSOR_FIRST_OVERFLOW]
         cursor[y.CURSOR_RULE] += 1
         cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
     return y.FULL_NOT

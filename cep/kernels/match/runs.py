@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from cep.kernels import layout as y
-from cep.kernels.expressions.checked import add_overflows
+from cep.kernels.expressions.checked import add_overflows, added
 from cep.kernels.expressions.interpret import as_bits, as_float, run_code
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, UInt64, int64
@@ -132,8 +132,7 @@ def _aggregate(kind: int, old: int, value: int, seen: bool, counters: Int64) -> 
     if kind == y.ACT_SUM:
         if add_overflows(old, value):
             counters[y.COUNT_OVERFLOW] += 1
-            return old
-        return old + value
+        return added(old, value)
     if kind == y.ACT_COUNT_PRESENT:
         return old + 1
     if kind == y.ACT_MIN:

@@ -23,6 +23,7 @@ from cep.kernels.records import Layers, MemberSet
 from cep.kernels.text.texts import copy_bytes
 
 NETWORK_BYTES = 18
+_FEW = 8  # keys of a bucket: up to this many are looked at one by one
 _SCRATCH = 48  # 0 … 15 the address, 16 … 25 hextets, then a key
 
 
@@ -38,7 +39,18 @@ def _has(members: MemberSet, h: np.uint64, data: UInt8, lo: int, hi: int) -> boo
     if hashes.shape[0] == 0:
         return False
     bucket = bucket_of(h, first.shape[0] - 1)
-    for i in range(first[bucket], first[bucket + 1]):
+    low, end = first[bucket], first[bucket + 1]
+    while end - low > _FEW:  # entries that share a bucket by design cost a search, no scan
+        middle = (low + end) >> 1
+        if hashes[middle] < h:
+            low = middle + 1
+        else:
+            end = middle
+    while low > first[bucket] and hashes[low - 1] == h:
+        low -= 1
+    for i in range(low, first[bucket + 1]):
+        if hashes[i] > h:
+            return False
         if hashes[i] == h and offsets[i + 1] - offsets[i] == hi - lo:
             start, same = offsets[i], True
             for k in range(hi - lo):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from cep.kernels.arrange import hash_bytes
 from cep.kernels.jit import bare, inlined, kernel
-from cep.kernels.layout import Int32, Int64, UInt8
-from cep.kernels.records import Texts
+from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
+from cep.kernels.records import NumberedTexts, Texts
+from cep.kernels.siphash import keyed_hash
 
 _FIRST_WIDE = 128  # bytes of characters of several bytes
 _TABLE_MIN = 16
+_NUMBER, _TAG = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)  # of a place: who is there, and bits of its hash
 
 
 @inlined
@@ -83,49 +84,54 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
 
 
 @bare
-def _number_rows(
-    texts: Texts, first_row: int, a: Texts, b: Texts, table: Int32, codes: Int32, firsts: Int64, count: int
-) -> int:
+def number_rows(texts: Texts, first_row: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> int:
     """Give numbers to the texts of one of the columns a and b, whose first row is `first_row`.
 
     `count` numbers are in use before; returns how many are in use then.
     """
     offsets, data = texts.offsets, texts.data
-    first_b, mask = a.offsets.shape[0] - 1, np.uint64(table.shape[0] - 1)
+    places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
+    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
     for k in range(offsets.shape[0] - 1):
         start, end = offsets[k], offsets[k + 1]
-        place = hash_bytes(data, start, end, 0) & mask
+        h = keyed_hash(data, start, end, numbered.key)
+        at = h & mask
         while True:
-            code = table[place]
-            if code < 0:
-                table[place] = code = count
+            place = places[at]
+            if place == 0:
+                code = int64(count)
+                places[at] = h & _TAG | np.uint64(count + 1)
                 firsts[count] = first_row + k
                 count += 1
                 break
-            row = firsts[code]
-            if row < first_b:
-                is_same = is_same_text(data, start, end, a.data, a.offsets[row], a.offsets[row + 1])
-            else:
-                row -= first_b
-                is_same = is_same_text(data, start, end, b.data, b.offsets[row], b.offsets[row + 1])
-            if is_same:
-                break
-            place = (place + np.uint64(1)) & mask
+            if (place ^ h) & _TAG == 0:
+                code = int64(place & _NUMBER) - 1
+                row = firsts[code]
+                if row < first_b:
+                    is_same = is_same_text(data, start, end, a.data, a.offsets[row], a.offsets[row + 1])
+                else:
+                    row -= first_b
+                    is_same = is_same_text(data, start, end, b.data, b.offsets[row], b.offsets[row + 1])
+                if is_same:
+                    break
+            at = (at + np.uint64(1)) & mask
         codes[first_row + k] = code
     return count
 
 
 @kernel
-def number_texts(offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, codes: Int32, firsts: Int64) -> int:
+def number_texts(
+    offsets_a: Int64, data_a: UInt8, offsets_b: Int64, data_b: UInt8, key: UInt64, codes: Int32, firsts: Int64
+) -> int:
     """Give texts numbers in the order in which they first appear, equal ones alike; return how many numbers there are.
 
-    Shapes: the rows of b stand behind those of a. Fills codes int32[A + B], and firsts int64[A + B] with the row where
-    each number stands first.
+    Shapes: the rows of b stand behind those of a; key uint64[2] of the hashes, which change no number. Fills codes
+    int32[A + B], and firsts int64[A + B] with the row where each number stands first.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
     size = _TABLE_MIN
     while size < 2 * codes.shape[0]:
         size *= 2
-    table = np.full(size, -1, np.int32)
-    count = _number_rows(a, 0, a, b, table, codes, firsts, 0)
-    return _number_rows(b, a.offsets.shape[0] - 1, a, b, table, codes, firsts, count)
+    numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key)
+    count = number_rows(a, 0, a, b, numbered, 0)
+    return number_rows(b, a.offsets.shape[0] - 1, a, b, numbered, count)

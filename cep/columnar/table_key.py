@@ -1,0 +1,21 @@
+"""The key of the hashes of this process's tables, drawn when the process begins (kernels/siphash.py).
+
+Nothing that leaves the process depends on it: tables number what they hold by first occurrence.
+Tested by: tests/columnar/test_table_key.py
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import numpy as np
+
+from cep.columnar.batch import read_only
+from cep.kernels.layout import UInt64
+
+_key = read_only(np.frombuffer(secrets.token_bytes(16), np.uint64).copy())
+
+
+def table_key() -> UInt64:
+    """Return the key: uint64[2], read-only."""
+    return _key

@@ -1,0 +1,89 @@
+"""Where numbers left 64 bits in one call → how often, by rule.
+
+A condition may belong to many rules, and a history too. Each of them is named, so the sum over rules may be more than
+the total. That is worked out only when a number has left 64 bits.
+Tested by: tests/engine/test_overflows.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from cep.kernels import layout as y
+from cep.kernels.layout import Int64
+from cep.lang.walk import histories
+from cep.nfa.histories import identity_of
+from cep.nfa.program import Program
+
+_ALL, _BY_RULE = "arithmetic_overflows", "rule_overflows"
+
+
+@dataclass(frozen=True, slots=True)
+class Overflows:
+    """How many numbers left 64 bits before the matcher ran.
+
+    Shapes: instructions int64[I] of the vector code, entries int64[E] of the predicates by index. `past` is by the
+    identity of a history.
+    """
+
+    instructions: Int64
+    entries: Int64
+    past: Counter[str]
+
+    @property
+    def total(self) -> int:
+        return int(self.instructions.sum() + self.entries.sum()) + self.past.total()
+
+
+def count_overflows(program: Program, overflows: Overflows, of_runs: Int64, counters: Counter[str]) -> None:
+    """Count what left 64 bits in all, and by rule and version. Shapes: of_runs int64[R], while rules were matched."""
+    total = overflows.total + int(of_runs.sum())
+    if not total:
+        return
+    counters[_ALL] += total
+    of_predicates, of_derived = np.zeros(program.predicates.count, np.int64), [0]
+    if overflows.instructions.any():
+        dense, of_derived = program.vector.below(overflows.instructions)
+        of_predicates[program.predicates.dense] += np.array(dense, np.int64)
+    np.add.at(of_predicates, program.predicates.entries[:, y.INDEX_PREDICATE], overflows.entries)
+    for number, rule in enumerate(program.rules):
+        count = int(of_runs[number])
+        count += int(of_predicates[sorted(set(_predicates(program, number)))].sum())
+        count += sum(of_derived[column - program.derived_first] for column in set(_derived(program, number)))
+        if overflows.past:
+            asked = {identity_of(past) for past in histories(rule.deployed.pattern)}
+            count += sum(overflows.past[identity] for identity in asked)
+        if count:
+            counters[f"{_BY_RULE}[{rule.deployed.rule_id}@{rule.deployed.version}]"] += count
+
+
+def _predicates(program: Program, number: int) -> Iterator[int]:
+    """Yield the predicates that a rule's waits and guards ask."""
+    image = program.image
+    for nfa_state in _states(program, number):
+        for wait in range(image[nfa_state + y.S_WAITS], image[nfa_state + y.S_WAITS_END], y.WAIT_WIDTH):
+            guards = range(image[wait + y.W_GUARDS], image[wait + y.W_GUARDS_END], y.GUARD_WIDTH)
+            for at in (wait + y.W_PREDICATE, *(guard + y.G_PREDICATE for guard in guards)):
+                if image[at] >= 0:
+                    yield int(image[at])
+
+
+def _derived(program: Program, number: int) -> Iterator[int]:
+    """Yield the derived columns that a rule's actions read."""
+    image = program.image
+    for nfa_state in _states(program, number):
+        actions = range(image[nfa_state + y.S_ACTIONS], image[nfa_state + y.S_ACTIONS_END], y.ACTION_WIDTH)
+        for action in actions:
+            is_count = image[action + y.A_KIND] in (y.ACT_COUNT, y.ACT_LAST, y.ACT_FIRST, y.ACT_PREVIOUS)
+            if not is_count and image[action + y.A_COLUMN] >= program.derived_first:
+                yield int(image[action + y.A_COLUMN])
+
+
+def _states(program: Program, number: int) -> range:
+    row, first = program.rules[number].row, int(program.image[y.HEADER_STATES])
+    start, end = (first + int(row[word]) * y.STATE_WIDTH for word in (y.R_START_STATE, y.R_END_STATE))
+    return range(start, end, y.STATE_WIDTH)

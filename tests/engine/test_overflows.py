@@ -1,0 +1,119 @@
+"""Sums and products stop at the bounds of 64 bits, so that `>` stays true, and each rule is named that had one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from cep.engine.advance import advance
+from cep.nfa.program import Program
+from tests.engine.rules import batch, program, rule
+
+LEAST, GREATEST = -(2**63), 2**63 - 1
+ABSURD = "92233720368547758.07"  # the greatest decimal(2)
+END_MS = 2**61 - 1
+
+
+def _carried(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[list[tuple[str, list[int]]], Counter[str]]:
+    """The rule and the measures of each match, of rows `key kind@ms amount` in batches that end at the cuts."""
+    state, counters, found = None, Counter[str](), []
+    for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        here = rows[first:end]
+        last_ms = END_MS if end == len(rows) else int(here[-1].split("@")[1].split()[0]) - 1 if here else 0
+        done = advance(compiled, state, batch(*here), last_ms)
+        state = done.keyed_state
+        counters += Counter(done.counters)
+        for row in range(len(done.matches)):
+            values = done.matches.measures[row].tolist()
+            found.append((compiled.rules[done.matches.rule[row]].deployed.rule_id, values))
+            assert not done.matches.measures_null[row].any()
+    return found, counters
+
+
+def _at(compiled: Program, rows: list[str], cuts: list[int]) -> tuple[dict[str, set[int]], Counter[str]]:
+    """The times of the events for which each rule holds, and the counters."""
+    state, counters, found = None, Counter[str](), dict[str, set[int]]()
+    for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True):
+        done = advance(compiled, state, batch(*rows[first:end]), END_MS if end == len(rows) else 0)
+        state = done.keyed_state
+        counters += Counter(done.counters)
+        for row, number in enumerate(done.matches.rule.tolist()):
+            times = found.setdefault(compiled.rules[number].deployed.rule_id, set())
+            times.add(int(done.matches.event_time_ms[done.matches.offsets[row]]))
+    return found, counters
+
+
+def test_one_absurd_payment_hides_none_and_is_forgotten_with_its_window() -> None:
+    rows = [f"x a@{at} {amount}" for at, amount in [(1, "5.00"), (2, ABSURD), (3, "5.00"), (8, "5.00"), (20, "7.00")]]
+    compiled = program(
+        rule("seq a\nwhere a: e sum(e.amount over 10 ms) > 4.00", "above"),
+        rule(f"seq a\nwhere a: e sum(e.amount over 10 ms) == {ABSURD}", "bound"),
+        rule("seq a\nwhere a: e sum(e.amount over 10 ms) == 7.00", "right again"),
+    )
+    for cuts in ([], [1], [2, 3], [1, 2, 3, 4]):
+        found, counters = _at(compiled, rows, cuts)
+        assert found == {"above": {1, 2, 3, 8, 20}, "bound": {2, 3, 8}, "right again": {20}}
+        assert counters["arithmetic_overflows"] == counters["rule_overflows[above@1]"] == 3
+
+
+def test_a_loop_goes_on_above_its_limit() -> None:
+    compiled = program(
+        rule("seq a+ -> b\nwhere a: e kind == a\n b: e kind == b and sum(a.amount) > 1000.00\nemit s = sum(a.amount)")
+    )
+    rows = [f"x a@1 {ABSURD}", f"x a@2 {ABSURD}", "x a@3 1.00", "x b@4 1.00"]
+    found, counters = _carried(compiled, rows, [2])
+    assert max(values[0] for _, values in found) == GREATEST
+    assert counters["rule_overflows[r@1]"] > 0
+
+
+def test_each_rule_that_uses_it_is_named_and_no_other() -> None:
+    shared = "amount * amount > 3.0000"
+    compiled = program(
+        rule(f"seq a\nwhere a: e {shared} and kind == a", "one"),
+        rule(f"seq a -> b\nwhere a: e {shared}\n b: e kind == b", "two"),
+        rule("seq a\nwhere a: e sum(e.amount over 1 h) > 3.00", "past"),
+        rule("seq a\nwhere a: e sum(e.amount * 1000 over 1 h where kind == a) > 3.00", "argument"),
+        rule("seq a -> b\nwhere a: e kind == a\n b: e kind == b\nemit m = a.amount * 3", "measure"),
+        rule("seq a\nwhere a: e amount > 3.00", "none"),
+        *(rule(f"seq a\nwhere a: e amount == {n}.07 and amount * 7 > 1.00", f"indexed-{n}") for n in range(1, 12)),
+        rule(f"seq a\nwhere a: e amount == {ABSURD} and amount * 7 > 1.00", "indexed"),
+    )
+    _, counters = _carried(compiled, [f"x a@1 {ABSURD}", "x a@2 5.00", "x b@3 5.00"], [])
+    named = {name.partition("[")[2][:-3] for name in counters if name.startswith("rule_overflows[")}
+    assert named == {"one", "two", "past", "argument", "measure", "indexed"}
+    assert counters["arithmetic_overflows"] >= len(named) - 1
+
+
+def _text(units: int) -> str:
+    return f"{'-' if units < 0 else ''}{abs(units) // 100}.{abs(units) % 100:02d}"
+
+
+def _amounts(random: Random) -> list[int]:
+    near = [GREATEST, LEAST + 1, 2**62, -(2**62), 2**31, 100, -100, 1, 0]
+    return [max(LEAST + 1, min(random.choice(near) + random.randint(-3, 3), GREATEST)) for _ in range(14)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_are_those_of_whole_numbers_with_bounds(seed: int) -> None:
+    """In a history exact within, in a loop one after the other; however the events are cut into batches."""
+    random = Random(f"saturation {seed}")
+    amounts = _amounts(random)
+    rows = [f"x a@{at} {_text(amount)}" for at, amount in enumerate(amounts, 1)]
+    limits = [0, 2**62, GREATEST - 1, LEAST + 1]
+    history = program(
+        *(rule(f"seq a\nwhere a: e sum(e.amount over 5 ms) > {_text(limit)}", f"{limit}") for limit in limits)
+    )
+    loop = program(rule("seq a+ -> b\nwhere a: e kind == a\n b: e kind == b\nskip past last\nemit s = sum(a.amount)"))
+    windows = {at + 1: sum(amounts[max(at - 4, 0) : at + 1]) for at in range(len(amounts))}
+    cuts = sorted(random.sample(range(1, len(rows)), random.randint(0, 5)))
+    found, counters = _at(history, rows, cuts)
+    for limit in limits:
+        assert found.get(f"{limit}", set()) == {at for at, total in windows.items() if total > limit}
+    assert counters["rule_overflows[0@1]"] == sum(not LEAST <= total <= GREATEST for total in windows.values())
+    total = 0
+    for amount in amounts:
+        total = max(LEAST, min(total + amount, GREATEST))
+    matched, _ = _carried(loop, [*rows, "x b@99 1.00"], cuts)
+    assert total in [values[0] for _, values in matched]
