@@ -6,7 +6,7 @@ A micro-batch is what has come when the last one is done. So a quiet job answers
 on many records at a time. As long as the job keeps up there is a commit for each micro-batch. A job that lags behind
 commits less often: commits take at most a third of its time, and a tenth where its micro-batches are large. Control
 records that are there when the job starts are applied before its first event.
-Tested by: tests/runners/embedded/test_run.py
+Tested by: tests/runners/embedded/test_run.py, tests/runners/embedded/test_future.py
 """
 
 from __future__ import annotations

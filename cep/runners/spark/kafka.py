@@ -32,7 +32,8 @@ events from the future and idle partitions. Some time after the last records the
 watermark. No consumer group is joined. A record that is planned is read or
 the query fails. Partitions that are added are read from their beginning. A topic that was deleted and created again
 ends the query: its id tells, or, where brokers have none, offsets that went backwards.
-Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_live_kafka.py
+Tested by: tests/runners/spark/test_kafka_source.py, tests/runners/spark/test_live_kafka.py,
+tests/runners/spark/test_kafka_looks.py, tests/runners/spark/test_future.py
 """
 
 import difflib
