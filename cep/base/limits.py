@@ -144,8 +144,8 @@ DISTINCT_HASHES_MAX = 1_024
 # `histories_folded` counts the values.
 HISTORY_EVENTS_MAX = 100_000
 
-# Lists (cep/docs/reference/language.md). A list has at most so many entries, of so many bytes: half a gigabyte that
-# all processes of a machine share. A file is read whole.
+# Lists (cep/docs/reference/language/changing-lists.md). A list has at most so many entries, of so many bytes: half a
+# gigabyte that all processes of a machine share. A file is read whole.
 LIST_ENTRIES_MAX = 10_000_000
 LIST_ENTRY_BYTES_MAX = 256
 LIST_FILE_BYTES_MAX = 1_073_741_824

@@ -9,7 +9,8 @@ Each family is computed in one or two other places, and a new function needs a r
 | FLOAT | cep/nfa/code.py, as instructions; cep/testing/values.py, in plain Python |
 | others | the same two, after a check of their own in cep/lang/check |
 
-`tests/oracle/expressions.py` computes each function once more, and `cep/docs/reference/language.md` describes it.
+`tests/oracle/expressions.py` computes each function once more.
+`cep/docs/reference/language/expressions.md` describes it.
 Tested by: tests/lang/test_functions.py, tests/lang/test_assist.py
 """
 

@@ -16,7 +16,6 @@ PAGES = {name: path.read_text(encoding="utf-8") for name, path in page_paths().i
 BLOCKS = {name: blocks_of(text) for name, text in PAGES.items()}
 ALONE = [name for name, blocks in BLOCKS.items() if any(b.tag in RUN and not b.needs for b in blocks)]
 SERVED = [name for name, blocks in BLOCKS.items() if any(b.tag in RUN and b.needs for b in blocks)]
-REFERENCE = "reference/language"  # has tests of its own: tests/lang/test_readme.py
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +45,7 @@ def test_commands_that_need_servers(
         pytest.fail("\n".join(problems), pytrace=False)
 
 
-@pytest.mark.parametrize("name", sorted(PAGES.keys() - {REFERENCE}))
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_every_block_says_what_it_is(name: str) -> None:
     assert [f"{name}.md:{b.line} ```{b.tag}" for b in BLOCKS[name] if b.tag not in TAGS] == []
     assert beginning_of(PAGES[name]) in {None, *PAGES}

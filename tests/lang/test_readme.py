@@ -23,13 +23,15 @@ from cep.nfa.deployed import DeployedRule
 from tests.lang.common import shown
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "cep" / "docs" / "reference" / "language.md").read_text(encoding="utf-8")
+REFERENCE = ROOT / "cep" / "docs" / "reference"
+FILES = [REFERENCE / "language.md", *sorted((REFERENCE / "language").glob("*.md"))]
+TEXT = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
 FIRST = (ROOT / "patterns" / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("text", [TEXT, FIRST], ids=["reference", "patterns"])
 def test_the_first_example_is_clean(text: str) -> None:
-    example = re.search(r"```\n(event.*?)```", text, re.DOTALL)
+    example = re.search(r"```(?:cep)?\n(event.*?)```", text, re.DOTALL)
     assert example is not None
     checked = load_text(example.group(1))
     assert not checked.diagnostics, shown(checked)
@@ -66,10 +68,9 @@ def test_the_operators_are_there() -> None:
 
 
 def test_the_example_of_patterns_that_feed_patterns_is_sound() -> None:
-    found = re.search(r"```\n(event credit.*?)```", TEXT, re.DOTALL)
+    found = re.search(r"```cep\n(event transfer.*?)```", TEXT, re.DOTALL)
     assert found is not None
-    transfer = "event transfer { tx_id id  event_time time  payer string  payee string  amount decimal(2) }\n"
-    checked = load_text(transfer + found.group(1))
+    checked = load_text(found.group(1))
     assert checked.ok, shown(checked)
     assert [p.produces for p in checked.patterns.values()] == ["credit", "debit", "hop"]
 

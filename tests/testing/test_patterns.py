@@ -15,12 +15,13 @@ from cep.testing.harness import Outcome, run_test
 
 ROOT = Path(__file__).parents[2]
 PATTERNS = ROOT / "patterns"
-PAGES = (ROOT / "cep" / "docs" / "reference" / "language.md", PATTERNS / "README.md")
+LANGUAGE = ROOT / "cep" / "docs" / "reference"
+PAGES = (LANGUAGE / "language.md", *sorted((LANGUAGE / "language").glob("*.md")), PATTERNS / "README.md")
 CHECKED = load_files(sorted(PATTERNS.rglob("*.cep")))
 
 
 def examples() -> list[Checked]:
-    blocks = (re.findall(r"```\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
+    blocks = (re.findall(r"```(?:cep)?\n(event.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) for page in PAGES)
     return [load_text(block) for page in blocks for block in page]
 
 

@@ -43,7 +43,7 @@ CATALOGUE: dict[str, Entry] = {
     "CEP105": Entry(
         "something else was expected",
         "The text does not follow the grammar here. The message names what could stand at this place. "
-        "The grammar is at the end of cep/docs/reference/language.md.",
+        "`cep docs grammar` prints the grammar.",
     ),
     "CEP106": Entry(
         "clause given twice",
@@ -97,7 +97,7 @@ CATALOGUE: dict[str, Entry] = {
     ),
     "CEP205": Entry(
         "unknown function",
-        "cep/docs/reference/language.md lists the functions. Declare further ones with `define`.",
+        "`cep docs expressions` lists the functions. Declare further ones with `define`.",
     ),
     "CEP206": Entry(
         "unknown list",
