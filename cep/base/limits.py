@@ -181,3 +181,11 @@ POSTGRES_WAIT_MS_MAX = 30_000
 # scrapers; what is above is closed without an answer, so that a stranger holds neither threads nor memory.
 HTTP_CONNECTIONS_MAX = 32
 HTTP_REQUEST_S_MAX = 10
+# Trust: who may change what, and what a job remembers of signed changes.
+SIGNERS_MAX = 1_000  # keys in a signers file
+SIGNERS_FILE_BYTES_MAX = 262_144
+# Lines of versions with signed changes: of each rule, its pauses and shadows, and each key that is snoozed. It must
+# remember the last of each, or an old record would count again. Past this, new lines are refused.
+SIGNED_LINES_MAX = 50_000
+# Rules and lists whose last unverified record the status names: whoever writes to the topic makes up names for nothing.
+UNVERIFIED_MAX = 100

@@ -17,10 +17,13 @@ from cep.cli.job_flags import KAFKA, URLS
 from cep.cli.job_lines import tell_rules_differ
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
-from cep.model.settings import JobSettings, Settings
+from cep.model.settings import ControlSettings, JobSettings, Settings
+from cep.rulebook.changes import with_signatures
 from cep.rulebook.deploy import Deployment
 from cep.rulebook.files import read_lists, read_rules
 from cep.rulebook.levels import levels_needed
+from cep.rulebook.signers import given_trust
+from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
 from cep.runners.live_checkpoint import open_checkpoint, read_job
 from cep.runners.observe import Log
@@ -39,13 +42,14 @@ _PARQUET = "parquet:"
 class Beginning:
     """The first control records of a job, the problems of rule files, and the state of a replay if there is one.
 
-    `lists` has the entries of the lists that the records name.
+    `lists` has the entries of the lists that the records name. `trust` says who must have signed the records.
     """
 
     records: tuple[ControlRecord, ...]
     problems: tuple[str, ...]
     warm: WarmStart | None
     lists: ListStore
+    trust: Trust | None = None
 
     @property
     def initial(self) -> tuple[bytes, ...]:
@@ -53,8 +57,9 @@ class Beginning:
         return tuple(record.to_json() for record in self.records) if self.warm is None else self.warm.about.rules
 
 
-def beginning_of(settings: JobSettings, log: Log) -> Beginning:
+def beginning_of(given_settings: Settings, log: Log) -> Beginning:
     """Read the rules of the folder, or those of the warm start. Raises: UsageError, StateError."""
+    settings, trust = given_settings.job, trust_of(given_settings.control)
     if settings.rules is None and settings.warm_start is None:
         raise UsageError("give --rules, or the same in a settings file (`cep settings` prints one)")
     lists = ListStore()
@@ -62,17 +67,24 @@ def beginning_of(settings: JobSettings, log: Log) -> Beginning:
     problems: list[str] = []
     if settings.rules is not None:
         files, problems = read_rules(settings.rules)
+        if trust is not None:
+            files = with_signatures(settings.rules, files)
         given, more = read_lists(settings.rules, lists)
         records += [*given, *files]
         problems += more
     if settings.warm_start is None:
-        return Beginning(tuple(records), tuple(problems), None, lists)
+        return Beginning(tuple(records), tuple(problems), None, lists, trust)
     warm = open_warm_start(settings.warm_start)
     begun = [record for record, _ in map(parse_control, warm.about.rules) if record is not None]
     if settings.rules is not None and records != begun:
         tell_rules_differ(settings, log)
     warm.copy_lists(lists)
-    return Beginning(tuple(begun), tuple(problems), warm, lists)
+    return Beginning(tuple(begun), tuple(problems), warm, lists, trust)
+
+
+def trust_of(settings: ControlSettings) -> Trust | None:
+    """Read who may sign changes; None if nobody needs to. Raises: UsageError."""
+    return given_trust(settings.signers, settings.root_key)
 
 
 def opened(
@@ -132,6 +144,7 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
         levels_count=max(settings.levels, begun, levels_needed(deployment.rulebook.deployed())),
         begins_ms=TIME_MS_MIN if warm is None else warm.about.until_ms,
         ahead_ms=settings.ahead_max,
+        trust=deployment.rulebook.accepted.trust,
     )
 
 

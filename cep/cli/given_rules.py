@@ -6,6 +6,7 @@ Tested by: tests/cli/test_why.py, tests/cli/test_replay.py
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,12 +15,22 @@ from cep.base.errors import UsageError
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
+from cep.rulebook.changes import with_signatures
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
 from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.levels import levels_needed
+from cep.rulebook.trust import Trust
 
 _USUAL = Path("rules")
+
+
+def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare who may sign changes, for verbs that have no settings file."""
+    parser.add_argument(
+        "--signers", type=Path, metavar="FILE", help="who may sign changes, as the job has it: others are refused"
+    )
+    parser.add_argument("--root-key", metavar="KEY", help="public key that the signers file is signed with")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +45,14 @@ class GivenRules:
 
     @staticmethod
     def read(
-        folder: Path | None, control: Path | None, levels_count: int = 1, keys: KeyDomains | None = None
+        folder: Path | None,
+        control: Path | None,
+        levels_count: int = 1,
+        keys: KeyDomains | None = None,
+        trust: Trust | None = None,
     ) -> GivenRules:
         """Without either, the folder `rules` is meant. The job has `levels_count` levels, or as many as it begins with,
-        and routes also by `keys`, None: by any.
+        and routes also by `keys`, None: by any. With `trust` a change must be signed.
 
         Raises: UsageError if there is no folder, or one cannot be read.
         """
@@ -53,6 +68,8 @@ class GivenRules:
             if not folder.is_dir():
                 raise UsageError(f"--rules {folder} is not a folder")
             files, problems = read_rules(folder)
+            if trust is not None:
+                files = with_signatures(folder, files)
             given, more = read_lists(folder, lists)
             first += [*given, *files]
             problems += more
@@ -61,7 +78,7 @@ class GivenRules:
             problems += more
         if folder is None:
             first, later = later, []
-        deployment = deploy(first, lists)
+        deployment = deploy(first, lists, trust)
         levels_count = max(levels_count, levels_needed(deployment.rulebook.deployed()))
         if later:
             deployment = deploy_to_job(deployment, later, keys, levels_count)

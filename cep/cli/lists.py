@@ -18,6 +18,7 @@ from rich.table import Table
 
 from cep.base.errors import UsageError
 from cep.cli.configured import settings_of
+from cep.cli.signed_changes import stand_for
 from cep.cli.topics import (
     Topics,
     add_topic_arguments,
@@ -146,7 +147,10 @@ def _change(options: argparse.Namespace, console: Console) -> int:
     version = next_version(running.get((options.list, of)))
     records = replacing(options.list, of, version, entries, effective_at(options, topics.settings))
     records = [record.model_copy(update={"change": options.what}) for record in records]
-    send_lists(topics, records, there, console)
+    signed = stand_for(options, topics, records, there, console)
+    if signed is None:
+        return 0
+    send_lists(topics, [record for record in signed if isinstance(record, ListRecord)], there, console)
 
     def is_done(said: dict[str, Any]) -> bool:
         return not acknowledged_lists(said, records)[0]

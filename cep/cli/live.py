@@ -72,13 +72,13 @@ def run(options: argparse.Namespace) -> int:
     settings = settings_of(options)
     console = Console(stderr=True, highlight=False)
     log = Log(settings.observe.log, sys.stderr)
-    begins_with = beginning_of(settings.job, log)
+    begins_with = beginning_of(settings, log)
     checkpoint = _needed(settings.job.checkpoint, "--checkpoint")
     check_ending(settings, available_now=options.available_now)
     events, control = _sources(settings)
     lists = RulebookStore((checkpoint / RULEBOOKS_FOLDER).resolve()).lists
     begins_with.lists.copy_into(lists)
-    deployment = deploy(begins_with.records, lists)
+    deployment = deploy(begins_with.records, lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
     job = job_of(settings.job, deployment, begins_with.warm)
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"

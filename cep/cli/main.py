@@ -77,6 +77,9 @@ _GROUPS = {
     },
     "Put rules in force": {
         "rules": _Verb("list, lock and number the rules of a folder", "rules"),
+        "keys": _Verb("make keys, and say who may sign changes", "keys"),
+        "sign": _Verb("sign a version of a rule as its author", "sign"),
+        "approve": _Verb("approve what another person has signed", "sign", "_approve"),
         "lists": _Verb("show lists, and change those of a job that runs", "lists"),
         "publish": _Verb("bring rules into a job that runs", "publish"),
         "rollback": _Verb("put an earlier version of a rule in force", "rollback"),

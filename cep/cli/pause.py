@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from cep.cli.signed_changes import stand_for
 from cep.cli.topics import (
     Topics,
     add_topic_arguments,
@@ -56,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     running_rule(options.rule, topics, records)
     starts, version = effective_at(options, topics.settings), _next_version(options.rule, records)
     record = PauseRecord(id=options.rule, version=version, effective_at=starts, reason=options.reason)
-    return _turn(options, topics, record, is_paused=True)
+    return _turn(options, topics, record, records, is_paused=True)
 
 
 def run_resume(options: argparse.Namespace) -> int:
@@ -65,7 +66,8 @@ def run_resume(options: argparse.Namespace) -> int:
     records = published(topics)
     running_rule(options.rule, topics, records)
     starts, version = effective_at(options, topics.settings), _next_version(options.rule, records)
-    return _turn(options, topics, ResumeRecord(id=options.rule, version=version, effective_at=starts), is_paused=False)
+    record = ResumeRecord(id=options.rule, version=version, effective_at=starts)
+    return _turn(options, topics, record, records, is_paused=False)
 
 
 def _next_version(rule_id: str, records: list[ControlRecord]) -> int:
@@ -74,9 +76,19 @@ def _next_version(rule_id: str, records: list[ControlRecord]) -> int:
     )
 
 
-def _turn(options: argparse.Namespace, topics: Topics, record: PauseRecord | ResumeRecord, *, is_paused: bool) -> int:
+def _turn(
+    options: argparse.Namespace,
+    topics: Topics,
+    record: PauseRecord | ResumeRecord,
+    there: list[ControlRecord],
+    *,
+    is_paused: bool,
+) -> int:
     console = Console(highlight=False, soft_wrap=True)
-    send(topics, [record], console)
+    signed = stand_for(options, topics, [record], there, console)
+    if signed is None:
+        return 0
+    send(topics, signed, console)
 
     def is_done(status: dict[str, Any]) -> bool:
         return (record.id in status["paused"]) == is_paused

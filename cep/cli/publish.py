@@ -15,8 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.cli.given_job import trust_of
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
+from cep.cli.signed_changes import checked_changes, signed_lists, signed_rules
 from cep.cli.topics import (
     Topics,
     add_topic_arguments,
@@ -31,14 +33,22 @@ from cep.cli.topics import (
 from cep.lang.explain.render import render_text
 from cep.lang.lint.run import lint
 from cep.lang.load import Checked, file_name, load_files
-from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
+from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.nfa.diagnose import compilable
 from cep.nfa.given_lists import GivenList, asked_lists
 from cep.report import budget
 from cep.rulebook.deploy import deploy
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
-from cep.rulebook.publish import Step, acknowledged, approval_problem, lacking_past, plan
+from cep.rulebook.publish import (
+    Step,
+    acknowledged,
+    approval_problem,
+    lacking_past,
+    plan,
+    refused_turns,
+    status_speaks_of,
+)
 from cep.rulebook.publish_lists import ListStep, acknowledged_lists, plan_lists, running_lists
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
@@ -50,6 +60,7 @@ Bring the rules of a folder into a job that runs. These checks come first:
   their patterns have no mistakes and no findings  cep check, cep lint
   the patterns' tests pass                         cep test
   two people stand for each change                 if [publish] two_person = true is set
+  the signatures of those who stand for it         cep sign, cep approve; if the job has signers
 
 Declared lists that the rules ask are published with them if their entries have changed.
 Then the rules are compared with those that run, and sent to the control topic. The job acknowledges them on its
@@ -59,6 +70,7 @@ examples:
   cep publish --dry-run --conf cep.toml
   cep publish --bootstrap-servers kafka:9092 --control-topic rules --status-topic rules-status
   cep publish --conf cep.toml --effective-at 2026-06-01T00:00:00Z
+  cep publish --conf cep.toml --change rules/signed/card_testing.pause.1.json
 """
 _STYLES = {"new": "green", "changed": "yellow", "retired": "magenta", "refused": "bold red", "missing": "dim"}
 
@@ -69,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", metavar="RULE", help="this rule and no other; may be given again")
     parser.add_argument("--dry-run", action="store_true", help="check, compare, and send nothing")
     parser.add_argument("--retire-missing", action="store_true", help="end rules that run and have no file")
+    parser.add_argument(
+        "--change", action="append", type=Path, metavar="FILE", help="send this signed change and nothing else"
+    )
     add_topic_arguments(parser)
 
 
@@ -76,6 +91,8 @@ def run(options: argparse.Namespace) -> int:
     """Publish. Returns 0, or 1 if something is refused, by us or by the job. Raises: UsageError and other CepErrors."""
     console = Console(highlight=False, soft_wrap=True)
     topics = topics_of(options)
+    if options.change:
+        return _send_changes(options, topics, console)
     records = _records(options, console)
     if records is None:
         return 1
@@ -92,6 +109,9 @@ def run(options: argparse.Namespace) -> int:
     list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
+    changes, unsigned_count = signed_rules(topics, options.rules, changes, console)
+    list_changes, unsigned_lists_count = signed_lists(topics, options.rules, list_changes, console)
+    refused_count += unsigned_count + unsigned_lists_count
     if refused_count:
         console.print("nothing is sent", markup=False)
         return 1
@@ -109,6 +129,31 @@ def run(options: argparse.Namespace) -> int:
 
     status = await_status(options, topics, is_done, console)
     return 0 if status is None else _print_answer(status, [*list_changes, *changes], console)
+
+
+def _send_changes(options: argparse.Namespace, topics: Topics, console: Console) -> int:
+    """Send signed changes as they are. Returns 0, or 1 if one is refused, by us or by the job."""
+    there = published(topics)
+    changes = checked_changes(options.change, trust_of(topics.settings.control), console)
+    if changes is None or options.dry_run:
+        console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
+        return 1 if changes is None else 0
+    list_changes = [record for record in changes if isinstance(record, ListRecord)]
+    others = [record for record in changes if not isinstance(record, ListRecord)]
+    if list_changes:
+        send_lists(topics, list_changes, there, console)
+    if others:
+        send(topics, others, console)
+
+    def is_done(status: dict[str, Any]) -> bool:
+        open_ = (*acknowledged(status, others)[0], *acknowledged_lists(status, list_changes)[0])
+        return not open_ and status_speaks_of(status, others)
+
+    status = await_status(options, topics, is_done, console)
+    turns = {} if status is None else refused_turns(status, others)
+    for name, reason in turns.items():
+        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+    return 0 if status is None else max(_print_answer(status, changes, console), int(bool(turns)))
 
 
 # ------------------------------------------------------------------------------------------------------- checks

@@ -17,13 +17,14 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import KEY_GROUPS_DEFAULT
-from cep.cli.given_rules import GivenRules
+from cep.cli.given_rules import GivenRules, add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_ms, utc_text
 from cep.model.setting_types import OFF, duration_ms
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.signers import given_trust
 from cep.rulebook.suppression import Policies, Suppression, count_suppressed, fired_json, suppress_alerts
 from cep.runners.embedded import replay as embedded
 from cep.runners.handover.warm_start import About, Ending, check_free, finish, put_lists
@@ -69,6 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="control records (JSON lines) that came to the job then, in the order of the topic: each version sees its "
         "own span of event time, so each needs its `effective_at`, as `cep publish` stamps it",
     )
+    add_trust_arguments(parser)
     parser.add_argument(
         "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
     )
@@ -151,7 +153,9 @@ def run(options: argparse.Namespace) -> int:
     check_writable(options.out)
     _check_numbers(options)
     keys = tuple(tuple(field.strip() for field in text.split(",")) for text in options.key)
-    given = GivenRules.read(options.rules, options.control, options.levels, keys)
+    given = GivenRules.read(
+        options.rules, options.control, options.levels, keys, given_trust(options.signers, options.root_key)
+    )
     problems, deployment = given.problems, given.deployment
     errors = Console(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
@@ -162,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
     ending = _ending(options)
     refused = refusal_letters(deployment.refused)
     if ending is not None:  # the job that goes on begins with all that was taken
-        deployment = deploy(deployment.taken, deployment.rulebook.lists.store)
+        deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
     job = _job(options, deployment, given.levels_count if ending else 1)
     replayed = _replay(options, job, deployment.rulebook, ending, errors)
     suppression = suppress_alerts(replayed.alerts, Policies.of(deployment.rulebook), {})

@@ -12,10 +12,12 @@ from typing import Any
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.cli.signed_changes import stand_for
 from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running_rule, send, topics_of
 from cep.model.rule import RollbackRecord, UpsertRecord
 from cep.rulebook.history import at_commit, history
 from cep.rulebook.publish import acknowledged
+from cep.rulebook.statement import unsigned
 
 HELP = """\
 Put an earlier version of a rule in force again. It gets a new number, because versions never go back. The file in
@@ -63,11 +65,14 @@ def run(options: argparse.Namespace) -> int:
         id=options.rule,
         version=version + 1,
         to_version=options.to,
-        rule=earlier,
+        rule=unsigned(earlier),
         effective_at=effective_at(options, topics.settings),
         on_update=options.on_update,
     )
-    send(topics, [record], console)
+    signed = stand_for(options, topics, [record], records, console)
+    if signed is None:
+        return 0
+    send(topics, signed, console)
 
     def is_done(status: dict[str, Any]) -> bool:
         return not acknowledged(status, [record])[0]

@@ -75,8 +75,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the job; returns 0, or 1 if a rule of the folder was set aside. Raises: UsageError and other CepErrors."""
     settings = settings_of(options)
     log = Log(settings.observe.log, sys.stderr)
-    begins_with = beginning_of(settings.job, log)
-    deployment = deploy(begins_with.records, begins_with.lists)
+    begins_with = beginning_of(settings, log)
+    deployment = deploy(begins_with.records, begins_with.lists, begins_with.trust)
     tell_problems(begins_with.problems, deployment, log)
     job, initial = job_of(settings.job, deployment, begins_with.warm), begins_with.initial
     workers = _workers(settings, job)

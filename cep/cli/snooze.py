@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.cli.signed_changes import stand_for
 from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running_rule, send, topics_of
 from cep.model.rule import SnoozeRecord, utc_ms, utc_text
 
@@ -56,7 +57,10 @@ def run(options: argparse.Namespace) -> int:
         reason=options.reason,
         effective_at=effective_at(options, topics.settings),
     )
-    send(topics, [record], console)
+    signed = stand_for(options, topics, [record], records, console)
+    if signed is None:
+        return 0
+    send(topics, signed, console)
 
     def is_done(status: dict[str, Any]) -> bool:
         return [options.rule, options.key, record.version] in status["snooze_versions"]

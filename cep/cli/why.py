@@ -22,11 +22,12 @@ from rich.text import Text
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
-from cep.cli.given_rules import GivenRules
+from cep.cli.given_rules import GivenRules, add_trust_arguments
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment
+from cep.rulebook.signers import given_trust
 from cep.sources.files import KeyRecords, key_of, read_key
 from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
 from cep.testing.suppressed import suppression_reasons
@@ -92,6 +93,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--control", type=Path, metavar="FILE", help="control records (JSON lines) that came after the rules"
     )
+    add_trust_arguments(parser)
     parser.add_argument(
         "--levels",
         type=int,
@@ -118,7 +120,9 @@ def run(options: argparse.Namespace, color: bool) -> int:
     """
     console = _console(color)
     alert = _alert(options.alerts, options.alert)
-    rules = GivenRules.read(options.rules, options.control, options.levels)
+    rules = GivenRules.read(
+        options.rules, options.control, options.levels, trust=given_trust(options.signers, options.root_key)
+    )
     rule = next((r for r in rules.versions(alert["rule_id"]) if r.version == alert["version"]), None)
     _print_head(alert, console)
     _print_doc(rule, console)
@@ -190,7 +194,9 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 def run_not(options: argparse.Namespace, color: bool) -> int:
     """Show what stopped an alert. Return 1 if there is one after all. Raises: UsageError, SourceError."""
     console = _console(color)
-    rules = GivenRules.read(options.rules, options.control, options.levels)
+    rules = GivenRules.read(
+        options.rules, options.control, options.levels, trust=given_trust(options.signers, options.root_key)
+    )
     at_ms = None if options.at is None else _time(options.at)
     key = key_of(options.key)
     versions = rules.versions(options.rule)

@@ -45,6 +45,7 @@ from cep.base.limits import (
 )
 from cep.base.toml import parse_toml
 from cep.model.problem import Problem, problems_of
+from cep.model.signed import Signed
 
 _INT64_MAX = 2**63 - 1
 _TIME_MS_LAST = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that datetime can write
@@ -197,9 +198,13 @@ class RuleFile(RuleFields):
 
 
 class UpsertRecord(RuleFields):
-    """Deploy a version of a rule. `source` is the pattern's text with nothing left to import."""
+    """Deploy a version of a rule. `source` is the pattern's text with nothing left to import.
+
+    `signed` has the signatures of those who stand for a record (model/signed.py), here and in other records.
+    """
 
     kind: Literal["upsert"] = "upsert"
+    signed: Signed | None = None
     source: Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
 
     def to_json(self) -> bytes:
@@ -212,6 +217,7 @@ class _Change(_Strict):
     id: RuleId
     version: Version
     effective_at: UtcTime | None = None
+    signed: Signed | None = None
 
     @property
     def effective_ms(self) -> int | None:
@@ -245,7 +251,12 @@ class RollbackRecord(_Change):
 
     def as_upsert(self) -> UpsertRecord:
         """Return the earlier version under the new number."""
-        changes = {"version": self.version, "effective_at": self.effective_at, "on_update": self.on_update}
+        changes = {
+            "version": self.version,
+            "effective_at": self.effective_at,
+            "on_update": self.on_update,
+            "signed": None,
+        }
         return self.rule.model_copy(update=changes)
 
 
@@ -354,8 +365,15 @@ def topic_key(record: ControlRecord) -> str:
     Compaction keeps the last record of each key. So a job that reads the topic from its start comes to the same rules:
     a shadow does not take away the live version that it stands beside.
     Each record of a list has a key of its own, because what a list holds is the sum of them; whoever replaces a list
-    forgets the keys before.
+    forgets the keys before. So has each signed record: compaction never takes one away for another that is refused.
     """
+    key = _line_key(record)
+    if isinstance(record, HeartbeatRecord | ListRecord) or record.signed is None:
+        return key
+    return f"{key}@{record.version}"
+
+
+def _line_key(record: ControlRecord) -> str:
     match record:
         case UpsertRecord(id=name, status="shadow"):
             return f"{name}/shadow"

@@ -121,13 +121,7 @@ class JobSettings(_Section):
     trigger: DurationMs = _setting(
         0, "Least time between micro-batches; 0 starts the next one at once.", "--trigger", "TIME", '"0 s"'
     )
-    keys: Texts = _setting(
-        (),
-        "Keys that later rules may use too.",
-        "--key",
-        "FIELDS",
-        '["card_id,merchant_id"]',
-    )
+    keys: Texts = _setting((), "Keys that later rules may use too.", "--key", "FIELDS", '["card_id,merchant_id"]')
     key_groups: Annotated[int, Field(ge=1, le=KEY_GROUPS_MAX, strict=True)] = _setting(
         KEY_GROUPS_LIVE_DEFAULT,
         "Bound of the parallelism, for the job's whole life; fewer cost less a micro-batch.",
@@ -216,10 +210,20 @@ class ControlSettings(_Section):
     status_topic: str | None = _setting(
         None, "Topic on which the job says what its rules are.", "--status-topic", "NAME", '"rules-status"'
     )
+    signers: PathText | None = _setting(
+        None, "Who may sign changes; without signatures they are refused.", "--signers", "FILE", '"signers.toml"'
+    )
+    root_key: str | None = _setting(
+        None, "Public key that the signers file is signed with.", "--root-key", "KEY", '"ed25519:…"'
+    )
 
 
 class PublishSettings(_Section):
-    """The conditions of `cep publish` before it changes the rules of a job."""
+    """The conditions of `cep publish` before it changes the rules of a job, and who signs changes."""
+
+    sign_with: PathText | None = _setting(
+        None, "Private key of who changes something, where changes are signed.", "--sign-with", "FILE", '"ada.pem"'
+    )
 
     two_person: bool = _setting(False, "Whether `author` and `approved_by` of a changed rule must name two people.")
     lead: DurationMs = _setting(

@@ -28,6 +28,7 @@ from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.trust import Trust, reason_against
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,18 @@ class Deployment:
         return tuple(self.rulebook.domains())
 
 
-def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None) -> Deployment:
+def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, trust: Trust | None = None) -> Deployment:
     """Apply records in their order, before any event has been seen: each version gets the interval it asks for.
 
-    `lists` has the entries that list records name (files.read_lists).
+    `lists` has the entries that list records name (files.read_lists). With `trust` the others must be signed.
     """
     given = list(records)
-    rulebook = Rulebook(schema_of(record for record in given if isinstance(record, UpsertRecord)), None, lists)
-    return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given), refused=())
+    counted = (record for record in given if isinstance(record, UpsertRecord))
+    if trust is not None:
+        counted = (record for record in counted if reason_against(record, trust) is None)
+    rulebook = Rulebook(schema_of(counted), None, lists)
+    rulebook.accepted.trust = trust
+    return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given, are_first=True), refused=())
 
 
 def deploy_to_job(
@@ -96,14 +101,22 @@ def deploy_to_job(
     return deployment
 
 
-def _applied(deployment: Deployment, records: Iterable[ControlRecord]) -> Deployment:
+def is_given(record: ControlRecord) -> bool:
+    """Return True for a list whose entries are in the job's store: declared by the patterns that the job begins with.
+
+    Among later records it is an attempt to use what happens to be there.
+    """
+    return isinstance(record, ListRecord) and record.stored is not None
+
+
+def _applied(deployment: Deployment, records: Iterable[ControlRecord], *, are_first: bool = False) -> Deployment:
     """Apply records before any event of their times has been seen."""
     rulebook = deployment.rulebook
     set_aside: list[SetAside] = list(deployment.set_aside)
     taken: list[ControlRecord] = list(deployment.taken)
     refused: list[RefusedRecord] = []
     for record in records:
-        outcome = rulebook.apply(record, None)
+        outcome = rulebook.apply(record, None, is_given=are_first and is_given(record))
         if outcome.kind != "refused" or isinstance(record, HeartbeatRecord):
             taken.append(record)
             continue

@@ -114,6 +114,10 @@ class RuleLists:
             self._lists[at] = settled
         return outcome
 
+    def version(self, name: str, of: str) -> int:
+        """Return the last version of a list; 0 for one that is not there."""
+        return self._lists.get((name, of), _ListVersions()).version
+
     def forget(self, watermark_ms: int) -> None:
         """Drop the versions that no event from the watermark on sees; the last one stays."""
         for at, listed in self._lists.items():

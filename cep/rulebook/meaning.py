@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 
 from cep.lang.diagnostics import Collector
 from cep.lang.parse.lexer import Token, TokenKind, lex
@@ -62,7 +63,7 @@ def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:
         follows = tokens[number + 1].kind if number + 1 < len(tokens) else TokenKind.END
         if depth == 0 and token.text in _STARTS and follows in (TokenKind.NAME, TokenKind.STRING):
             starts.append(number)
-    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+    for start, end in pairwise([*starts, len(tokens)]):
         if tokens[start].text in _NAMED:
             yield tokens[start].text, tokens[start + 1].text, _without_last_commas(_meant(tokens[start:end]))
 

@@ -25,7 +25,7 @@ class Outcome:
     waiting: a part of a version of a list; nothing holds before the others, or the version before it, are there.
     refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
     `from_ms` is the event time that the change holds from, `late_ms` by how much it came too late: events of this span
-    were matched without it.
+    were matched without it. `cause` is there if the signatures do not count (trust.py).
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -33,6 +33,7 @@ class Outcome:
     diagnostics: tuple[Diagnostic, ...] = ()
     late_ms: int = 0
     from_ms: int = 0
+    cause: str = ""
 
     @property
     def full_reason(self) -> str:

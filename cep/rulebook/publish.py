@@ -9,7 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from cep.model.rule import ControlRecord, RetireRecord, RollbackRecord, UpsertRecord
+from cep.model.rule import (
+    ControlRecord,
+    PauseRecord,
+    ResumeRecord,
+    RetireRecord,
+    RollbackRecord,
+    SnoozeRecord,
+    UpsertRecord,
+)
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import PastReport
 
@@ -120,6 +128,33 @@ def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) ->
         elif status["last_versions"].get(record.id, 0) < record.version:
             open_.append(name)
     return open_, reasons
+
+
+def refused_turns(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> dict[str, str]:
+    """Return the pauses, resumptions and snoozes that the job has refused, with the reasons."""
+    reasons = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
+    turns = [record for record in records if isinstance(record, PauseRecord | ResumeRecord | SnoozeRecord)]
+    return {
+        f"{record.kind} {record.id} version {record.version}": reasons[record.id, record.version]
+        for record in turns
+        if (record.id, record.version) in reasons
+    }
+
+
+def status_speaks_of(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> bool:
+    """Return True if the job has taken, or refused, these pauses, resumptions and snoozes."""
+    refused = {(r["rule_id"], r["version"]) for r in status["refused"]}
+    snoozes = {(rule_id, key): version for rule_id, key, version in status["snooze_versions"]}
+    for record in records:
+        if isinstance(record, PauseRecord | ResumeRecord):
+            is_so = (record.id in status["paused"]) == isinstance(record, PauseRecord)
+        elif isinstance(record, SnoozeRecord):
+            is_so = snoozes.get((record.id, record.key), 0) >= record.version
+        else:
+            continue
+        if not is_so and (record.id, record.version) not in refused:
+            return False
+    return True
 
 
 def lacking_past(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> list[str]:

@@ -65,6 +65,7 @@ from cep.rulebook.levels import Places, by_level, earliest, place_among, place_a
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
 from cep.rulebook.snoozes import Snoozes
+from cep.rulebook.trust import Accepted
 from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of, turn
 
 # Versions with one of these are matched; the others only end their predecessor.
@@ -85,6 +86,7 @@ class Rulebook:
         self.rules: dict[str, RuleVersions] = {}
         self.snoozes = Snoozes()
         self.refusals: dict[str, Refusal] = {}
+        self.accepted = Accepted()
         self._counts: Counter[str] = Counter()
         self._deployed: tuple[DeployedRule, ...] | None = None
 
@@ -96,6 +98,7 @@ class Rulebook:
         other.snoozes = self.snoozes.copy()
         other.lists = self.lists.copy()
         other.refusals = dict(self.refusals)
+        other.accepted = self.accepted.copy()
         return other
 
     @property
@@ -123,17 +126,21 @@ class Rulebook:
 
     # -------------------------------------------------------------------------------------------- changes
 
-    def apply(self, record: ControlRecord, seen_ms: int | None) -> Outcome:
+    def apply(self, record: ControlRecord, seen_ms: int | None, *, is_given: bool = False) -> Outcome:
         """Apply one control record.
 
         `seen_ms` is the largest event time that has been matched, None before the first event: a change cannot start
         before or at it, starts right after it instead, and says by how much it is late.
+        Signatures are asked for if the job has signers, but not of a list that is given with its first rules.
         Returns: the outcome; `refused` and `ignored` leave the rules in force unchanged.
         Raises: StateError if the store of the lists refuses.
         """
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
-        outcome = self._outcome(record, seen_ms)
+        refusal = None if is_given else self.accepted.outcome(record, self._list_version(record))
+        outcome = refusal or self._outcome(record, seen_ms)
+        if outcome.kind in ("applied", "waiting"):
+            self.accepted.take(record)
         self._counts[outcome.kind] += 1
         self._counts["late_ms"] += outcome.late_ms
         if outcome.kind == "applied":
@@ -142,6 +149,8 @@ class Rulebook:
             is_version = isinstance(record, UpsertRecord | RollbackRecord)
             if is_version and self.levels_count is not None and outcome.from_ms == TIME_MS_MIN:
                 self.place(self.levels_count)  # nothing has a run yet
+        elif outcome.cause:
+            self.accepted.set_aside(record, outcome.full_reason)
         elif outcome.kind == "refused":
             name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
             self.set_aside(Refusal(name, record.version, outcome.full_reason))
@@ -191,6 +200,9 @@ class Rulebook:
         else:
             outcome = self._change_rule(record, from_ms, has_matched=seen_ms is not None)
         return replace(outcome, from_ms=from_ms, late_ms=late_ms) if outcome.kind == "applied" else outcome
+
+    def _list_version(self, record: RuleChange | SnoozeRecord | ListRecord) -> int:
+        return self.lists.version(record.id, record.of) if isinstance(record, ListRecord) else 0
 
     def _change_list(self, record: ListRecord, seen_ms: int | None) -> Outcome:
         outcome = self.lists.apply(record, seen_ms)
@@ -372,7 +384,7 @@ class Rulebook:
             paused=tuple(name for name, versions in sorted(self.rules.items()) if versions.switch.is_open),
             snoozes=self.snoozes.report(),
             snooze_versions=self.snoozes.versions(),
-            refused=tuple(self.refusals[rule_id] for rule_id in sorted(self.refusals)),
+            refused=(*(self.refusals[name] for name in sorted(self.refusals)), *self.accepted.unverified.values()),
             lists=self.lists.report(),
             lists_missing=self._missing_lists(),
             applied_count=self._counts["applied"],

@@ -28,6 +28,7 @@ from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.snoozes import Snoozes
+from cep.rulebook.trust import Accepted
 from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of
 
 FORMAT = 2
@@ -71,6 +72,9 @@ def save(book: Rulebook) -> Saved:
         "lists": book.lists.to_json(),
         "refused": [book.refusals[name].to_json() for name in sorted(book.refusals)],
     }
+    accepted = book.accepted.to_json()
+    if accepted is not None:
+        index["accepted"] = accepted
     if book.places is not None:
         index["places"] = book.places.to_json()
     return Saved(b'{"rules":{' + rules.encode() + b"}," + _json(index).removeprefix(b"{"), records)
@@ -116,6 +120,7 @@ def restore(
         book.refusals = {r["rule_id"]: Refusal(**r) for r in saved_index["refused"]}
         book.snoozes = Snoozes.from_json(saved_index["snoozes"])
         book.lists = RuleLists.from_json(saved_index.get("lists", []), book.lists.store)
+        book.accepted = Accepted.from_json(saved_index.get("accepted"))
         book.places = Places.from_json(saved_index["places"]) if "places" in saved_index else None
         for name, rule in saved_index["rules"].items():
             version, shadow_version, switch_version = rule["versions"]
@@ -126,7 +131,7 @@ def restore(
                 tuple(_change(book, saved, record_of) for saved in rule["shadow"]),
                 Switch(switch_version, tuple((start, end) for start, end in rule["pauses"])),
             )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(index, error) from error
     return book
 

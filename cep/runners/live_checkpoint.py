@@ -66,6 +66,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
             _check_event_types(directory, stored_job, job)
             _write(directory / JOB_FILE, {**stored_job, "event_types": description["event_types"]})
             different = []
+        _check_trust(directory, stored_job, job)
         if different:
             raise UsageError(
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
@@ -93,6 +94,28 @@ def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) ->
             f"{directory} belongs to a job with other event types: {'; '.join(reasons)}: its keyed state would be "
             "misread; start it as it was, or give a new checkpoint directory"
         )
+
+
+def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
+    """Refuse to ask for fewer signatures than before, and write down who may sign from now on."""
+    before, now = stored_job.get("trust"), None if job.trust is None else job.trust.to_json()
+    if before is None and now is None:
+        return
+    if now is None:
+        raise UsageError(
+            f"the job of {directory} takes signed changes only; start it with --signers and --root-key as before, or "
+            "give a new checkpoint directory"
+        )
+    try:
+        if before is not None and before["version"] > now["version"]:
+            raise UsageError(
+                f"the job of {directory} has gone by version {before['version']} of the signers file, and this one is "
+                f"version {now['version']}; restore the newer file from version control"
+            )
+    except (KeyError, TypeError) as error:
+        raise StateCorruptError(f"{directory} does not say who may sign ({error!r}); restore it") from error
+    stored = {**_read(directory / JOB_FILE), "trust": now}
+    _write(directory / JOB_FILE, stored)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from cep.base.limits import (
 )
 from cep.base.schema import Schema
 from cep.columnar.route import KeyDomain
+from cep.rulebook.trust import Trust
 
 EVENT_TIME, ARRIVAL = "event_time", "arrival"
 
@@ -39,6 +40,7 @@ class Job:
     begins_ms: earlier events are in the state that the job began with (warm_start.py).
     ends_ms: events from then on are for the job that goes on from this one.
     ahead_ms: how far ahead of the clock an event may be dated; None: as far as it likes.
+    trust: who may sign changes of its rules; None: nobody needs to.
     """
 
     schema: Schema
@@ -53,6 +55,7 @@ class Job:
     begins_ms: int = TIME_MS_MIN
     ends_ms: int = TIME_MS_MAX
     ahead_ms: int | None = AHEAD_MS_DEFAULT
+    trust: Trust | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.groups_count <= KEY_GROUPS_MAX:
@@ -83,6 +86,7 @@ class Job:
             "begins_ms": self.begins_ms,
             "ends_ms": self.ends_ms,
             "ahead_ms": self.ahead_ms,
+            **({} if self.trust is None else {"trust": self.trust.to_json()}),
         }
 
     @staticmethod
@@ -101,4 +105,5 @@ class Job:
             data.get("begins_ms", TIME_MS_MIN),
             data.get("ends_ms", TIME_MS_MAX),
             data.get("ahead_ms", AHEAD_MS_DEFAULT),
+            None if data.get("trust") is None else Trust.from_json(data["trust"]),
         )

@@ -27,7 +27,7 @@ from cep.model.rule import (
     parse_control,
     utc_text,
 )
-from cep.rulebook.deploy import RefusedRecord
+from cep.rulebook.deploy import RefusedRecord, is_given
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -104,6 +104,7 @@ def rulebook_of(rules: JobRules, digest: str) -> NamedRulebook:
         assert rules.store is not None, "a digest is known by a folder"
         rulebook = rules.store.get(digest, rules.job.schema, rules.job.domains)
         rulebook.keep_levels(rules.job.levels_count)
+        rulebook.accepted.trust = rules.job.trust
         _cache(_RULEBOOKS, at, NamedRulebook(digest, rulebook, rulebook.forget_ms))
     return _RULEBOOKS[at]
 
@@ -112,6 +113,7 @@ def restore_rulebook(rules: JobRules, data: bytes) -> NamedRulebook:
     """Read the rulebook of a job that has it as bytes. Raises: as rulebook_from_bytes."""
     rulebook = rulebook_from_bytes(data, rules.job.schema, rules.job.domains, rules.lists)
     rulebook.keep_levels(rules.job.levels_count)
+    rulebook.accepted.trust = rules.job.trust
     return _remember(rules, rulebook)
 
 
@@ -190,7 +192,12 @@ def forget_rules(rules: JobRules, before: NamedRulebook, watermark_ms: int) -> N
 
 
 def apply_records(
-    rulebook: Rulebook, records: tuple[bytes, ...], seen_ms: int | None, latest_ms: int = NO_CLOCK
+    rulebook: Rulebook,
+    records: tuple[bytes, ...],
+    seen_ms: int | None,
+    latest_ms: int = NO_CLOCK,
+    *,
+    are_first: bool = False,
 ) -> tuple[list[bytes], Counter[str], int]:
     """Apply control records in their order; a heartbeat beyond `latest_ms` is refused.
 
@@ -214,8 +221,9 @@ def apply_records(
             counters["control_unreadable"] += 1
             letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), _text(data)))
         else:
-            outcome = rulebook.apply(record, seen_ms)
+            outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
             counters[f"control_{outcome.kind}"] += 1
+            counters["control_unverified"] += bool(outcome.cause)
             counters["rule_late_ms"] += outcome.late_ms
             if outcome.kind != "refused":
                 in_force = None  # the last word on something may be another one
@@ -246,6 +254,7 @@ def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, d
         "version": record.version,
         "content_hash": content_hash(upsert) if isinstance(upsert, UpsertRecord) else None,
         "diagnostics": [to_json(diagnostic, sources) for diagnostic in outcome.diagnostics],
+        **({"cause": outcome.cause} if outcome.cause else {}),
     }
     return dead_letter(Poison("control_refused", outcome.full_reason, _text(data)), more)
 
@@ -257,7 +266,8 @@ def _text(data: bytes) -> str:
 def _initial(rules: JobRules) -> NamedRulebook:
     if rules not in _INITIAL:
         rulebook = Rulebook(rules.job.schema, rules.job.domains, rules.lists)
-        apply_records(rulebook, rules.initial, None)
+        rulebook.accepted.trust = rules.job.trust
+        apply_records(rulebook, rules.initial, None, are_first=True)
         rulebook.place(rules.job.levels_count)
         _cache(_INITIAL, rules, _remember(rules, rulebook))
     return _INITIAL[rules]

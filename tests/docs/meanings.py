@@ -53,6 +53,7 @@ COUNTERS = {
     "control_applied": "Control records applied.",
     "control_ignored": "Control records of an older or equal version.",
     "control_refused": "Control records refused; each is a dead letter.",
+    "control_unverified": "Control records refused because signatures are missing or do not count.",
     "control_waiting": "List changes that wait for the version before them.",
     "control_unreadable": "Control records that cannot be read.",
     "control_heartbeat": "Heartbeats.",

@@ -64,3 +64,9 @@ def test_what_a_definition_says_counts_where_it_is_used() -> None:
     text = "define tiny(x) = x < 1.00\ndefine other(x) = x < 2.00\n" + SOURCE.replace("amount < 1.00", "tiny(amount)")
     assert pattern_hash(text, "large_after_small") != pattern_hash(text.replace("1.00", "3.00", 1), "large_after_small")
     assert pattern_hash(text, "large_after_small") == pattern_hash(text.replace("2.00", "3.00"), "large_after_small")
+
+
+@pytest.mark.parametrize("source", ["x", "", "}", "test", "pattern", '"'])
+def test_a_text_without_declarations_has_a_meaning(source: str) -> None:
+    """Such a record is refused with a dead letter, which names the hash."""
+    assert content_hash(upsert(1, source=source or " ")) != content_hash(upsert(1))

@@ -1,0 +1,118 @@
+"""Ed25519 keys: files of private keys, public keys as text, signatures over bytes.
+
+    NAME.pem    the private key (PKCS 8), readable by its owner only; a passphrase encrypts it
+    NAME.pub    the public key as text: ed25519:HEX
+
+Tested by: tests/base/test_signing.py
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from cep.base.errors import UsageError
+
+_PREFIX = "ed25519:"
+_PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
+_SIGNATURE = re.compile(r"[0-9a-f]{128}")
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_FILE_BYTES_MAX = 65_536
+_VERIFIED_MAX = 4_096
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A private key. It is never printed."""
+
+    _key: Ed25519PrivateKey
+
+    def __repr__(self) -> str:
+        return f"SigningKey({self.public})"
+
+    @property
+    def public(self) -> str:
+        """The public key as text."""
+        return _PREFIX + self._key.public_key().public_bytes_raw().hex()
+
+    def sign(self, message: bytes) -> str:
+        """Return the signature as hex."""
+        return self._key.sign(message).hex()
+
+
+def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
+    """Make a key and write its two files. Raises: UsageError if a file is there, or cannot be written."""
+    key = Ed25519PrivateKey.generate()
+    protection = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
+    made = SigningKey(key)
+    try:
+        _write_new(path, pem, 0o600)
+        _write_new(path.with_suffix(".pub"), f"{made.public}\n".encode(), 0o644)
+    except OSError as error:
+        raise UsageError(f"{error.filename or path} cannot be made: {error.strerror}; name another file") from error
+    return made
+
+
+def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
+    """Read a private key. Raises: UsageError for a file that is none, or that others may read."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise UsageError(f"the key {path} is no file; name a file that `cep keys new` has made")
+            if mode & _OTHERS:
+                raise UsageError(f"others may read the private key {path}; run `chmod 600 {path}`")
+            pem = file.read(_FILE_BYTES_MAX)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the key {path} cannot be read: {error}; `cep keys new FILE` makes one") from error
+    try:
+        key = load_pem_private_key(pem, passphrase.encode() if passphrase else None)
+    except TypeError as error:
+        what = "has no passphrase" if passphrase else "has a passphrase"
+        raise UsageError(f"the key {path} {what}; CEP_KEY_PASSPHRASE in the environment gives it") from error
+    except Exception as error:
+        raise UsageError(
+            f"{path} is no private key, or CEP_KEY_PASSPHRASE is wrong; `cep keys new FILE` makes a key"
+        ) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise UsageError(f"{path} is no ed25519 key; `cep keys new FILE` makes one")
+    return SigningKey(key)
+
+
+def is_public_key(text: str) -> bool:
+    """Return True for the text of a public key."""
+    return _PUBLIC.fullmatch(text) is not None
+
+
+@lru_cache(_VERIFIED_MAX)
+def is_signed(message: bytes, signature: str, public: str) -> bool:
+    """Return True if the key has signed the message. Texts that are no signature or key have not."""
+    if not is_public_key(public) or _SIGNATURE.fullmatch(signature) is None:
+        return False
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public.removeprefix(_PREFIX)))
+        key.verify(bytes.fromhex(signature), message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(data)

@@ -1,0 +1,82 @@
+"""`cep keys …`: a new key, a key's public part, a signers file → its signature, and what it says.
+
+Tested by: tests/cli/test_sign.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cep.base.errors import UsageError
+from cep.base.signing import SigningKey, new_key, read_key
+from cep.rulebook.signers import read_trust, sign_signers, signature_path
+from cep.rulebook.trust import Trust
+
+HELP = """\
+Make keys, and say who may sign changes of rules. A private key stays with its person. CEP_KEY_PASSPHRASE in the
+environment encrypts a new key, and opens it later. `cep docs approve` shows the whole way.
+
+examples:
+  cep keys new ada.pem                                          also writes ada.pub
+  cep keys show ada.pem
+  cep keys trust rules/signed/signers.toml --sign-with root.pem  signs the file of signers
+  cep keys check rules/signed/signers.toml --root-key ed25519:…
+"""
+PASSPHRASE = "CEP_KEY_PASSPHRASE"  # noqa: S105 the name of the variable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs below `cep keys` and their arguments."""
+    verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, line in (("new", "make a key: FILE and the .pub beside it"), ("show", "print the public part of a key")):
+        verbs.add_parser(name, help=line).add_argument("file", type=Path, metavar="FILE", help="the private key")
+    trust = verbs.add_parser("trust", help="sign a signers file with the root key")
+    trust.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    trust.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
+    check = verbs.add_parser("check", help="check a signers file, and print who may sign what")
+    check.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
+    check.add_argument("--root-key", required=True, metavar="KEY", help="public key that it is signed with")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `cep keys`. Returns 0. Raises: UsageError."""
+    console = Console(highlight=False, soft_wrap=True)
+    match options.what:
+        case "new":
+            key = new_key(options.file, os.environ.get(PASSPHRASE))
+            console.print(f"{options.file} is the private key: give it to nobody", markup=False)
+            console.print(f"{options.file.with_suffix('.pub')} is the public key: {key.public}", markup=False)
+        case "show":
+            console.print(private_key(options.file).public, markup=False)
+        case "trust":
+            trust = sign_signers(options.file, private_key(options.sign_with))
+            _print(trust, console)
+            console.print(f"signed: {signature_path(options.file)}; the root key is {trust.root_key}", markup=False)
+        case _:
+            _print(read_trust(options.file, options.root_key), console)
+    return 0
+
+
+def private_key(path: Path | None) -> SigningKey:
+    """Read the key of whoever runs the verb. Raises: UsageError if none is named, or it cannot be read."""
+    if path is None:
+        raise UsageError("name your private key with --sign-with FILE; `cep keys new FILE` makes one")
+    return read_key(path, os.environ.get(PASSPHRASE))
+
+
+def _print(trust: Trust, console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("who", "may", "rules", "withdrawn"):
+        table.add_column(title)
+    for signer in trust.signers:
+        until = "" if signer.until is None else ", ".join(f"{n} up to {v}" for n, v in signer.until) or "for all"
+        table.add_row(signer.name, ", ".join(signer.may), ", ".join(signer.rules), until)
+    console.print(f"rules of {trust.rule_set}, version {trust.version} of the signers", markup=False)
+    console.print(table)
+    two = ", ".join(kind for kind, count in trust.people if count == 2)
+    console.print(f"two people for {two or 'nothing'}; one for all else", markup=False)

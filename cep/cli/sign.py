@@ -1,0 +1,169 @@
+"""`cep sign` and `cep approve`: a version of a rule → a change that its author and another person have signed.
+
+Tested by: tests/cli/test_sign.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from pathlib import Path
+
+from rich.console import Console
+
+from cep.base.errors import UsageError
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.cli.given_job import trust_of
+from cep.cli.keys import private_key
+from cep.cli.paths import printed
+from cep.model.rule import RetireRecord, UpsertRecord, utc_ms, utc_text
+from cep.model.settings import Settings
+from cep.rulebook.changes import change_path, read_change, version_before, write_change
+from cep.rulebook.files import read_rules
+from cep.rulebook.lock import problems_of_lock, read_lock
+from cep.rulebook.meaning import content_hash
+from cep.rulebook.statement import Signable, approve, sign
+from cep.rulebook.trust import Trust, reason_against
+
+HELP = """\
+Sign a version of a rule as its author. The change is written to rules/signed/, where another person approves it. A
+change without `--effective-at` starts when the job reads it, or when its file says.
+
+examples:
+  cep sign card_testing --sign-with ada.pem --conf cep.toml
+  cep sign card_testing --retire --sign-with ada.pem --conf cep.toml
+"""
+HELP_APPROVE = """\
+Show a change that its author has signed, and approve it. `cep publish` then sends it.
+
+examples:
+  cep approve rules/signed/card_testing.2.json --sign-with bob.pem --conf cep.toml
+  cep approve rules/signed/card_testing.2.json --conf cep.toml     (show it, and sign nothing)
+"""
+_STEP = "cep approve {path} --sign-with FILE"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep sign`."""
+    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
+    parser.add_argument("--retire", action="store_true", help="end the rule, with the version after the file's")
+    parser.add_argument("--effective-at", metavar="TIME", help="event time from which it holds (2026-01-31T00:00:00Z)")
+    add_setting_arguments(parser, "control", "publish")
+
+
+def add_arguments_approve(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `cep approve`."""
+    parser.add_argument("change", type=Path, metavar="FILE", help="a change that `cep sign` has written")
+    add_setting_arguments(parser, "control", "publish")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Sign. Returns 0, or 1 if the rule is not sound. Raises: UsageError."""
+    console = Console(highlight=False, soft_wrap=True)
+    settings = settings_of(options)
+    trust = _needed(settings)
+    records, problems = read_rules(options.rules)
+    record = next((record for record in records if record.id == options.rule), None)
+    if record is None:
+        raise UsageError("\n".join(problems) if problems else f"{options.rules} has no rule {options.rule}")
+    change: UpsertRecord | RetireRecord = _started(record, options.effective_at)
+    if options.retire:
+        change = RetireRecord(id=record.id, version=record.version + 1, effective_at=change.effective_at)
+    else:
+        contradictions = problems_of_lock([record], read_lock(options.rules))
+        for contradiction in contradictions:
+            console.print(str(contradiction), markup=False, style="red")
+        if contradictions:
+            return 1
+    key = private_key(settings.publish.sign_with)
+    signed = sign(change, key, trust.rule_set, version_before(options.rules, change))
+    path = change_path(options.rules, signed)
+    store_signed([signed], path, trust, console)
+    return 0
+
+
+def run_approve(options: argparse.Namespace) -> int:
+    """Show, and approve. Returns 0. Raises: UsageError if the author's signature does not count, or the approver's."""
+    console = Console(highlight=False, soft_wrap=True)
+    settings = settings_of(options)
+    trust = _needed(settings)
+    records = read_change(options.change)
+    for record in records:
+        if record.signed is None:
+            raise UsageError(f"{options.change} has no author's signature; its author runs `cep sign`")
+        # The author's signature alone must count before another stands for it.
+        refusal = reason_against(_of_author(record), trust.asking_one())
+        if refusal is not None:
+            raise UsageError(f"{options.change}: {refusal.reason}")
+    _show(options.change, records, trust)
+    if settings.publish.sign_with is None:
+        console.print(f"approve it with `{_STEP.format(path=options.change)}`", markup=False)
+        return 0
+    key = private_key(settings.publish.sign_with)
+    approved = [approve(record, key) for record in records]
+    store_signed(approved, options.change, trust, console)
+    return 0
+
+
+def store_signed(records: list[Signable], path: Path, trust: Trust, console: Console) -> bool:
+    """Write a signed change and say what comes next. Return True if nobody else must sign.
+
+    Raises: UsageError if a signature does not count.
+    """
+    refusal = reason_against(records[0], trust)
+    is_open = refusal is not None and refusal.cause == "unsigned"
+    if refusal is not None and not is_open:
+        raise UsageError(f"{path.name}: {refusal.reason}")
+    write_change(path, records)
+    next_step = f"another person runs `{_STEP.format(path=path)}`" if is_open else "`cep publish` sends it"
+    console.print(f"signed: {path}; {next_step}", markup=False)
+    return not is_open
+
+
+def _needed(settings: Settings) -> Trust:
+    trust = trust_of(settings.control)
+    if trust is None:
+        raise UsageError(
+            "name --signers and --root-key, or the same in a settings file (--conf); see `cep docs approve`"
+        )
+    return trust
+
+
+def _started(record: UpsertRecord, effective_at: str | None) -> UpsertRecord:
+    if effective_at is None:
+        return record
+    try:
+        return record.model_copy(update={"effective_at": utc_text(utc_ms(effective_at))})
+    except ValueError as error:
+        raise UsageError(f"--effective-at: {error}") from error
+
+
+def _of_author(record: Signable) -> Signable:
+    assert record.signed is not None, "asked before"
+    return record.model_copy(update={"signed": record.signed.model_copy(update={"approver": None})})
+
+
+def _show(path: Path, records: list[Signable], trust: Trust) -> None:
+    record = records[0]
+    assert record.signed is not None, "asked before"
+    author = trust.signer(record.signed.author.key)
+    printed(f"{record.kind} {record.id} version {record.version}, signed by {author.name if author else '?'}")
+    printed(
+        f"after version {record.signed.previous_version or 'none'}; starts {record.effective_at or 'when it is read'}"
+    )
+    if isinstance(record, UpsertRecord):
+        printed(f"meaning {content_hash(record)}")
+    before = path.with_name(f"{record.id}.{record.signed.previous_version}.json")
+    old = _lines(read_change(before)) if isinstance(record, UpsertRecord) and before.exists() else []
+    for line in difflib.unified_diff(old, _lines(records), "before", "after", lineterm=""):
+        printed(f"  {line}")
+
+
+def _lines(records: list[Signable]) -> list[str]:
+    lines: list[str] = []
+    for record in records:
+        values = record.model_dump(exclude_none=True, exclude={"signed", "source"})
+        lines += [f"{name} = {value}" for name, value in values.items()]
+        lines += record.source.splitlines() if isinstance(record, UpsertRecord) else []
+    return lines

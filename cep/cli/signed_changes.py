@@ -1,0 +1,116 @@
+"""Changes that a verb is about to send → the same, signed, where a job asks for signatures; or why they cannot go.
+
+Tested by: tests/cli/test_sign.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from cep.cli.given_job import trust_of
+from cep.cli.keys import private_key
+from cep.cli.sign import store_signed
+from cep.cli.topics import Topics
+from cep.model.rule import ControlRecord, HeartbeatRecord, ListRecord, RetireRecord, UpsertRecord
+from cep.rulebook.changes import change_path, last_of, read_change, signed_version
+from cep.rulebook.statement import Signable, sign
+from cep.rulebook.trust import Trust, reason_against
+
+Change = UpsertRecord | RetireRecord
+
+
+def stand_for(
+    options: argparse.Namespace, topics: Topics, records: Sequence[Signable], there: Sequence[ControlRecord],
+    console: Console,
+) -> list[Signable] | None:  # fmt: skip
+    """Sign one change with the key of whoever runs the verb, where the job asks for signatures.
+
+    `there` are the records of the control topic. Returns: the records to send; None if another person must approve
+    first, after a line that says so. Raises: UsageError.
+    """
+    trust = trust_of(topics.settings.control)
+    if trust is None:
+        return list(records)
+    key = private_key(topics.settings.publish.sign_with)
+    signers = topics.settings.control.signers
+    assert signers is not None, "trust comes from it"
+    is_waiting = trust.needed(records[0].kind) > 1 and options.effective_at is None
+    signed: list[Signable] = []
+    for given in records:
+        # Its approval takes a while: a start soon after now would be in the past.
+        record = given.model_copy(update={"effective_at": None}) if is_waiting else given
+        changes = [other for other in there if not isinstance(other, HeartbeatRecord)]
+        past = (0, "") if isinstance(record, ListRecord) else last_of(changes, record)
+        signed.append(sign(record, key, trust.rule_set, past))
+    path = signers.parent / change_path(Path(), signed[0]).name
+    return signed if store_signed(signed, path, trust, console) else None
+
+
+def signed_rules(
+    topics: Topics, directory: Path, changes: Sequence[Change], console: Console
+) -> tuple[list[Change], int]:
+    """Return the changes of rules as they were signed, and how many lack signatures, after a line for each."""
+    trust = trust_of(topics.settings.control)
+    if trust is None:
+        return list(changes), 0
+    signed: list[Change] = []
+    missing_count = 0
+    for record in changes:
+        stored = _signed_rule(directory, record)
+        refusal = reason_against(stored or record, trust)
+        if refusal is not None:
+            what = "" if isinstance(record, UpsertRecord) else " --retire"
+            text = f"{record.id} version {record.version}: {refusal.reason} (`cep sign {record.id}{what}` begins)"
+            console.print(text, markup=False, style="red")
+            missing_count += 1
+        signed.append(stored or record)
+    return signed, missing_count
+
+
+def signed_lists(
+    topics: Topics, directory: Path, changes: Sequence[ListRecord], console: Console
+) -> tuple[list[ListRecord], int]:
+    """Return the changes of lists as they were signed, and how many lack signatures, after a line for each."""
+    trust = trust_of(topics.settings.control)
+    if trust is None:
+        return list(changes), 0
+    signed: list[ListRecord] = []
+    for record in changes:
+        path = change_path(directory, record)
+        there = read_change(path) if path.exists() else []
+        signed += [other for other in there if isinstance(other, ListRecord) and _same_entries(other, record)]
+    missing = {record.id for record in changes} - {r.id for r in signed if reason_against(r, trust) is None}
+    for name in sorted(missing):
+        console.print(
+            f"list {name}: nobody has signed its entries; run `cep lists replace {name} --from FILE --sign-with FILE`",
+            markup=False,
+            style="red",
+        )
+    return signed, len(missing)
+
+
+def checked_changes(paths: Sequence[Path], trust: Trust | None, console: Console) -> list[Signable] | None:
+    """Read signed changes from files; None after a line for each that the job would refuse. Raises: UsageError."""
+    records = [record for path in paths for record in read_change(path)]
+    refusals = [(record, reason_against(record, trust)) for record in records] if trust is not None else []
+    wrong = [(record, refusal) for record, refusal in refusals if refusal is not None]
+    for record, refusal in wrong:
+        console.print(f"{record.id} version {record.version}: {refusal.reason}", markup=False, style="red")
+    return None if wrong else records
+
+
+def _signed_rule(directory: Path, record: Change) -> Change | None:
+    if isinstance(record, UpsertRecord):
+        return signed_version(directory, record)
+    path = change_path(directory, record)
+    signed = read_change(path)[0] if path.exists() else None
+    return signed if isinstance(signed, RetireRecord) and signed.id == record.id else None
+
+
+def _same_entries(one: ListRecord, other: ListRecord) -> bool:
+    names = {"id", "of", "version", "change", "entries", "part", "parts"}
+    return one.model_dump(include=names) == other.model_dump(include=names)

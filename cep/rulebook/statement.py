@@ -1,0 +1,106 @@
+"""A control record → the bytes that a person signs, and the line of versions that it belongs to.
+
+The statement names the rule set, the rule, its version, the hash of its meaning (meaning.py), the version that it
+changes, and the hash of the whole record. So a signature counts for no other rule, version, place in the history, or
+set of rules. The key that a pattern matches by is in its meaning. Author and approver sign different statements: the
+approver's names the author's key.
+Tested by: tests/rulebook/test_trust.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Literal, TypeVar
+
+from cep.base.signing import SigningKey
+from cep.model.rule import (
+    ListRecord,
+    PauseRecord,
+    ResumeRecord,
+    RollbackRecord,
+    RuleChange,
+    SnoozeRecord,
+    UpsertRecord,
+)
+from cep.model.signed import Signature, Signed
+from cep.rulebook.meaning import content_hash
+
+Signable = RuleChange | SnoozeRecord | ListRecord
+Role = Literal["author", "approver"]
+R = TypeVar("R", bound=Signable)
+_FORMAT = "cep change 1"
+# A signature is 128 characters; one of none stands where the author has not signed yet.
+_NONE = "0" * 128
+
+
+def line_of(record: Signable) -> str:
+    """Return the name of the line of versions that a record belongs to: each counts up on its own."""
+    match record:
+        case UpsertRecord(id=name, status="shadow"):
+            return f"{name}/shadow"
+        case RollbackRecord(id=name) if record.rule.status == "shadow":
+            return f"{name}/shadow"
+        case PauseRecord(id=name) | ResumeRecord(id=name):
+            return f"{name}/pause"
+        case SnoozeRecord(id=name, key=key):
+            return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
+        case ListRecord(id=name, of=of):
+            return f"list:{name}/{of}"
+        case _:
+            return record.id
+
+
+def digest_of(record: Signable) -> str:
+    """Return the hash that a later change names as what it changes: of a rule its meaning, else of the record."""
+    if isinstance(record, RollbackRecord):
+        return content_hash(record.as_upsert())
+    return content_hash(record) if isinstance(record, UpsertRecord) else body_hash(record)
+
+
+def body_hash(record: Signable) -> str:
+    """SHA-256 of the whole record without its signatures."""
+    return hashlib.sha256(unsigned(record).to_json()).hexdigest()
+
+
+def statement(record: Signable, signed: Signed, role: Role) -> bytes:
+    """Return what `role` signs. `signed` names the rule set, the past and the author's key."""
+    is_rule = isinstance(record, UpsertRecord | RollbackRecord)
+    values: dict[str, Any] = {
+        "what": _FORMAT,
+        "role": role,
+        "author": signed.author.key,
+        "rule_set": signed.rule_set,
+        "kind": record.kind,
+        "line": line_of(record),
+        "version": record.version,
+        "meaning": digest_of(record) if is_rule else None,
+        "record": body_hash(record),
+        "previous": [signed.previous_version, signed.previous],
+    }
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sign(record: R, key: SigningKey, rule_set: str, previous: tuple[int, str] = (0, "")) -> R:
+    """Return the record with the author's signature and no other. `previous`: the version it changes, and its hash."""
+    author = Signature(key=key.public, signature=_NONE)
+    signed = Signed(rule_set=rule_set, previous_version=previous[0], previous=previous[1], author=author)
+    author = Signature(key=key.public, signature=key.sign(statement(record, signed, "author")))
+    return _with(record, signed.model_copy(update={"author": author}))
+
+
+def approve(record: R, key: SigningKey) -> R:
+    """Return a signed record with the approver's signature, too."""
+    assert record.signed is not None, "the author signs first"
+    approver = Signature(key=key.public, signature=key.sign(statement(record, record.signed, "approver")))
+    return _with(record, record.signed.model_copy(update={"approver": approver}))
+
+
+def unsigned(record: R) -> R:
+    """Return the record without signatures."""
+    return _with(record, None)
+
+
+def _with(record: R, signed: Signed | None) -> R:
+    copied: R = record.model_copy(update={"signed": signed})  # type: ignore[assignment]  # mypy joins the union
+    return copied

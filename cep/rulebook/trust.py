@@ -1,0 +1,252 @@
+"""A signed control record, and who may sign what → the reason why a job refuses it, or nothing.
+
+    1  is it signed, for this set of rules?
+    2  may its author write changes of this thing?
+    3  does the author's signature agree with the record?
+    4  has another person approved, where two are asked for?
+    5  has no later change of the same thing been taken?
+    6  was it signed as a change of what holds?
+
+The verdict follows from the records and the trust that the job is given, never from a clock. So a job that runs, a
+replay and a job that is built anew from the same records agree. A key that is withdrawn counts up to a version.
+Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
+from cep.base.signing import is_signed
+from cep.model.rule import ListRecord
+from cep.model.signed import Signature, Signed
+from cep.rulebook.outcome import Outcome, Refusal
+from cep.rulebook.statement import Role, Signable, digest_of, line_of, statement
+
+PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """A person's key: what it may sign. `until` has the last versions of a key that is withdrawn."""
+
+    name: str
+    key: str
+    may: tuple[str, ...]
+    rules: tuple[str, ...]
+    until: tuple[tuple[str, int], ...] | None = None
+
+    def reason_against(self, record: Signable, right: str) -> str | None:
+        """Return why the key may not sign this record with this right; None if it may."""
+        if right not in self.may:
+            return f"{self.name} has no right to {right}"
+        name = f"list:{record.id}" if isinstance(record, ListRecord) else record.id
+        if not any(fnmatchcase(name, pattern) for pattern in self.rules):
+            return f"{self.name} may sign {', '.join(self.rules)}, not {name}"
+        if self.until is not None and record.version > dict(self.until).get(line_of(record), 0):
+            last = dict(self.until).get(line_of(record))
+            of = "nothing of it" if last is None else f"versions up to {last}"
+            return f"the key of {self.name} is withdrawn: it counts for {of}, not for version {record.version}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The signers of a set of rules, and how many people each kind of change needs."""
+
+    rule_set: str
+    version: int
+    root_key: str
+    people: tuple[tuple[str, int], ...]
+    signers: tuple[Signer, ...]
+
+    def needed(self, kind: str) -> int:
+        """Return how many people must sign a change of this kind."""
+        return dict(self.people)[kind]
+
+    def asking_one(self) -> Trust:
+        """Return the same trust that asks for the author alone."""
+        return replace(self, people=tuple((kind, 1) for kind, _ in self.people))
+
+    def signer(self, key: str) -> Signer | None:
+        """Return whose key it is."""
+        return next((signer for signer in self.signers if signer.key == key), None)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        signers = [[s.name, s.key, s.may, s.rules, s.until] for s in self.signers]
+        return {
+            "rule_set": self.rule_set,
+            "version": self.version,
+            "root_key": self.root_key,
+            "people": dict(self.people),
+            "signers": signers,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Trust:
+        """Read what `to_json` made. Raises: KeyError, TypeError or ValueError for something else."""
+        signers = tuple(
+            Signer(name, key, tuple(may), tuple(rules), None if until is None else tuple((n, v) for n, v in until))
+            for name, key, may, rules, until in data["signers"]
+        )
+        people = tuple((kind, data["people"][kind]) for kind in PEOPLE)
+        return Trust(data["rule_set"], data["version"], data["root_key"], people, signers)
+
+
+def reason_against(record: Signable, trust: Trust) -> Outcome | None:
+    """Return the refusal of a record whose signatures do not count; None if they do. Steps 1 to 4."""
+    signed, needed = record.signed, trust.needed(record.kind)
+    if signed is None:
+        return _refused("unsigned", f"it is not signed, and {_people(needed)} must sign; run `cep sign`")
+    if signed.rule_set != trust.rule_set:
+        return _refused("other_rules", f"it is signed for the rules `{signed.rule_set}`, not `{trust.rule_set}`")
+    refusal = _against(record, signed, signed.author, "author", trust)
+    if refusal is not None:
+        return refusal
+    if signed.approver is None:
+        if needed == 1:
+            return None
+        return _refused("unsigned", "its author has signed, and nobody has approved; another person runs `cep approve`")
+    author, approver = trust.signer(signed.author.key), trust.signer(signed.approver.key)
+    if signed.approver.key == signed.author.key or (
+        author is not None and approver is not None and author.name.casefold() == approver.name.casefold()
+    ):
+        return _refused("self_approved", "its author has approved it; another person must run `cep approve`")
+    return _against(record, signed, signed.approver, "approver", trust)
+
+
+def _against(record: Signable, signed: Signed, signature: Signature, role: Role, trust: Trust) -> Outcome | None:
+    signer = trust.signer(signature.key)
+    if signer is None:
+        return _refused("unknown_signer", f"its {role}'s key {signature.key} is none of the signers file")
+    reason = signer.reason_against(record, "author" if role == "author" else "approve")
+    if reason is not None:
+        return _refused("not_allowed", reason)
+    if not is_signed(statement(record, signed, role), signature.signature, signature.key):
+        return _refused("forged", f"it is not what {signer.name} has signed as its {role}; sign it again")
+    return None
+
+
+class Accepted:
+    """The signed changes that a job has taken: of each line of versions the last one, and its hash.
+
+    `unverified` are the last refusals of records whose signatures do not count.
+    """
+
+    def __init__(self, trust: Trust | None = None) -> None:
+        self.trust = trust
+        self.signers_version = 0
+        self._last: dict[str, tuple[int, str]] = {}
+        self.unverified: dict[str, Refusal] = {}
+
+    def copy(self) -> Accepted:
+        """Return an equal value that changes on its own."""
+        other = Accepted(self.trust)
+        other.signers_version = self.signers_version
+        other._last = dict(self._last)
+        other.unverified = dict(self.unverified)
+        return other
+
+    def outcome(self, record: Signable, list_version: int) -> Outcome | None:
+        """Return the outcome of a record that is refused or changes nothing, None for one that counts.
+
+        `list_version`: the last one of its list, if it is of one.
+        """
+        if self.trust is None:
+            return None
+        if self.trust.version < self.signers_version:
+            return _refused(
+                "old_signers",
+                f"the signers file has version {self.trust.version}, and the job has gone by version "
+                f"{self.signers_version}; restore the newer file",
+            )
+        return reason_against(record, self.trust) or self._order(record, list_version)
+
+    def take(self, record: Signable) -> None:
+        """Remember a record that the rulebook has applied, or that waits."""
+        if self.trust is not None:
+            self.signers_version = self.trust.version
+            if record.signed is not None and not isinstance(record, ListRecord):
+                self._last[line_of(record)] = record.version, digest_of(record)
+            name = _named(record)
+            if name in self.unverified and self.unverified[name].version <= record.version:
+                del self.unverified[name]
+
+    def set_aside(self, record: Signable, reason: str) -> None:
+        """Remember the last refusal of each rule and list, up to a limit."""
+        self.unverified.pop(_named(record), None)
+        self.unverified[_named(record)] = Refusal(_named(record), record.version, reason)
+        while len(self.unverified) > UNVERIFIED_MAX:
+            del self.unverified[next(iter(self.unverified))]
+
+    def _order(self, record: Signable, list_version: int) -> Outcome | None:
+        """Refuse a record that comes too late, or that was signed for another past: steps 5 and 6."""
+        assert record.signed is not None, "its signatures count"
+        if isinstance(record, ListRecord):
+            # Parts of a version may come in any order, and versions wait for each other.
+            if record.version < list_version:
+                return _replayed(record.version, list_version)
+            return None
+        line = line_of(record)
+        last, digest = self._last.get(line, (0, ""))
+        if line not in self._last:
+            if len(self._last) >= SIGNED_LINES_MAX:
+                return Outcome("refused", f"{SIGNED_LINES_MAX} rules, pauses and snoozes have changed: the limit")
+            return None
+        if record.version < last:
+            return _replayed(record.version, last)
+        if record.version == last:
+            if digest_of(record) == digest:
+                return Outcome("ignored", f"version {last} holds already, and this is a copy of it")
+            return _refused("replayed", f"another version {last} has been taken; sign the change as version {last + 1}")
+        past = record.signed.previous_version
+        if past < last or (past == last and record.signed.previous != digest):
+            signed_for = f"version {past}" if past != last else f"another version {past}"
+            return _refused(
+                "superseded", f"it was signed as a change of {signed_for}, and version {last} holds; sign it again"
+            )
+        return None
+
+    # ---------------------------------------------------------------------------------------------------- bytes
+
+    def to_json(self) -> dict[str, Any] | None:
+        """Return it as JSON values; None if there is nothing to remember."""
+        if not (self._last or self.unverified or self.signers_version):
+            return None
+        last = {line: list(values) for line, values in sorted(self._last.items())}
+        unverified = [refusal.to_json() for refusal in self.unverified.values()]
+        return {"signers_version": self.signers_version, "last": last, "unverified": unverified}
+
+    @staticmethod
+    def from_json(saved: Mapping[str, Any] | None) -> Accepted:
+        """Read what `to_json` returned. Raises: KeyError, TypeError or ValueError for something else."""
+        accepted = Accepted()
+        if saved is not None:
+            accepted.signers_version = int(saved["signers_version"])
+            accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
+            accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
+        return accepted
+
+
+def _named(record: Signable) -> str:
+    return f"list {record.id}" if isinstance(record, ListRecord) else record.id
+
+
+def _replayed(version: int, last: int) -> Outcome:
+    return _refused(
+        "replayed",
+        f"version {version} is older than version {last}, which has been taken; to go back, sign a new change: "
+        "`cep rollback` makes one",
+    )
+
+
+def _refused(cause: str, reason: str) -> Outcome:
+    return Outcome("refused", reason, cause=cause)
+
+
+def _people(count: int) -> str:
+    return "one person" if count == 1 else "an author and another who approves"

@@ -1,0 +1,151 @@
+"""Keys, signatures and approvals from the command line, up to a job that verifies them on a broker."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cep.cli.main import main
+from cep.rulebook.changes import read_change
+from cep.rulebook.signers import read_trust
+from cep.rulebook.statement import unsigned
+from tests.cli.test_publish import ROOT as CHECKOUT
+from tests.cli.test_publish import Answering, changed
+from tests.real_kafka import KafkaCluster
+from tests.rulebook.people import ADA, BOB, EVE, ROOT, write_key, write_signers
+
+NUMBERS = itertools.count()
+RULE = "card_testing"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("rules", "patterns"):
+        shutil.copytree(CHECKOUT / name, tmp_path / name)
+    for name, key in (("ada", ADA), ("bob", BOB), ("eve", EVE), ("root", ROOT)):
+        write_key(tmp_path / f"{name}.pem", key)
+    write_signers(tmp_path / "rules" / "signed" / "signers.toml")
+    return tmp_path / "rules"
+
+
+def trusting(folder: Path) -> list[str]:
+    return ["--signers", str(folder / "signed" / "signers.toml"), "--root-key", ROOT.public]
+
+
+def by(folder: Path, name: str) -> list[str]:
+    return [*trusting(folder), "--sign-with", str(folder.parent / f"{name}.pem")]
+
+
+@pytest.fixture
+def job(kafka_broker: KafkaCluster, folder: Path) -> Iterator[Answering]:
+    name = f"sign-{next(NUMBERS)}"
+    for topic in (name, f"{name}-status"):
+        kafka_broker.create(topic, 1)
+    with Answering(kafka_broker.address, name) as answering:
+        answering.book.accepted.trust = read_trust(folder / "signed" / "signers.toml", ROOT.public)
+        yield answering
+
+
+def test_keys_and_signers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 0
+    assert main(["keys", "new", str(tmp_path / "ada.pem")]) == 2
+    capsys.readouterr()
+    assert main(["keys", "show", str(tmp_path / "ada.pem")]) == 0
+    assert capsys.readouterr().out == (tmp_path / "ada.pub").read_text()
+    signers = write_signers(tmp_path / "signers.toml")
+    root = write_key(tmp_path / "root.pem", ROOT)
+    assert main(["keys", "trust", str(signers), "--sign-with", str(root)]) == 0
+    assert main(["keys", "check", str(signers), "--root-key", ROOT.public]) == 0
+    assert "two people for upsert, rollback, retire, pause, snooze, list" in capsys.readouterr().out
+    assert main(["keys", "check", str(signers), "--root-key", ADA.public]) == 2
+
+
+def test_a_rule_is_signed_and_approved(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--rules", str(folder)]
+    path = folder / "signed" / f"{RULE}.1.json"
+    assert main(["sign", RULE, *rules]) == 2, "no signers are named"
+    assert main(["sign", RULE, *rules, *trusting(folder)]) == 2, "nor a key"
+    assert main(["sign", RULE, *rules, *by(folder, "eve")]) == 2, "she is no signer"
+    assert not path.exists()
+    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    assert main(["approve", str(path), *by(folder, "ada")]) == 2
+    assert "another person must run `cep approve`" in capsys.readouterr().err
+    assert main(["approve", str(path), *trusting(folder)]) == 0
+    shown = capsys.readouterr().out
+    assert "signed by Ada" in shown
+    assert "+pattern card_testing(" in shown
+    assert main(["approve", str(path), *by(folder, "bob")]) == 0
+    (record,) = read_change(path)
+    assert record.signed is not None
+    assert record.signed.approver is not None
+    path.write_bytes(path.read_bytes().replace(b'"priority":10', b'"priority":11'))
+    assert main(["approve", str(path), *by(folder, "bob")]) == 2
+    changed(folder, "tries = 3", "tries = 4")
+    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 1, "its version has another meaning"
+
+
+def test_from_the_author_to_a_job(job: Answering, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rules = ["--rules", str(folder)]
+    publish = ["publish", *rules, "--only", RULE, *trusting(folder), *job.flags]
+
+    def signed(version: int, *more: str) -> None:
+        assert main(["sign", RULE, *rules, *by(folder, "ada"), *more]) == 0
+        assert main(["approve", str(folder / "signed" / f"{RULE}.{version}.json"), *by(folder, "bob")]) == 0
+
+    assert main(publish) == 1
+    assert "cep sign card_testing" in capsys.readouterr().out
+    signed(1)
+    assert main(publish) == 0
+    changed(folder, "tries = 3", "tries = 4")
+    assert main(["rules", "bump", RULE, *rules]) == 0
+    signed(2)
+    assert main(publish) == 0
+    assert job.book.report().last_versions == {RULE: 2}
+    # A pause needs two, a resumption one.
+    pause = folder / "signed" / f"{RULE}.pause.1.json"
+    assert main(["pause", RULE, *by(folder, "ada"), *job.flags]) == 0
+    assert job.book.report().paused == ()
+    assert main(["approve", str(pause), *by(folder, "bob")]) == 0
+    send = ["publish", "--change", str(pause), *trusting(folder), *job.flags]
+    assert main(send) == 0
+    assert job.book.report().paused == (RULE,)
+    assert main(["resume", RULE, *by(folder, "bob"), *job.flags]) == 0
+    assert job.book.report().paused == ()
+    assert main(send) == 1, "an old pause is not taken again"
+    assert "is older than version 2" in " ".join(capsys.readouterr().out.split())
+    # A rollback is a change of its own; the next version is one of it.
+    rollback = ["rollback", RULE, "--to", "1", *rules, *by(folder, "ada"), *job.flags]
+    assert main(rollback) == 0
+    back = folder / "signed" / f"{RULE}.3.json"
+    assert main(["approve", str(back), *by(folder, "bob")]) == 0
+    assert main(["publish", "--change", str(back), *trusting(folder), *job.flags]) == 0
+    assert main(["rules", "bump", RULE, "--above", "3", *rules]) == 0
+    signed(4)
+    assert main(publish) == 0
+    assert job.book.report().last_versions == {RULE: 4}
+    # Lists, too.
+    add = ["lists", "add", "blocked", "C-1", "--of", "string", *by(folder, "ada"), *job.flags]
+    assert main(add) == 0
+    (path,) = (folder / "signed").glob("list.blocked.*")
+    assert main(["approve", str(path), *by(folder, "bob")]) == 0
+    assert main(["publish", "--change", str(path), *trusting(folder), *job.flags]) == 0
+    assert [report.entries for report in job.book.report().lists] == [1]
+
+
+def test_who_goes_around_the_verbs_gets_nowhere(job: Answering, folder: Path) -> None:
+    rules = ["--rules", str(folder)]
+    unverified = ["publish", *rules, "--only", RULE, *job.flags]
+    assert main(unverified) == 1, "the job refuses what a publisher without signers sends"
+    assert job.book.report().last_versions == {}
+    assert main(["sign", RULE, *rules, *by(folder, "ada")]) == 0
+    path = folder / "signed" / f"{RULE}.1.json"
+    assert main(["publish", "--change", str(path), *trusting(folder), *job.flags]) == 1
+    assert main(["publish", "--change", str(path), *job.flags]) == 1
+    (record,) = read_change(path)
+    path.write_bytes(unsigned(record).to_json())
+    assert main(["approve", str(path), *by(folder, "bob")]) == 2
+    assert job.book.report().last_versions == {}

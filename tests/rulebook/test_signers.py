@@ -1,0 +1,59 @@
+"""The signers file: read with its signature, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import UsageError
+from cep.rulebook.signers import given_trust, read_trust, sign_signers, signature_path
+from cep.rulebook.trust import Trust
+from tests.rulebook.people import ADA, BOB, ROOT, write_signers
+
+
+def test_it_says_who_may_sign_what(tmp_path: Path) -> None:
+    path = write_signers(tmp_path / "signers.toml", "[people]\npause = 1")
+    trust = read_trust(path, ROOT.public)
+    assert [signer.name for signer in trust.signers] == ["Ada", "Bob"]
+    assert dict(trust.people) == {
+        "upsert": 2, "rollback": 2, "retire": 2, "pause": 1, "resume": 1, "snooze": 2, "list": 2,
+    }  # fmt: skip
+    assert Trust.from_json(trust.to_json()) == trust
+    assert given_trust(None, None) is None
+    for half in ((path, None), (None, ROOT.public)):
+        with pytest.raises(UsageError, match="both --signers and --root-key"):
+            given_trust(*half)
+
+
+def test_a_changed_file_or_another_key_is_refused(tmp_path: Path) -> None:
+    path = write_signers(tmp_path / "signers.toml")
+    with pytest.raises(UsageError, match="not what the root key has signed"):
+        read_trust(path, BOB.public)
+    with pytest.raises(UsageError, match="no public key"):
+        read_trust(path, "nothing")
+    path.write_bytes(path.read_bytes() + b"\n")
+    with pytest.raises(UsageError, match="not what the root key has signed"):
+        read_trust(path, ROOT.public)
+    signature_path(path).unlink()
+    with pytest.raises(UsageError, match="is not signed"):
+        read_trust(path, ROOT.public)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (BOB.public, ADA.public, "twice"),
+        (BOB.public, ROOT.public, "the root key among the signers"),
+        ("version = 1", "version = 0", "version"),
+        ('may = ["author", "approve"]', 'may = ["all"]', "may"),
+        ("rule_set", "rules_set", "rule_set"),
+        ("[[signer]]", "[[signer", "not TOML"),
+        (ADA.public, "ed25519:00", "key"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, old: str, new: str, reason: str) -> None:
+    path = write_signers(tmp_path / "signers.toml")
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(UsageError, match=reason):
+        sign_signers(path, ROOT)
