@@ -6,13 +6,18 @@ Tested by: tests/runners/spark/test_savepoint.py, tests/runners/spark/test_moved
 from __future__ import annotations
 
 import argparse
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.cli.given_job import range_of
 from cep.cli.paths import printed
+from cep.model.rule import utc_ms
 from cep.runners.embedded import savepoint as embedded
 from cep.runners.embedded.targets import is_embedded
+from cep.runners.handover.payload import Payload
+from cep.runners.handover.set_back import consequences, read_payload, set_back
 from cep.runners.handover.to_spark import load_for_spark
 from cep.state.target import Target
 
@@ -37,6 +42,7 @@ examples:
   cep restore --from /backup/cep --list
   cep restore --from /backup/run --checkpoint /var/lib/cep/left --groups 0-15     (a process of `cep run`)
   cep restore --from /backup/run --checkpoint /var/lib/cep/job-3 --engine spark   (for `cep live`)
+  cep restore --from /backup/run --checkpoint /var/lib/cep/job-4 --watermark-back 2026-03-01T00:00:00Z
 """
 
 
@@ -69,6 +75,13 @@ def add_arguments_restore(parser: argparse.ArgumentParser) -> None:
         choices=("embedded", "spark"),
         help="make a folder for `cep run` or for `cep live`; for savepoints of `cep run` and portable ones",
     )
+    parser.add_argument(
+        "--watermark-back",
+        metavar="TIME",
+        help="set the watermark back to this time, such as 2026-03-01T00:00:00Z: for a job whose events are all late "
+        "because one was from the future. Says what that means, and does it with --yes",
+    )
+    parser.add_argument("--yes", action="store_true", help="what --watermark-back means is understood")
     parser.add_argument(
         "--store", choices=("rocksdb", "memory"), default="rocksdb", help="store of `cep run` (default rocksdb)"
     )
@@ -106,15 +119,16 @@ def run(options: argparse.Namespace) -> int:
 def run_restore(options: argparse.Namespace) -> int:
     """Restore, or list. Raises: UsageError, StateError."""
     target = Target(options.source)
+    change = _set_back(options, target)
     if embedded.has_savepoint(target) and options.checkpoint is not None:
         if options.engine == "spark":
             if options.groups is not None:
                 raise UsageError("a job on Spark has all key groups; leave --groups out")
-            begun = load_for_spark(target, options.checkpoint)
+            begun = load_for_spark(target, options.checkpoint, change)
             printed(f"{options.checkpoint}: {begun.entries:,} entries; start `cep live` with it")
             return 0
         groups = None if options.groups is None else range_of(options.groups)
-        loaded = embedded.load(target, options.checkpoint, groups, options.store)
+        loaded = embedded.load(target, options.checkpoint, groups, options.store, change)
         shown = f"{loaded.groups.start}-{loaded.groups.stop - 1}"
         printed(
             f"{options.checkpoint}: key groups {shown}, {loaded.entries:,} entries; `cep run` with --groups {shown}"
@@ -134,3 +148,28 @@ def run_restore(options: argparse.Namespace) -> int:
     restored = restore(target, options.checkpoint, options.name)
     printed(f"{options.checkpoint} is {restored.name}, up to micro-batch {restored.batch_id}; start the job with it")
     return 0
+
+
+def _set_back(options: argparse.Namespace, target: Target) -> Callable[[Payload], Payload]:
+    """Return the change of the payload that is asked for.
+
+    Raises: UsageError if it cannot be, or is not confirmed; StateError.
+    """
+    if options.watermark_back is None:
+        return lambda payload: payload
+    if options.checkpoint is None or not embedded.has_savepoint(target):
+        raise UsageError(
+            "--watermark-back makes a new checkpoint folder from a savepoint of `cep run`, or of `cep live` with "
+            "`cep savepoint --portable`"
+        )
+    try:
+        to_ms = utc_ms(options.watermark_back)
+    except ValueError as error:
+        raise UsageError(f"--watermark-back: {error}") from error
+    payload, now_ms = read_payload(target), int(time.time() * 1_000)
+    set_back(payload, to_ms, now_ms)  # refused before anything is said of it
+    for sentence in consequences(payload, to_ms):
+        printed(sentence)
+    if not options.yes:
+        raise UsageError("nothing was made; give --yes too if that is what you want")
+    return lambda stored: set_back(stored, to_ms, now_ms)

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -109,8 +109,13 @@ def _engine(folder: Path, store: DurableStore, groups: range) -> Engine:
     return Engine(job, tuple(record.encode() for record in records), store, Workers(1, groups.start, groups.stop))
 
 
-def load(target: Target, checkpoint: Path, groups: range | None = None, backend: str = "rocksdb") -> Saved:
+def load(
+    target: Target, checkpoint: Path, groups: range | None = None, backend: str = "rocksdb",
+    change: Callable[[Payload], Payload] = lambda payload: payload,
+) -> Saved:  # fmt: skip
     """Make a checkpoint folder from some key groups of a savepoint, all of them if `groups` is None.
+
+    `change` is applied to its payload.
 
     Raises: UsageError if the folder is not empty or the savepoint lacks key groups; StateError, StoreError.
     """
@@ -119,18 +124,21 @@ def load(target: Target, checkpoint: Path, groups: range | None = None, backend:
     checkpoint.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix="restore-", dir=checkpoint) as scratch:
-            return _load(target, checkpoint, groups, backend, Path(scratch))
+            return _load(target, checkpoint, groups, StoreSettings(checkpoint, backend), change, Path(scratch))
     except BaseException:
         shutil.rmtree(checkpoint, ignore_errors=True)  # half a folder would be taken for a job's
         raise
 
 
-def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, scratch: Path) -> Saved:
+def _load(
+    target: Target, checkpoint: Path, groups: range | None, settings: StoreSettings,
+    change: Callable[[Payload], Payload], scratch: Path,
+) -> Saved:  # fmt: skip
     savepoint = open_savepoint(target, scratch / "payload")
     chosen = savepoint.groups if groups is None else groups
     if chosen.start < savepoint.groups.start or chosen.stop > savepoint.groups.stop:
         raise UsageError(f"the savepoint has the key groups {savepoint.groups.start}-{savepoint.groups.stop - 1} only")
-    payload = Payload.from_bytes(savepoint.payload, target.url)
+    payload = change(Payload.from_bytes(savepoint.payload, target.url))
     # Totals go on once: with the process of the first key groups.
     totals = payload.totals if chosen.start == savepoint.groups.start else {}
     (checkpoint / RULES_FILE).write_bytes(orjson.dumps(payload.rules))
@@ -138,7 +146,7 @@ def _load(target: Target, checkpoint: Path, groups: range | None, backend: str, 
     with ExitStack() as opened:
         common = opened.enter_context(StoreSettings(checkpoint).open(scratch / "common"))
         load_savepoint(savepoint, common, chosen, scratch / "entries")
-        store = opened.enter_context(StoreSettings(checkpoint, backend).open(scratch / "store"))
+        store = opened.enter_context(settings.open(scratch / "store"))
         engine = _engine(checkpoint, store, chosen)
         opened.callback(engine.close)
         entries = engine.take_over(payload.engine, lambda group: common.scan(group_range(group)))

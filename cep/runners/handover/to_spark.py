@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +39,8 @@ from cep.step.job import Job
 from cep.step.rule_status import rule_status
 
 
-def load_for_spark(target: Target, checkpoint: Path) -> Saved:
-    """Make the checkpoint directory of a job on Spark from a savepoint of all key groups.
+def load_for_spark(target: Target, checkpoint: Path, change: Callable[[Payload], Payload] = lambda p: p) -> Saved:
+    """Make the checkpoint directory of a job on Spark from a savepoint of all key groups, with its payload changed.
 
     Raises: UsageError if the folder is not empty or the savepoint is of some key groups only; StateError, StoreError.
     """
@@ -49,16 +49,16 @@ def load_for_spark(target: Target, checkpoint: Path) -> Saved:
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{checkpoint.name}-", dir=checkpoint.parent))
     try:
-        entries = _load(target, fresh)
+        entries = _load(target, fresh, change)
         fresh.replace(checkpoint)  # an empty folder or nothing
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return entries
 
 
-def _load(target: Target, folder: Path) -> Saved:
+def _load(target: Target, folder: Path, change: Callable[[Payload], Payload]) -> Saved:
     savepoint = open_savepoint(target, folder / "payload")
-    payload = Payload.from_bytes(savepoint.payload, target.url)
+    payload = change(Payload.from_bytes(savepoint.payload, target.url))
     job, progress = Job.from_json(payload.job), payload.engine
     begins = Beginning(
         SavedRulebook.from_bytes(progress["rulebook"].encode()).digest,
