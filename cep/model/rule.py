@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -336,12 +336,11 @@ class HeartbeatRecord(_Strict):
 
 
 RuleChange = UpsertRecord | RetireRecord | RollbackRecord | PauseRecord | ResumeRecord
-ControlRecord = RuleChange | SnoozeRecord | ListRecord | HeartbeatRecord
+# Those that change something, and may be refused.
+VersionedRecord = RuleChange | SnoozeRecord | ListRecord
+ControlRecord = VersionedRecord | HeartbeatRecord
 
-_MODELS: tuple[type[BaseModel], ...] = (
-    UpsertRecord, RetireRecord, RollbackRecord, PauseRecord, ResumeRecord, SnoozeRecord, ListRecord,
-    HeartbeatRecord,
-)  # fmt: skip
+_MODELS: tuple[type[BaseModel], ...] = get_args(ControlRecord)
 _KINDS = tuple(str(model.model_fields["kind"].default) for model in _MODELS)
 _RECORDS: TypeAdapter[ControlRecord] = TypeAdapter(Annotated[ControlRecord, Field(discriminator="kind")])
 _RECORD_NAMES = tuple(sorted({name for model in _MODELS for name in model.model_fields}))

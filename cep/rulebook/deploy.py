@@ -20,9 +20,8 @@ from cep.model.rule import (
     HeartbeatRecord,
     ListRecord,
     RollbackRecord,
-    RuleChange,
-    SnoozeRecord,
     UpsertRecord,
+    VersionedRecord,
 )
 from cep.rulebook.compatible import KeyDomains
 from cep.rulebook.levels import levels_needed
@@ -46,7 +45,7 @@ class SetAside:
 class RefusedRecord:
     """A record that a running job refuses, with its rules at that time: how many changes it had applied, their hash."""
 
-    record: RuleChange | SnoozeRecord | ListRecord
+    record: VersionedRecord
     outcome: Outcome
     epoch: int
     content_hash: str

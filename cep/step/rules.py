@@ -21,9 +21,8 @@ from cep.model.rule import (
     HeartbeatRecord,
     ListRecord,
     RollbackRecord,
-    RuleChange,
-    SnoozeRecord,
     UpsertRecord,
+    VersionedRecord,
     parse_control,
     utc_text,
 )
@@ -245,7 +244,7 @@ def refusal_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:
     ]
 
 
-def _refused(record: RuleChange | SnoozeRecord | ListRecord, outcome: Outcome, data: bytes) -> bytes:
+def _refused(record: VersionedRecord, outcome: Outcome, data: bytes) -> bytes:
     """Describe a record that was read and refused: its version, and what is wrong at which place."""
     upsert = record.rule if isinstance(record, RollbackRecord) else record
     sources = {upsert.id: upsert.source} if isinstance(upsert, UpsertRecord) else {}
