@@ -360,7 +360,7 @@ def _add_testing(served: LanguageServer, texts: _Texts) -> None:
         return lenses_here
 
     @served.command(_RUN_TEST)
-    def run_tests(uri: str, name: str) -> dict[str, object]:
+    def run_tests(uri: str = "", name: str = "") -> dict[str, object]:
         """Run tests of a document as it is in the editor; says how they ended and writes the details to the log."""
         try:
             suite = run_checked(texts.checked(uri), name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from concurrent.futures import Future
 from typing import Any, BinaryIO
 
 from lsprotocol import types
@@ -63,8 +64,8 @@ class EditorProtocol(LanguageServerProtocol):
         """Turn one JSON object into a message; into None if it is none, which is then answered already."""
         if "jsonrpc" not in data:
             return data
-        if "method" in data and not isinstance(data["method"], str):
-            return self._refuse(data, JsonRpcInvalidRequest("`method` is no text"))
+        if not isinstance(data.get("method", ""), str) or not isinstance(data.get("id", 0), int | str | None):
+            return self._refuse(data, JsonRpcInvalidRequest("`method` is a text, `id` a number or a text"))
         if data.get("id", 0) is None or data.get("method") == "":
             return self._refuse({}, JsonRpcParseError("this is no request; send JSON-RPC 2.0"))
         try:
@@ -88,6 +89,15 @@ class EditorProtocol(LanguageServerProtocol):
             _LOG.warning("a change of a document that is not open is left out")
         else:
             super().handle_message(message)
+
+    def _send_handler_result(self, future: Future[Any], *, msg_id: int | str) -> None:
+        """Answer a request. An error that is the editor's own goes back to it, and is no page in the log."""
+        error = None if future.cancelled() else future.exception()
+        if isinstance(error, JsonRpcException):
+            self._request_futures.pop(msg_id, None)
+            self._refuse({"id": msg_id, "method": ""}, error)
+        else:
+            super()._send_handler_result(future, msg_id=msg_id)
 
     def _is_open(self, uri: str) -> bool:
         return self.workspace.get_text_document(uri) in self.workspace.text_documents.values()
@@ -113,6 +123,10 @@ def _has_address(message: Any) -> bool:
 
 class PlainLog(logging.Formatter):
     """A line for an error, with where it was raised, in place of a page."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line. The library writes some tracebacks into the text itself, and they are left out."""
+        return super().format(record).partition("\nTraceback ")[0]
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 the name in the standard library
         return f"  {ei[0].__name__}: {ei[1]}"

@@ -37,7 +37,7 @@ def encode_table(batch: pa.RecordBatch, *, compressed: bool = False) -> bytes:
 def decode_table(data: bytes) -> pa.RecordBatch:
     """Read the record batch in `data`; its columns point into `data`, if it is not compressed.
 
-    Raises: StateFormatError for another format version, StateCorruptError if magic or checksum are wrong.
+    Raises: StateFormatError for another format version, StateCorruptError if magic, checksum or shape are wrong.
     """
     if len(data) < _HEADER.size:
         raise StateCorruptError(f"a block of {len(data)} bytes is shorter than its header of {_HEADER.size}")
@@ -52,8 +52,16 @@ def decode_table(data: bytes) -> pa.RecordBatch:
     body = pa.py_buffer(data).slice(_HEADER.size)
     if zlib.crc32(body) != checksum:
         raise StateCorruptError(f"a block of {len(data)} bytes fails its checksum; restore an earlier checkpoint")
-    with pa.ipc.open_stream(body) as reader:
-        return reader.read_next_batch()
+    try:
+        with pa.ipc.open_stream(body) as reader:
+            batch = reader.read_next_batch()
+            batch.validate()  # lengths and buffers; the values themselves are as their writer's checksum says
+            return batch
+    except (pa.ArrowException, StopIteration, OSError) as error:
+        reason = str(error).partition("\n")[0] or "it is empty"
+        raise StateCorruptError(
+            f"a block of {len(data)} bytes is no table: {reason}; restore an earlier checkpoint"
+        ) from error
 
 
 def encode_batch(batch: EventBatch) -> bytes:

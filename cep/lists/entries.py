@@ -93,7 +93,7 @@ def read_entries(path: Path, column: str, root: Path | None = None) -> pa.Array:
             return _csv_entries(data, path, column)
         lines = (line.strip() for line in data.decode("utf-8").splitlines())
         entries = pa.array([line for line in lines if line and not line.startswith("#")], TEXT)
-    except (UnreadableError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+    except (UnreadableError, UnicodeDecodeError, pa.ArrowException) as error:
         raise SourceError(f"{path} cannot be read as a list: {error}") from error
     return _few_enough(entries, path)
 

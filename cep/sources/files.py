@@ -78,7 +78,7 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
             if kind == "json"
             else _decoded_table(path, kind, schema, domain, key)
         )
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error
     batch, _ = route(decoded, domain, schema.columns())
     return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), decoded.poison)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -116,12 +116,18 @@ def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
 
 def _guarded(path: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
     with _guard(path):
-        yield from pieces
+        for piece in pieces:
+            yield Piece(piece.size, partial(_decoded, path, piece.decode))
+
+
+def _decoded(path: Path, decode: Callable[[], Decoded]) -> Decoded:
+    with _guard(path):
+        return decode()
 
 
 @contextmanager
 def _guard(path: Path) -> Iterator[None]:
     try:
         yield
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise SourceError(f"{path} cannot be read: {error}") from error

@@ -48,10 +48,24 @@ def read_entries(path: Path) -> Iterator[tuple[bytes, bytes]]:
                 data = file.read(size)
                 if len(data) < size:
                     raise StateCorruptError(f"{path} ends inside a block; take an older copy")
-                block = decode_table(data)
+                block = _checked(decode_table(data), path)
                 yield from zip(block.column(0).to_pylist(), block.column(1).to_pylist(), strict=True)
     except OSError as error:
         raise StateCorruptError(f"cannot read {path}: {error.strerror}; take an older copy") from error
+
+
+def _checked(block: pa.RecordBatch, path: Path) -> pa.RecordBatch:
+    """Return a block of whole entries. A file may come from anywhere, with checksums that are right about wrong bytes.
+
+    Raises: StateCorruptError.
+    """
+    try:
+        block.validate(full=True)  # each offset is inside of its buffer
+    except pa.ArrowInvalid as error:
+        raise StateCorruptError(f"{path} has a block that is none: {error}; take an older copy") from error
+    if block.schema.types != _SCHEMA.types or any(column.null_count for column in block.columns):
+        raise StateCorruptError(f"{path} has a block without keys and values; take an older copy")
+    return block
 
 
 def _length(file: BinaryIO, path: Path) -> int:

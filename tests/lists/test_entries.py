@@ -47,6 +47,9 @@ def test_files(tmp_path: Path) -> None:
     assert read_entries(tmp_path / "b.csv", "blocked").to_pylist() == ["C-1", "C-2"]
     assert read_entries(tmp_path / "b.csv", "other").to_pylist() == ["2026-01-01", "2026-01-02"]
     (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "header.csv").write_bytes(b'\n"",,\n1,2\n')
+    with pytest.raises(SourceError, match="cannot be read as a list"):
+        read_entries(tmp_path / "header.csv", "blocked")
     for name in ("c.txt", "missing.txt", "missing.csv"):
         with pytest.raises(SourceError, match="cannot be read as a list"):
             read_entries(tmp_path / name, "blocked")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cep.base.errors import StateCorruptError, StateError, StoreError
+from cep.base.errors import StateCorruptError, StateError, StateFormatError, StoreError
 from cep.state.entries import read_entries, write_entries
 
 ENTRIES = [(b"%05d" % i, bytes([i % 256]) * 700) for i in range(4_000)]  # three blocks
@@ -52,3 +54,22 @@ def test_a_missing_file_and_a_missing_folder_have_names(tmp_path: Path) -> None:
         list(read_entries(tmp_path / "none"))
     with pytest.raises(StoreError, match="cannot write"):
         write_entries(tmp_path / "none" / "e", ())
+
+
+@pytest.mark.parametrize("at", range(0, 600, 7))
+def test_a_forged_block_with_the_right_checksum_is_refused_or_whole(tmp_path: Path, at: int) -> None:
+    """Offsets that lead out of a buffer would read, and show, memory of the process."""
+    path = tmp_path / "entries"
+    write_entries(path, [(b"key-%d" % n, bytes(n)) for n in range(20)])
+    data = bytearray(path.read_bytes())
+    body_at = 4 + 8  # the length of the block, and its header
+    end = len(data) - 4
+    data[body_at + at % (end - body_at)] ^= 0x40
+    data[body_at - 4 : body_at] = struct.pack("<I", zlib.crc32(data[body_at:end]))
+    path.write_bytes(data)
+    try:
+        entries = list(read_entries(path))
+    except (StateCorruptError, StateFormatError):
+        return
+    assert all(isinstance(key, bytes) and isinstance(value, bytes) for key, value in entries)
+    assert sum(len(value) for _, value in entries) < len(data)

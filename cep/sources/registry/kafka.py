@@ -149,6 +149,8 @@ def _unknown_ids(form: RecordFormat, values: Sequence[bytes | None]) -> dict[byt
             unknown[frame] = f"the schema registry has no schema {number}"
         except httpx2.HTTPError as error:
             raise SourceError(_unanswered(form, number, str(error) or type(error).__name__)) from error
+        except Exception as error:
+            raise SourceError(_unanswered(form, number, f"its answer is no schema ({type(error).__name__})")) from error
     return unknown
 
 

@@ -210,6 +210,22 @@ def test_a_registry_that_gives_no_answer_ends_the_read(registry: tuple[_Server, 
         read(RecordFormat("avro", gone), values)
 
 
+@pytest.mark.parametrize("answer", [[], {"schema": 5}, {"schema": "{}", "references": ["x"]}, "text", {}])
+def test_a_registry_whose_answer_is_no_schema(
+    registry: tuple[_Server, tuple[tuple[str, str], ...]], answer: object
+) -> None:
+    server, settings = registry
+    values = avro(client_of(settings), EVENTS[:1])
+    client_of.cache_clear()
+    server.schemas[0] = answer  # type: ignore[call-overload]
+    reason = ""
+    try:
+        reason = read(RecordFormat("avro", settings), values).poison[0].reason
+    except SourceError as error:
+        reason = str(error)
+    assert reason
+
+
 @pytest.mark.parametrize(
     ("form", "message"),
     [

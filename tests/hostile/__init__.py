@@ -1,0 +1,1 @@
+"""Differential fuzzing against the real Flink CEP: python -m tests.fuzz."""

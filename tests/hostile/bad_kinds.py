@@ -1,0 +1,52 @@
+"""Kinds whose inputs go wrong in every way that a campaign counts, to show that it does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from cep.base.errors import SourceError
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+
+
+def _raise(_: Random) -> str:
+    raise SourceError("an error of ours that no door has caught is a traceback too")
+
+
+def _differ(_: Random) -> str:
+    raise DiffersError("another value")
+
+
+def _loop(_: Random) -> str:
+    while True:
+        pass
+
+
+def _allocate(_: Random) -> str:
+    return ACCEPTED if bytearray(1 << 40) else REFUSED
+
+
+def _die(_: Random) -> str:
+    os._exit(7)
+
+
+def _after_the_first(feed: Feed) -> Callable[[Path], Feed]:
+    """Let the first input of a process pass, which warms it up."""
+
+    def open_(_: Path) -> Feed:
+        calls = iter((lambda _: ACCEPTED,))
+
+        def feed_next(random: Random) -> str:
+            return next(calls, feed)(random)
+
+        return feed_next
+
+    return open_
+
+
+def all_kinds() -> tuple[Kind, ...]:
+    """Return one kind for each way."""
+    feeds = {"raises": _raise, "differs": _differ, "loops": _loop, "allocates": _allocate, "dies": _die}
+    return tuple(Kind(name, 1, _after_the_first(feed)) for name, feed in feeds.items())

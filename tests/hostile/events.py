@@ -1,0 +1,254 @@
+"""Events of every format: one record of many is made hostile, and all the others must come out as before."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from random import Random
+
+import fastavro
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+
+from cep.base.errors import CepError
+from cep.columnar.decode import Decoded, concat_decoded, decode_json
+from cep.rulebook.deploy import deploy
+from cep.runners.embedded import replay as embedded
+from cep.sinks.json_form import json_lines
+from cep.sources.pieces import read_pieces
+from cep.sources.registry.kafka import RecordFormat, decode
+from cep.step.job import Job
+from tests.columnar import common
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.runners.spark.live_cases import payments, rules
+from tests.sources.registry.test_registry import AVRO, EVENTS, descriptors
+
+_RECORDS = 40  # of one block; one of them is hostile
+_TOPIC = "payments"
+_OTHER_CARDS = 5  # of a replay, beside those with alerts
+Row = tuple[object, ...]
+
+
+def rows_of(decoded: Decoded) -> list[Row]:
+    """Return each good record as values."""
+    columns = [column.to_pylist() for column in decoded.columns.values()]
+    return list(
+        zip(decoded.event_id.to_pylist(), decoded.event_type.tolist(), decoded.time_ms.tolist(), *columns, strict=True)
+    )
+
+
+def others_are_equal(before: Sequence[Row], after: list[Row], at: int) -> None:
+    """Raise DiffersError unless all records but the one at `at` are there, in their order."""
+    without = [*before[:at], *before[at + 1 :]]
+    if after != without and [*after[:at], *after[at + 1 :]] != without:
+        raise DiffersError(f"{len(before)} records became {len(after)}, others than before")
+
+
+def hostile_json(record: bytes, random: Random) -> bytes:
+    """Return one JSON record, hostile."""
+    if random.random() < 0.01:
+        return deep(random).encode()
+    if random.random() < 0.5:
+        return json.dumps(broken_value(json.loads(record), random)).encode()
+    return broken_bytes(record, random)
+
+
+def json_events(folder: Path) -> Feed:
+    """JSON objects of two event types, as a topic has them."""
+    schema = common.TWO
+    login = {
+        "event_type": "login",
+        "login_id": "l",
+        "event_time": "2026-03-01T00:00:00Z",
+        "card_id": "c",
+        "device": "d",
+    }
+    good = [
+        json.dumps({**common.GOOD, "event_type": "payment", "tx_id": f"t{n}"}, default=str).encode()
+        for n in range(_RECORDS - 8)
+    ]
+    good += [json.dumps({**login, "login_id": f"l{n}"}).encode() for n in range(8)]
+    before = rows_of(decode_json(schema, pa.array(good, pa.large_binary())))
+    assert len(before) == _RECORDS
+
+    def feed(random: Random) -> str:
+        at = random.randrange(_RECORDS)
+        values = [*good[:at], hostile_json(good[at], random), *good[at + 1 :]]
+        decoded = decode_json(schema, pa.array(values, pa.large_binary()))
+        if len(decoded) + len(decoded.poison) != _RECORDS:
+            raise DiffersError("a record is neither decoded nor set aside")
+        others_are_equal(before, rows_of(decoded), at)
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+def avro_events(folder: Path) -> Feed:
+    """Bare Avro records."""
+    path = folder / "payment.avsc"
+    path.write_text(json.dumps(AVRO))
+    parsed = fastavro.parse_schema(AVRO)
+    values = []
+    for event in EVENTS:
+        file = io.BytesIO()
+        fastavro.schemaless_writer(file, parsed, event)
+        values.append(file.getvalue())
+    form = RecordFormat("avro", schema_file=str(path))
+    return _records(form, values)
+
+
+def framed_avro_events(folder: Path) -> Feed:
+    """Avro records with a registry's frame in front, which names a schema."""
+    from confluent_kafka.schema_registry.avro import AvroSerializer  # noqa: PLC0415 slow to import
+
+    from cep.sources.registry.kafka import client_of  # noqa: PLC0415
+    from tests.sources.registry.test_registry import CONTEXT  # noqa: PLC0415
+
+    form = RecordFormat("avro", (("url", f"mock://hostile-{folder.name}"),))
+    serializer = AvroSerializer(client_of(form.registry), json.dumps(AVRO))
+    return _records(form, [serializer(event, CONTEXT) or b"" for event in EVENTS])
+
+
+def protobuf_events(folder: Path) -> Feed:
+    """Protobuf records with a registry's frame in front."""
+    from confluent_kafka.schema_registry.protobuf import ProtobufSerializer  # noqa: PLC0415 slow to import
+
+    from cep.sources.registry.kafka import _message_class, client_of  # noqa: PLC0415
+    from tests.sources.registry.test_registry import CONTEXT  # noqa: PLC0415
+
+    path = folder / "payment.desc"
+    path.write_bytes(descriptors())
+    form = RecordFormat("protobuf", (("url", f"mock://hostile-{folder.name}"),), str(path), "shop.Payment")
+    message = _message_class(str(path), "shop.Payment")
+    serializer = ProtobufSerializer(message, client_of(form.registry), {"use.deprecated.format": False})
+    values = []
+    for event in EVENTS:
+        numbers = {"event_time": round(event["event_time"].timestamp() * 1_000), "amount": float(event["amount"])}
+        given = {name: value for name, value in {**event, **numbers, "status": 1}.items() if value is not None}
+        values.append(serializer(message(**given), CONTEXT) or b"")
+    return _records(form, values)
+
+
+def _records(form: RecordFormat, values: list[bytes]) -> Feed:
+    schema = common.ONE
+    before = rows_of(decode(form, schema, pa.array(values, pa.binary()), _TOPIC))
+    assert len(before) == len(values)
+
+    def feed(random: Random) -> str:
+        at = random.randrange(len(values))
+        given = [*values[:at], broken_bytes(values[at], random), *values[at + 1 :]]
+        decoded = decode(form, schema, pa.array(given, pa.binary()), _TOPIC)
+        if len(decoded) + len(decoded.poison) != len(values):
+            raise DiffersError("a record is neither decoded nor set aside")
+        others_are_equal(before, rows_of(decoded), at)
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+def _table() -> pa.Table:
+    rows = [{**common.GOOD, "tx_id": f"t{n}"} for n in range(_RECORDS)]
+    return pa.Table.from_pylist(
+        [{name: None if value is None else str(value) for name, value in row.items()} for row in rows]
+    )
+
+
+def _read(path: Path) -> Decoded:
+    return concat_decoded(common.ONE, [piece.decode() for piece in read_pieces(path, common.ONE).pieces])
+
+
+def csv_events(folder: Path) -> Feed:
+    """A CSV file with one hostile line."""
+    sink = io.BytesIO()
+    pa_csv.write_csv(_table(), sink)
+    lines = sink.getvalue().rstrip(b"\n").split(b"\n")
+    path = folder / "events.csv"
+    path.write_bytes(b"\n".join(lines))
+    before = rows_of(_read(path))
+
+    def feed(random: Random) -> str:
+        at = random.randrange(len(lines))
+        hostile = broken_bytes(lines[at], random)
+        path.write_bytes(b"\n".join([*lines[:at], hostile, *lines[at + 1 :]]))
+        try:
+            decoded = _read(path)
+        except CepError:
+            return REFUSED
+        if at > 0 and not set(hostile) & set(b'"\r\n') and len(decoded) + len(decoded.poison) == _RECORDS:
+            others_are_equal(before, rows_of(decoded), at - 1)
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+def parquet_events(folder: Path) -> Feed:
+    """A Parquet file with hostile bytes."""
+    sink = io.BytesIO()
+    pq.write_table(_table(), sink, row_group_size=16)
+    data = sink.getvalue()
+    path = folder / "events.parquet"
+
+    def feed(random: Random) -> str:
+        path.write_bytes(broken_bytes(data, random))
+        try:
+            decoded = _read(path)
+        except CepError:
+            return REFUSED
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+def replays(folder: Path) -> Feed:
+    """A history with one hostile record: the alerts of all other keys are those of the history as it was."""
+    deployment = deploy(rules().values())
+    job = Job(deployment.schema, deployment.key_domains)
+    every = payments(1)
+    path = folder / "history.jsonl"
+
+    def alerts(given: Sequence[bytes]) -> list[tuple[str, bytes]]:
+        path.write_bytes(b"\n".join(given))
+        table = embedded.replay(job, deployment.rulebook, read_pieces(path, job.schema), 1).alerts
+        return sorted(zip(table["key"].to_pylist(), json_lines(table), strict=True))
+
+    cards = {key for key, _ in alerts(every)}
+    cards |= set(sorted({json.loads(line)["card_id"] for line in every})[:_OTHER_CARDS])
+    lines = [line for line in every if json.loads(line)["card_id"] in cards]
+    whole = alerts(lines)
+    assert whole, "a history without alerts shows nothing"
+    keys = {json.loads(line)["card_id"] for line in lines}
+
+    def feed(random: Random) -> str:
+        at = random.randrange(len(lines))
+        hostile = hostile_json(lines[at], random).replace(b"\n", b" ")
+        touched = {value for line in (lines[at], hostile) for value in _texts(line)}
+        after = alerts([*lines[:at], hostile, *lines[at + 1 :]])
+        if [a for a in after if a[0] not in touched and a[0] in keys] != [a for a in whole if a[0] not in touched]:
+            raise DiffersError("alerts of other keys have changed")
+        return ACCEPTED
+
+    return feed
+
+
+def _texts(line: bytes) -> list[str]:
+    """Return the texts in a record, whatever it is; a record of several objects has those of all of them."""
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return [v for v in value.values() if isinstance(v, str)] if isinstance(value, dict) else []
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (
+    _kind("JSON events", 30, json_events), _kind("Avro events", 4, avro_events),
+    _kind("framed Avro events", 3, framed_avro_events), _kind("Protobuf events", 3, protobuf_events),
+    _kind("CSV events", 5, csv_events), _kind("Parquet events", 3, parquet_events), _kind("replays", 1, replays),
+)  # fmt: skip

@@ -1,0 +1,36 @@
+"""The kinds of input of the campaign: each makes a hostile input of a real one, and feeds it to the project's own door.
+
+A kind returns ACCEPTED or REFUSED. Refused is what our code says with an error of cep/base/errors.py, a diagnostic, a
+problem, a dead letter or an answer of the protocol. Anything else that is raised is a traceback, which the campaign
+counts. `Differs` is raised where what was accepted does not behave as its unmutated twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+ACCEPTED, REFUSED = "accepted", "refused"
+Feed = Callable[[Random], str]
+
+
+class DiffersError(Exception):
+    """What was accepted does not behave as its unmutated twin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind: how often it is drawn, and `open`, which makes what feeds it in a folder of its own."""
+
+    name: str
+    weight: int
+    open: Callable[[Path], Feed]
+
+
+def all_kinds() -> tuple[Kind, ...]:
+    """Return every kind. Imported here, so that a worker and not its parent loads what they need."""
+    from tests.hostile import events, state, texts, wire  # noqa: PLC0415
+
+    return (*texts.KINDS, *events.KINDS, *state.KINDS, *wire.KINDS)

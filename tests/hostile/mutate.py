@@ -1,0 +1,101 @@
+"""Real bytes, texts and JSON → hostile ones, by a random generator: the same seed gives the same input."""
+
+from __future__ import annotations
+
+import copy
+from random import Random
+from typing import Any
+
+ODD_BYTES = [
+    b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\xe2\x80\xae", b"\n", b"\r\n", b'"', b"\\", b"'",
+    b"\x1b[2J", b"[" * 5_000, b"{" * 3_000, b'{"a":' * 3_000, b"9" * 5_000, b"1e999", b"-0", b"NaN",
+    b"\\ud800", b"\\u0000", b"../" * 9, b"/etc/passwd", b"a." * 2_000, b"%s%n", b"A" * 20_000,
+]  # fmt: skip
+ODD_TEXTS = ["", "\0", "\ud7ff", "💳" * 9, "x" * 9_999, "../../etc/passwd", "/dev/zero", "env:HOME", "NaN", "1e999",
+             "9" * 4_999, "2026-13-45T99:99:99Z", "9999-12-31T23:59:59.999Z", "0001-01-01T00:00:00Z", "{key}", "{",
+             "a" * 64, "\u202e", "-1", "null", "[1]"]  # fmt: skip
+ODD_VALUES: list[Any] = [
+    None, True, False, 0, -1, 1.5, 2**31, 2**63, -(2**63) - 1, 2**64, 10**30, 1e308, -0.0, [], {}, [[]], {"": None},
+    [None] * 50, {"a": {"b": {"c": [1]}}}, *ODD_TEXTS,
+]  # fmt: skip
+
+
+def broken_bytes(data: bytes, random: Random) -> bytes:
+    """Change bytes: drop, repeat, exchange, flip, insert what is odd, or cut off."""
+    out = bytearray(data)
+    for _ in range(random.choice((1, 1, 1, 2, 5))):
+        at = random.randrange(len(out) + 1)
+        size = random.choice((1, 1, 2, 4, 8, 40))
+        match random.randrange(7):
+            case 0:
+                del out[at : at + size]
+            case 1:
+                out[at:at] = out[at : at + size] * random.choice((1, 1, 3, 50))
+            case 2:
+                other = random.randrange(len(out) + 1)
+                out[at : at + size] = out[other : other + size]
+            case 3 if at < len(out):
+                out[at] ^= 1 << random.randrange(8)
+            case 4:
+                out[at:at] = random.choice(ODD_BYTES)
+            case 5:
+                out[at : at + size] = random.randbytes(size)
+            case 6 if random.random() < 0.2:
+                del out[at:]
+            case _:
+                out[at : at + size] = bytes(random.choice(b'0123456789-."[]{},:=eE \n') for _ in range(size))
+    return bytes(out)
+
+
+def broken_value(value: Any, random: Random, others: list[Any] | None = None) -> Any:
+    """Change a tree of dicts and lists: leave out, repeat, rename, or put something else at random places."""
+    tree = copy.deepcopy(value)
+    for _ in range(random.choice((1, 1, 1, 2, 4))):
+        tree = _broken_once(tree, random, others or [])
+    return tree
+
+
+def _broken_once(tree: Any, random: Random, others: list[Any]) -> Any:
+    places = list(_places(tree))
+    if not places:
+        return random.choice(ODD_VALUES)
+    inside, name = random.choice(places)
+    match random.randrange(6):
+        case 0:
+            del inside[name]
+        case 1 if isinstance(inside, dict):
+            inside[random.choice([*ODD_TEXTS, str(name).upper(), f"{name}s"])] = inside.pop(name)
+        case 1:
+            inside.extend(inside[:] * random.choice((1, 20)))
+        case 2 if isinstance(inside[name], str):
+            text = broken_bytes(inside[name].encode(), random)
+            inside[name] = text.decode("utf-8", "replace")
+        case 2 if isinstance(inside[name], int) and not isinstance(inside[name], bool):
+            inside[name] += random.choice((-1, 1, 2**31, -(2**31), 2**62, -(2**62)))
+        case 3:
+            inside[name] = [inside[name]] if random.random() < 0.5 else {"x": inside[name]}
+        case 4:
+            other_inside, other_name = random.choice(places)
+            inside[name] = copy.deepcopy(other_inside[other_name])
+        case _:
+            inside[name] = copy.deepcopy(random.choice([*ODD_VALUES, *others]))
+    return tree
+
+
+def _places(tree: Any) -> Any:
+    """Yield (container, name) of every value below the top."""
+    if isinstance(tree, dict):
+        for name in list(tree):
+            yield tree, name
+            yield from _places(tree[name])
+    elif isinstance(tree, list):
+        for number in range(len(tree)):
+            yield tree, number
+            yield from _places(tree[number])
+
+
+def deep(random: Random) -> str:
+    """Return JSON that is nested very deep."""
+    opening, closing = random.choice((("[", "]"), ('{"a":', "}")))
+    depth = random.choice((100, 1_000, 20_000))
+    return opening * depth + "1" + closing * depth

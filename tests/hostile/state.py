@@ -1,0 +1,213 @@
+"""Manifests, entries, checkpoints, savepoints and payloads, damaged or forged with checksums that are right."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cep.base.errors import CepError
+from cep.rulebook.deploy import deploy
+from cep.runners.handover.payload import Payload
+from cep.state.checkpoints import Checkpoints, Part, restore
+from cep.state.entries import read_entries, write_entries
+from cep.state.keys import store_key
+from cep.state.manifest import FOLDER, MANIFEST_FORMAT, Manifest, StoredFile, StoredPart
+from cep.state.memory import MemoryStore
+from cep.state.savepoints import NAME, load_savepoint, open_savepoint, write_savepoint
+from cep.state.target import Target
+from cep.step.event_time import PartitionTime, times_json
+from cep.step.job import Job
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value
+from tests.runners.spark.live_cases import rules
+
+_GROUPS = 4
+
+
+def _signed(fields: Any) -> bytes:
+    body = json.dumps(fields, indent=1).encode()
+    return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def manifests(folder: Path) -> Feed:
+    """A manifest as bytes, or forged with its checksum."""
+    files = tuple(StoredFile(f"worker-0/{n:06}.sst", n, hashlib.sha256(b"%d" % n).hexdigest()) for n in range(4))
+    good = Manifest("checkpoint", 3, 5, (StoredPart("worker-0", 0, 8), StoredPart("worker-1", 8, 16)), files)
+    tree = {"format": MANIFEST_FORMAT, **json.loads(json.dumps(asdict(good)))}
+
+    def feed(random: Random) -> str:
+        if random.random() < 0.3:
+            data = broken_bytes(good.to_bytes(), random)
+        elif random.random() < 0.5:
+            body = broken_bytes(json.dumps(tree).encode(), random)
+            data = hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        else:
+            data = _signed(broken_value(tree, random))
+        try:
+            manifest = Manifest.from_bytes(data, "m", "checkpoint")
+        except CepError:
+            return REFUSED
+        for file in manifest.files:
+            if ".." in file.name.split("/") or file.name.startswith("/"):
+                raise DiffersError(f"{file.name} leads out")
+        return ACCEPTED
+
+    return feed
+
+
+def entries(folder: Path) -> Feed:
+    """A file of entries with damaged bytes, or with bytes that are forged with their checksum."""
+    path = folder / "entries"
+    given = [(b"key-%03d" % n, bytes(range(n))) for n in range(60)]
+    write_entries(path, given)
+    data = path.read_bytes()
+    (size,) = struct.unpack_from("<I", data)
+    block = data[4 : 4 + size]
+
+    def feed(random: Random) -> str:
+        if random.random() < 0.4:
+            path.write_bytes(broken_bytes(data, random))
+        else:
+            body = broken_bytes(block[8:], random)
+            forged = block[:4] + struct.pack("<I", zlib.crc32(body)) + body
+            path.write_bytes(struct.pack("<I", len(forged)) + forged + bytes(4))
+        try:
+            for key, value in read_entries(path):
+                bytes(key), bytes(value or b"")
+        except CepError:
+            return REFUSED
+        return ACCEPTED
+
+    return feed
+
+
+def _store() -> MemoryStore:
+    store = MemoryStore()
+    for group in range(_GROUPS):
+        for n in range(5):
+            store.put(store_key(group, b"%d" % n, b"", b"n"), bytes(range(40)))
+    return store
+
+
+def _forge(target: Path, manifest: Path, random: Random) -> None:
+    """Change one file of a target, half of the time with a manifest that is right about it."""
+    files = sorted(path for path in (target / FOLDER).iterdir() if path.is_file())
+    victim = random.choice([*files, manifest])
+    if victim == manifest:
+        fields = json.loads(manifest.read_bytes().partition(b"\n")[2])
+        manifest.write_bytes(_signed(broken_value(fields, random)))
+        return
+    data = broken_bytes(victim.read_bytes(), random)
+    if random.random() < 0.3:
+        victim.write_bytes(data)
+        return
+    digest = hashlib.sha256(data).hexdigest()
+    (target / FOLDER / digest).write_bytes(data)
+    fields = json.loads(manifest.read_bytes().partition(b"\n")[2])
+    for file in fields["files"]:
+        if file["sha256"] == victim.name:
+            file.update(sha256=digest, size=len(data))
+    manifest.write_bytes(_signed(fields))
+
+
+def _outside(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def checkpoints(folder: Path) -> Feed:
+    """A checkpoint of a small store, brought back."""
+    good = folder / "good"
+    writer = Checkpoints(Target(str(good)), folder / "work")
+    copying = writer.begin([Part("store", _store(), 0, _GROUPS)], b'{"a": 1}', 5)
+    assert copying is not None
+    copying.result()
+    writer.close()
+    shutil.rmtree(folder / "work", ignore_errors=True)
+
+    def feed(random: Random) -> str:
+        bad, into = folder / "bad", folder / "into"
+        for path in (bad, into):
+            shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(good, bad)
+        _forge(bad, next(bad.glob("*.manifest")), random)
+        before = _outside(folder)
+        try:
+            restored = restore(Target(str(bad)), into)
+            if restored is not None:
+                MemoryStore.open(restored.path("store"))
+        except CepError:
+            return REFUSED
+        finally:
+            if _outside(folder) - before - {"into", "into.part"}:
+                raise DiffersError("a restore has written outside of its folder")
+        return ACCEPTED
+
+    return feed
+
+
+def savepoints(folder: Path) -> Feed:
+    """A savepoint of a small store, loaded into another."""
+    good = folder / "good"
+    write_savepoint(Target(str(good)), folder / "work", [Part("store", _store(), 0, _GROUPS)], b"{}", 5)
+
+    def feed(random: Random) -> str:
+        bad = folder / "bad"
+        shutil.rmtree(bad, ignore_errors=True)
+        shutil.copytree(good, bad)
+        _forge(bad, bad / NAME, random)
+        before = _outside(folder)
+        try:
+            savepoint = open_savepoint(Target(str(bad)), folder / "work")
+            with MemoryStore() as store:
+                load_savepoint(savepoint, store, savepoint.groups, folder / "work")
+        except CepError:
+            return REFUSED
+        finally:
+            if _outside(folder) - before - {"work"}:
+                raise DiffersError("a savepoint has written outside of its folder")
+        return ACCEPTED
+
+    return feed
+
+
+def payloads(folder: Path) -> Feed:
+    """The part of a savepoint beside its entries."""
+    deployment = deploy(rules().values())
+    job = Job(deployment.schema, deployment.key_domains)
+    engine = {"rulebook": "", "held_memory": [], "watermark_ms": 5, "times": times_json({"events/0": PartitionTime(5)})}
+    records = [record.to_json().decode() for record in rules().values()]
+    positions = {"events": {"0": 5}, "control": {}}
+    good = Payload(job.to_json(), {"records": records}, 3, engine, positions, {"events": 5})
+    tree = json.loads(good.to_bytes())
+
+    def feed(random: Random) -> str:
+        data = (
+            broken_bytes(good.to_bytes(), random)
+            if random.random() < 0.4
+            else json.dumps(broken_value(tree, random)).encode()
+        )
+        try:
+            Payload.from_bytes(data, "here")
+        except CepError:
+            return REFUSED
+        return ACCEPTED
+
+    return feed
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (
+    _kind("manifests", 14, manifests), _kind("entries", 8, entries), _kind("checkpoints", 2, checkpoints),
+    _kind("savepoints", 2, savepoints), _kind("payloads", 5, payloads),
+)  # fmt: skip

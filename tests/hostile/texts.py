@@ -1,0 +1,263 @@
+"""Patterns, rules, settings, control records and lists, as somebody may propose them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from cep.base.errors import CepError
+from cep.lang.explain.render import render_text
+from cep.lang.format.file import format_text
+from cep.lang.lint.run import lint
+from cep.lang.load import bundle_source, load_files, load_text
+from cep.lists.content import Content
+from cep.lists.entries import keys_of, read_entries
+from cep.model.rule import (
+    ControlRecord,
+    HeartbeatRecord,
+    ListRecord,
+    PauseRecord,
+    ResumeRecord,
+    RetireRecord,
+    SnoozeRecord,
+    parse_control,
+    parse_rule_file,
+    record_json,
+    upsert_of,
+)
+from cep.model.settings import default_file, read_settings
+from cep.nfa.diagnose import compilable
+from cep.nfa.given_lists import given_lists
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.rulebook.lock import read_lock
+from cep.rulebook.rulebook import Rulebook
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.lang.generate import random_file
+from tests.tidy.source import ROOT
+
+_SMALL_PATTERNS = 60  # generated files that patterns are made of
+_TOML_TRICKS = (
+    "a = " + "[" * 9_000, "\n" + ".".join("a" * 9_000) + " = 1\n", "version = " + "9" * 5_000, 'file = "a\\u0000b"',
+    'file = "/etc/passwd"', 'file = "../../../../etc/passwd"', "[params]\n" * 2, "[[params]]", "tries = 1e400\n",
+    "tries = " + "9" * 4_000, "params = {a = {a = {a = 1}}}", 'message = "{"', "score = -0.0",
+    "review_date = 0001-01-01",
+)  # fmt: skip
+
+
+def patterns(folder: Path) -> Feed:
+    """Pattern files: a text that is checked, compiled, linted and formatted."""
+    texts = [random_file(seed) for seed in range(_SMALL_PATTERNS)]
+    texts += [bundle_source(path) for path in sorted((ROOT / "patterns").glob("*.cep"))]
+
+    def feed(random: Random) -> str:
+        text = broken_bytes(random.choice(texts).encode(), random).decode("utf-8", "replace")
+        checked = compilable(load_text(text))
+        render_text(checked.diagnostics, checked.sources)
+        lint(checked)
+        formatted, _ = format_text(text)
+        if formatted is not None and checked.ok:
+            again = compilable(load_text(formatted))
+            if again.patterns.keys() != checked.patterns.keys():
+                raise DiffersError("a pattern that is formatted is another one")
+        return ACCEPTED if checked.ok else REFUSED
+
+    return feed
+
+
+def files(folder: Path) -> Feed:
+    """Pattern files on the disk that name others, which may lead anywhere."""
+    inside = folder / "root"
+    inside.mkdir()
+    (folder / "secret.cep").write_text("a-secret-line !\n")
+    (folder / "secret.csv").write_text("blocked\na-secret-line\n")
+    (inside / "events.cep").write_bytes((ROOT / "patterns" / "events.cep").read_bytes())
+    (inside / "link.cep").symlink_to(folder / "secret.cep")
+    (inside / "good.csv").write_text("blocked\n1\n2\n")
+    names = [
+        "events.cep",
+        "../secret.cep",
+        "../secret.csv",
+        "link.cep",
+        "/etc/passwd",
+        "/dev/zero",
+        "good.csv",
+        "a\0b",
+        ".",
+    ]
+    base = 'import "NAME"\nimport "events.cep"\nlist blocked: int from "LIST"\n'
+    path = inside / "x.cep"
+
+    def feed(random: Random) -> str:
+        text = base.replace("NAME", random.choice(names)).replace("LIST", random.choice(names)).encode()
+        path.write_bytes(broken_bytes(text, random) if random.random() < 0.7 else text)
+        checked = compilable(load_files([path]))
+        said = render_text(checked.diagnostics, checked.sources)
+        if "a-secret" in said or "root:x" in said:
+            raise DiffersError(f"what is outside is quoted: {said}")
+        return ACCEPTED if checked.ok else REFUSED
+
+    return feed
+
+
+def rule_files(folder: Path) -> Feed:
+    """A folder with one rule file and the lock beside it."""
+    texts = [path.read_bytes() for path in sorted((ROOT / "rules").glob("*.toml"))]
+    lock = (ROOT / "rules" / "rules.lock").read_bytes()
+    (folder / "patterns").mkdir()
+    for path in (ROOT / "patterns").glob("*.cep"):
+        (folder / "patterns" / path.name).write_bytes(path.read_bytes())
+    (folder / "rules").mkdir()
+    sources = {path.name: bundle_source(path) for path in (folder / "patterns").glob("*.cep")}
+
+    def feed(random: Random) -> str:
+        text = random.choice(texts)
+        text = text + random.choice(_TOML_TRICKS).encode() if random.random() < 0.2 else broken_bytes(text, random)
+        match random.randrange(6):
+            case 0:
+                (folder / "rules" / "card_testing.toml").write_bytes(text)
+                records, problems = read_rules(folder / "rules")
+                return ACCEPTED if records and not problems else REFUSED
+            case 1:
+                (folder / "rules" / "rules.lock").write_bytes(broken_bytes(lock, random))
+                try:
+                    read_lock(folder / "rules")
+                except CepError:
+                    return REFUSED
+                return ACCEPTED
+        rule, mistakes = parse_rule_file(text)
+        if rule is None:
+            assert mistakes, "a refusal without a reason"
+            return REFUSED
+        source = sources.get(Path(rule.file).name)
+        if source is not None and random.random() < 0.1:
+            deploy([upsert_of(rule, source)])
+        return ACCEPTED
+
+    return feed
+
+
+def settings(folder: Path) -> Feed:
+    """A settings file."""
+    text = default_file().encode()
+    examples = text.replace(b"\n# ", b"\n#  ").replace(b"\n#  alerts", b"\nalerts")
+    path = folder / "cep.toml"
+
+    def feed(random: Random) -> str:
+        lines = random.choice((text, examples)).split(b"\n")
+        if random.random() < 0.5:
+            number = random.randrange(len(lines))
+            lines[number] = lines[number].lstrip(b"# ") if b" = " in lines[number] else lines[number]
+            changed = b"\n".join(lines)
+        else:
+            changed = broken_bytes(b"\n".join(lines), random)
+        path.write_bytes(changed + (random.choice(_TOML_TRICKS).encode() if random.random() < 0.1 else b""))
+        try:
+            read_settings(path, {})
+        except CepError:
+            return REFUSED
+        return ACCEPTED
+
+    return feed
+
+
+def controls(folder: Path) -> Feed:
+    """Records of the control topic, applied to a rulebook that has rules."""
+    upserts, _ = read_rules(ROOT / "rules")
+    deployment = deploy(upserts)
+    first = upserts[0]
+    others: list[ControlRecord] = [
+        RetireRecord(id=first.id, version=first.version + 1),
+        PauseRecord(id=first.id, version=1),
+        ResumeRecord(id=first.id, version=2),
+        SnoozeRecord(id=first.id, version=1, until="2026-06-01T00:00:00Z", key="C-1", by="me"),
+        ListRecord(id="blocked", of="string", version=1, change="replace", entries=["a", "b"]),
+        ListRecord(id="nets", of="cidr", version=1, change="add", entries=["10.0.0.0/8"]),
+        HeartbeatRecord(event_time="2026-06-01T00:00:00Z"),
+    ]
+    texts = [record_json(record) for record in (*upserts, *others)]
+    texts += [record_json(first.model_copy(update={"version": first.version + 1}))]
+    trees = [json.loads(text) for text in texts]
+
+    def feed(random: Random) -> str:
+        if random.random() < 0.02:
+            data = deep(random).encode()
+        elif random.random() < 0.6:
+            data = json.dumps(broken_value(random.choice(trees), random)).encode()
+        else:
+            data = broken_bytes(random.choice(texts), random)
+        record, problems = parse_control(data)
+        if record is None:
+            assert problems, "a refusal without a reason"
+            return REFUSED
+        record_json(record)
+        if getattr(record, "source", None) is not None and random.random() > 0.05:
+            return ACCEPTED  # compiling takes long; a few show that it ends
+        rulebook: Rulebook = deployment.rulebook.copy()
+        before = rulebook.fingerprint
+        outcome = rulebook.apply(record, random.choice((None, 0, 1_780_000_000_000)))
+        if outcome.kind == "applied":
+            return ACCEPTED
+        if rulebook.fingerprint != before:
+            raise DiffersError("a refused record has changed the rules")
+        return REFUSED
+
+    return feed
+
+
+def lists(folder: Path) -> Feed:
+    """Files of lists, and the entries in them."""
+    texts = {
+        "string": b"# blocked\nC-1\nC-2\n\nC-3 \n" * 3, "int": b"1\n-5\n9223372036854775807\n",
+        "prefix": b"41\n411\n55\n", "cidr": b"10.0.0.0/8\n2001:db8::/32\n1.2.3.4\n", "decimal(2)": b"1.25\n-3\n0.10\n",
+    }  # fmt: skip
+    tables = [b'added,blocked\n2026-01-01,"C-1"\n2026-01-02, C-2\n', b"blocked\n1\n2\n", b"a,b,c\n,,\n1,2,3\n"]
+
+    def feed(random: Random) -> str:
+        kind = random.choice(list(texts))
+        is_table = random.random() < 0.4
+        path = folder / ("list.csv" if is_table else "list.txt")
+        path.write_bytes(broken_bytes(random.choice(tables) if is_table else texts[kind], random))
+        try:
+            entries = read_entries(path, "blocked", folder)
+        except CepError:
+            return REFUSED
+        keys, wrong = keys_of(entries, kind)
+        content = Content(kind).changed("replace", keys).changed("add", keys).changed("remove", keys)
+        if len(content):
+            raise DiffersError("a list that is emptied has entries")
+        return REFUSED if wrong else ACCEPTED
+
+    return feed
+
+
+def declared(folder: Path) -> Feed:
+    """Lists that a pattern file gives in place."""
+    base = "event e { id id  event_time time  key string }\nlist bins: KIND = [ITEMS]\n"
+    items = ['"41"', "1", "1.5", '"10.0.0.0/8"', "-3", '""', "true", '"' + "x" * 300 + '"', "9" * 30, "'a'"]
+
+    def feed(random: Random) -> str:
+        chosen = ", ".join(random.choice(items) for _ in range(random.randrange(6)))
+        kind = random.choice(("string", "prefix", "int", "cidr", "decimal(2)", "float", "list"))
+        text = base.replace("KIND", kind).replace("ITEMS", chosen)
+        text = broken_bytes(text.encode(), random).decode("utf-8", "replace") if random.random() < 0.5 else text
+        checked = load_text(text)
+        given = given_lists(checked)
+        render_text([*checked.diagnostics, *given.diagnostics], checked.sources)
+        return ACCEPTED if checked.ok and not given.diagnostics else REFUSED
+
+    return feed
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (
+    _kind("patterns", 2, patterns), _kind("files", 2, files), _kind("rules", 8, rule_files),
+    _kind("settings", 4, settings), _kind("controls", 16, controls), _kind("lists", 8, lists),
+    _kind("declared lists", 2, declared),
+)  # fmt: skip

@@ -1,0 +1,249 @@
+"""HTTP requests, an editor's messages and a registry's answers."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest.mock import patch
+from wsgiref.simple_server import ServerHandler
+
+import pyarrow as pa
+
+from cep.base.errors import CepError
+from cep.cli.lsp import server
+from cep.cli.lsp_wire import BoundedInput
+from cep.runners import http
+from cep.runners.observe import Observed
+from cep.sources.registry import kafka
+from tests.columnar import common
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value, deep
+from tests.lang.generate import random_file
+from tests.sources.registry.registry_server import serve_registry
+from tests.sources.registry.test_registry import EVENTS, avro
+
+_WAIT_S = 4
+_TOKEN = "a-token"
+_FORGET_AFTER = 500  # messages of one editor's session
+
+
+class _Bugs(logging.Handler):
+    """What a library logs with a traceback: an error that our code did not foresee."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.raised: list[BaseException] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None:
+            self.raised.append(record.exc_info[1])
+
+
+def requests(folder: Path) -> Feed:
+    """Requests to a job's port, over a socket."""
+    raised: list[BaseException] = []
+
+    def note(*_: Any) -> None:
+        error = sys.exc_info()[1]
+        if error is not None and not isinstance(error, OSError):
+            raised.append(error)
+
+    doors: tuple[tuple[Any, str], ...] = ((http._Server, "handle_error"), (ServerHandler, "log_exception"))
+    for owner, name in doors:
+        setattr(owner, name, note)  # by themselves they keep silent, or print
+    observed = Observed(1_000)
+    served = http.served(("127.0.0.1", 0), observed, {"/key": lambda asked: {"asked": sorted(asked)}}, _TOKEN)
+    address = served.__enter__()
+    assert address is not None
+    _OPEN.append(served)
+    head = f"Host: x\r\nAuthorization: Bearer {_TOKEN}\r\nConnection: close\r\n\r\n"
+    texts = [
+        f"GET {path} HTTP/1.1\r\n{head}".encode() for path in ("/metrics", "/health", "/key?key=C-1&key=%00", "/none")
+    ]
+    texts += [
+        b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello",
+        b"GET /metrics?name[]=cep_runs HTTP/1.0\r\n\r\n",
+    ]
+
+    def feed(random: Random) -> str:
+        data = broken_bytes(random.choice(texts), random)
+        answer = b""
+        try:
+            with socket.create_connection(address, _WAIT_S) as connection:
+                connection.sendall(data[:60_000])
+                connection.shutdown(socket.SHUT_WR)
+                while part := connection.recv(65_536):
+                    answer += part
+        except OSError:
+            pass  # the server has hung up
+        if raised:
+            raise raised.pop()
+        if b"a-token" in answer and b"a-token" not in data.partition(b"\r")[0]:
+            raise DiffersError("the token stands in an answer")
+        return ACCEPTED if b" 200 " in answer[:20] else REFUSED
+
+    return feed
+
+
+_OPEN: list[Any] = []  # servers that end with the process
+
+
+class _Editor:
+    """A session of the language server in this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.served = server()
+        self.count = 0
+        self.answers: list[dict[str, Any]] = []
+        self.served.protocol.set_writer(self, include_headers=False)
+        self.send(
+            json.dumps(
+                _message(1, "initialize", {"processId": None, "rootUri": root.as_uri(), "capabilities": {}})
+            ).encode()
+        )
+
+    def write(self, data: bytes) -> None:
+        self.answers.append(json.loads(data))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def send(self, data: bytes) -> list[dict[str, Any]]:
+        self.answers.clear()
+        self.count += 1
+        protocol = self.served.protocol
+        body = BoundedInput(io.BytesIO(data)).read(len(data) or 1)
+        if body:
+            protocol.handle_message(json.loads(body, object_hook=protocol.structure_message))
+        return list(self.answers)
+
+
+def _message(number: int, method: str, params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+
+
+def editors(folder: Path) -> Feed:
+    """Messages of an editor, in a session that goes on."""
+    bugs = _Bugs()
+    logging.getLogger("pygls").addHandler(bugs)
+    logging.getLogger("pygls").propagate = False
+    logging.getLogger("cep").addHandler(logging.NullHandler())
+    logging.getLogger("cep").propagate = False
+    (folder / "other.cep").write_text(random_file(2))
+    uri = (folder / "x.cep").as_uri()
+    text = random_file(1)
+    lines = text.count("\n")
+    document = {"uri": uri, "languageId": "cep", "version": 1, "text": text}
+    opened = {"jsonrpc": "2.0", "method": "textDocument/didOpen", "params": {"textDocument": document}}
+    place = {"textDocument": {"uri": uri}, "position": {"line": lines // 2, "character": 3}}
+    whole = {"start": {"line": 0, "character": 0}, "end": {"line": lines, "character": 0}}
+    change = {"range": {"start": {"line": 1, "character": 0}, "end": {"line": 1, "character": 2}}, "text": "x"}
+    trees = [
+        opened,
+        {"jsonrpc": "2.0", "method": "textDocument/didChange",
+         "params": {"textDocument": {"uri": uri, "version": 2}, "contentChanges": [change]}},
+        _message(3, "textDocument/hover", place), _message(4, "textDocument/completion", place),
+        _message(5, "textDocument/definition", place), _message(6, "textDocument/prepareRename", place),
+        _message(7, "textDocument/rename", {**place, "newName": "other"}),
+        _message(8, "textDocument/references", {**place, "context": {"includeDeclaration": True}}),
+        _message(9, "textDocument/formatting",
+                 {"textDocument": {"uri": uri}, "options": {"tabSize": 2, "insertSpaces": True}}),
+        _message(10, "textDocument/codeLens", {"textDocument": {"uri": uri}}),
+        _message(11, "textDocument/codeAction",
+                 {"textDocument": {"uri": uri}, "range": whole, "context": {"diagnostics": []}}),
+        _message(12, "workspace/executeCommand", {"command": "cep.test", "arguments": [uri, "p"]}),
+    ]  # fmt: skip
+    editor = _Editor(folder)
+    editor.send(json.dumps(opened).encode())
+
+    def feed(random: Random) -> str:
+        nonlocal editor
+        if editor.count > _FORGET_AFTER:
+            editor = _Editor(folder)
+            editor.send(json.dumps(opened).encode())
+        message = random.choice(trees)
+        if random.random() < 0.02:
+            data = deep(random).encode()
+        elif random.random() < 0.7:
+            data = json.dumps(broken_value(message, random, ["shutdown", "file:///dev/zero", "file:///a%00"])).encode()
+        else:
+            data = broken_bytes(json.dumps(message).encode(), random)
+        bugs.raised.clear()
+        try:
+            answers = editor.send(data)
+        except SystemExit:
+            answers = []
+        if bugs.raised:
+            raise bugs.raised[0]
+        if getattr(editor.served.protocol, "_shutdown", False):
+            editor = _Editor(folder)
+            editor.send(json.dumps(opened).encode())
+        return REFUSED if any("error" in answer for answer in answers) else ACCEPTED
+
+    return feed
+
+
+def answers(folder: Path) -> Feed:
+    """Answers of a schema registry, to whoever reads records that name a schema."""
+    served = serve_registry()
+    registry, settings = served.__enter__()
+    _OPEN.append(served)
+    settings = (*settings, ("max.retries", "0"), ("timeout", "2"))
+    values = avro(kafka.client_of(settings), EVENTS[:2])
+    good = dict(registry.schemas[0])
+    schema = json.loads(good["schema"])
+    real = registry.RequestHandlerClass._answer  # type: ignore[attr-defined]
+    body: list[bytes] = []
+
+    def answer(handler: Any, status: int, value: dict[str, Any]) -> None:
+        if not body or not handler.path.startswith("/schemas"):
+            real(handler, status, value)
+            return
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body[0])))
+        handler.end_headers()
+        handler.wfile.write(body[0])
+
+    registry.RequestHandlerClass._answer = answer  # type: ignore[attr-defined]
+    form = kafka.RecordFormat("avro", settings)
+
+    def feed(random: Random) -> str:
+        match random.randrange(4):
+            case 0:
+                changed = json.dumps(broken_value(good, random)).encode()
+            case 1:
+                changed = json.dumps({**good, "schema": json.dumps(broken_value(schema, random))}).encode()
+            case 2:
+                text = broken_bytes(good["schema"].encode(), random).decode("utf-8", "replace")
+                changed = json.dumps({**good, "schema": text}).encode()
+            case _:
+                changed = broken_bytes(json.dumps(good).encode(), random)
+        body[:] = [changed]
+        fresh = kafka.client_of.__wrapped__(settings)  # one that remembers no schema
+        with (
+            patch.object(kafka, "client_of", lambda _: fresh),
+            patch.object(kafka, "_reader", kafka._reader.__wrapped__),
+        ):
+            try:
+                decoded = kafka.decode(form, common.ONE, pa.array(values, pa.binary()), "payments")
+            except CepError:
+                return REFUSED
+        return REFUSED if decoded.poison else ACCEPTED
+
+    return feed
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (
+    _kind("HTTP requests", 4, requests), _kind("editor messages", 4, editors), _kind("registry answers", 1, answers),
+)  # fmt: skip
