@@ -55,6 +55,8 @@ class PartitionTime(NamedTuple):
     @staticmethod
     def from_json(values: Sequence[Any]) -> PartitionTime:
         """Read a list of its values. An earlier build wrote two. Raises: TypeError or ValueError for something else."""
+        if isinstance(values, PartitionTime):
+            return values
         last_ms, is_behind, *rest = values
         return PartitionTime(int(last_ms), bool(is_behind), *(int(ms) for ms in rest))
 
@@ -63,17 +65,17 @@ class PartitionTime(NamedTuple):
         """The largest event time, whether the clock has reached it or not."""
         return max(self.last_ms, self.ahead_last_ms)
 
-    def joined(self, other: PartitionTime) -> PartitionTime:
+    def joined(self, other: PartitionTime, active_ms: int = TIME_MS_MAX) -> PartitionTime:
         """Add what was read later."""
         return PartitionTime(
-            max(self.last_ms, other.last_ms), other.is_behind, min(self.active_ms, other.active_ms),
+            max(self.last_ms, other.last_ms), other.is_behind, active_ms,
             min(self.ahead_first_ms, other.ahead_first_ms), max(self.ahead_last_ms, other.ahead_last_ms),
         )  # fmt: skip
 
     def at(self, now_ms: int) -> PartitionTime:
         """Count event times that the clock has reached. A clock that went back begins to count idleness anew."""
         time = self if self.active_ms <= now_ms else self._replace(active_ms=now_ms)
-        if time.ahead_first_ms > now_ms:
+        if time.ahead_first_ms > now_ms:  # almost always
             return time
         if time.ahead_last_ms <= now_ms:
             return PartitionTime(time.latest_ms, time.is_behind, time.active_ms)
@@ -163,16 +165,20 @@ def merge_times(before: Mapping[str, PartitionTime], read: TimesRead, idle_ms: i
     """
     now_ms = read.now_ms
     after = {name: time.at(now_ms) for name, time in before.items()}
-    active = [name for name, time in read.partitions.items() if _is_active(before.get(name), time)]
-    if active and all(_idle_at(time, idle_ms) <= now_ms for time in after.values()):
-        after = {name: time._replace(active_ms=now_ms) for name, time in after.items()}
+    was_silent = not [time for time in after.values() if time.active_ms + idle_ms >= now_ms]
+    is_silent = True
     for name, time in read.partitions.items():
-        joined = after[name].joined(time) if name in after else time
-        after[name] = joined.at(now_ms)
-    for name in active:
-        after[name] = after[name]._replace(active_ms=now_ms)
-    if read.is_end:
-        after = {name: time._replace(active_ms=now_ms - idle_ms - 1) for name, time in after.items()}
+        earlier = after.get(name)
+        active_ms = now_ms
+        if earlier is None:
+            earlier = time
+        elif not (earlier.is_behind or time.is_behind or time.latest_ms > TIME_MS_MIN):
+            active_ms = earlier.active_ms
+        is_silent = is_silent and active_ms < now_ms
+        after[name] = earlier.joined(time, active_ms).at(now_ms)
+    if read.is_end or (was_silent and not is_silent):
+        active_ms = now_ms - idle_ms - 1 if read.is_end else now_ms
+        after = {name: time._replace(active_ms=active_ms) for name, time in after.items()}
     return after
 
 
@@ -186,9 +192,9 @@ def watermark_of(times: Mapping[str, PartitionTime], lateness_ms: int, idle_ms: 
 def next_look_ms(times: Mapping[str, PartitionTime], idle_ms: int, now_ms: int) -> int:
     """Return the clock at which the watermark may move though nothing is read; TIME_MS_MAX if it will not."""
     looks = [time.ahead_first_ms for time in times.values()]
-    if len(times) > 1:
+    if len(looks) > 1:
         looks += [_idle_at(time, idle_ms) for time in times.values() if not time.is_behind]
-    return min((ms for ms in looks if ms > now_ms), default=TIME_MS_MAX)
+    return min([ms for ms in looks if ms > now_ms], default=TIME_MS_MAX)
 
 
 def due_before(watermark_ms: int, *, at_once: bool) -> int:
@@ -198,10 +204,6 @@ def due_before(watermark_ms: int, *, at_once: bool) -> int:
     they must be there together. Where records come in order from one partition, there is no reason to wait for that.
     """
     return watermark_ms + 1 if at_once else watermark_ms
-
-
-def _is_active(before: PartitionTime | None, time: PartitionTime) -> bool:
-    return before is None or before.is_behind or time.is_behind or time.latest_ms > TIME_MS_MIN
 
 
 def _idle_at(time: PartitionTime, idle_ms: int) -> int:

@@ -78,6 +78,16 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
         assert place in told
 
 
+@pytest.mark.parametrize(("text", "expected"), [("off", None), ("30 s", 30_000), ("0 s", 0)])
+def test_how_far_ahead_an_event_may_be(text: str, expected: int | None, tmp_path: Path) -> None:
+    assert read_settings(None, {}).job.ahead_max == 60_000
+    path = written(tmp_path, f'[job]\nahead_max = "{text}"\n')
+    assert read_settings(path, {}).job.ahead_max == expected
+    assert read_settings(None, {"job": {"ahead_max": text}}).job.ahead_max == expected
+    with pytest.raises(UsageError, match="is no time"):
+        read_settings(None, {"job": {"ahead_max": "of"}})
+
+
 @pytest.mark.parametrize(
     "text",
     ["earliest", "latest", "2026-03-01T00:00:00Z", "2026-03-01T01:00:00+01:00", '{"payments": {"0": 17, "1": -2}}'],

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 
@@ -78,7 +78,8 @@ def save(checkpoints: Sequence[Path], target: Target, backend: str = "rocksdb") 
                 lists = sorted(newest.path(BESIDE).glob("*")) if newest.path(BESIDE).is_dir() else []
         _check_together(parts, payloads)
         created_ms = int(time.time() * 1_000)
-        manifest = write_savepoint(target, work / "entries", parts, payloads[0].to_bytes(), created_ms, lists)
+        payload = _joined(payloads)
+        manifest = write_savepoint(target, work / "entries", parts, payload.to_bytes(), created_ms, lists)
     return Saved(range(min(p.first for p in parts), max(p.end for p in parts)), len(manifest.files))
 
 
@@ -197,6 +198,13 @@ def _check_together(parts: Sequence[Part], payloads: Sequence[Payload]) -> None:
                 "the processes have read up to different positions, and a savepoint has one; let each come to the "
                 "end with --available-now, then try again"
             )
+
+
+def _joined(payloads: Sequence[Payload]) -> Payload:
+    """Return the payload of all processes. Each has a clock of its own, and none may go back to what it has matched."""
+    furthest = max(payloads, key=lambda payload: int(payload.engine["watermark_ms"]))
+    times = {name: furthest.engine[name] for name in ("watermark_ms", "times")}
+    return replace(payloads[0], engine={**payloads[0].engine, **times})
 
 
 @dataclass(frozen=True, slots=True)
