@@ -189,3 +189,7 @@ SIGNERS_FILE_BYTES_MAX = 262_144
 SIGNED_LINES_MAX = 50_000
 # Rules and lists whose last unverified record the status names: whoever writes to the topic makes up names for nothing.
 UNVERIFIED_MAX = 100
+
+# Events, as bytes of their files, that a replay matches in this process unless an engine is named: seconds, where Spark
+# alone takes half a minute to start. Packed events take up to ten times as much memory. Past it Spark matches.
+IN_PROCESS_BYTES_MAX = 33_554_432

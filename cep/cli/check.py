@@ -10,6 +10,7 @@ import json
 import sys
 from pathlib import Path
 
+from cep.cli.help_pages import read_on
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
 from cep.nfa.diagnose import compilable
@@ -53,6 +54,8 @@ def run(paths: list[str], as_json: bool, color: bool) -> int:
     names = f"{len(checked.patterns)} pattern{'' if len(checked.patterns) == 1 else 's'}"
     more = f" ({checked.dropped} more not shown)" if checked.dropped else ""
     _print(f"{names}, {summary(checked.diagnostics, checked.dropped)}{more}")
+    if line := read_on(checked.diagnostics):
+        _print(line)
     return 0 if checked.ok else 1
 
 

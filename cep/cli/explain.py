@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 
 from cep.base.errors import UsageError
+from cep.cli.help_pages import page_of_code
 from cep.cli.paths import printed
 from cep.lang.diagnostics import did_you_mean
 from cep.lang.explain.catalogue import CATALOGUE, explain
@@ -41,5 +42,5 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError(f"`{options.code}` is not a code; {hint or 'see `cep explain --all`'}")
     printed(text)
     printed(f"Example:\n\n{examples()[options.code.upper()]}")
-    printed("The language: `cep docs language`; all codes: `cep docs diagnostics`")
+    printed(f"All codes: `cep docs diagnostics`; read on: `cep docs {page_of_code(options.code.upper())}`")
     return 0

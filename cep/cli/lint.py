@@ -9,6 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
+from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed, replace_file
 from cep.lang.diagnostics import Diagnostic
 from cep.lang.edit.fix import fixed
@@ -53,6 +54,8 @@ def run(options: argparse.Namespace, color: bool) -> int:
         if findings:
             printed(render_text(findings, checked.sources, color=color))
         printed(summary(findings, checked.dropped))
+        if line := read_on(findings):
+            printed(line)
     return int(bool(findings))
 
 

@@ -25,6 +25,7 @@ from typing import Any
 from cep import __version__
 from cep.base.errors import CepError, UsageError
 from cep.base.private import private_files
+from cep.cli.help_pages import page_of_error, with_page
 
 CLEAN = 0
 FINDINGS = 1
@@ -113,17 +114,17 @@ exit codes: 0 clean, 1 findings, 2 usage, 3 internal"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one verb. Returns the exit code; errors are one line on standard error, bugs two."""
+    """Run one verb. Returns the exit code; errors are a line on standard error and one that names a page, bugs two."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        given = sys.argv[1:] if arguments is None else list(arguments)
         options = _parser(given[0] if given else "").parse_args(given)
         code = _run(options)
         sys.stdout.flush()
     except UsageError as error:
-        print(f"cep: {error}", file=sys.stderr)
+        _print_error(error, given[0])
         return USAGE
     except CepError as error:
-        print(f"cep: {error}", file=sys.stderr)
+        _print_error(error, given[0])
         return INTERNAL
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -135,6 +136,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report_bug(error)
         return INTERNAL
     return code
+
+
+def _print_error(error: CepError, verb: str) -> None:
+    print(with_page(f"cep: {error}", page_of_error(error, verb)), file=sys.stderr)
 
 
 def _report_bug(error: Exception) -> None:

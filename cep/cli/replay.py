@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
-from cep.base.limits import KEY_GROUPS_DEFAULT
+from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT
 from cep.cli.given_rules import GivenRules, add_trust_arguments
+from cep.cli.help_pages import RULE_FILES, with_page
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_ms, utc_text
 from cep.model.setting_types import OFF, duration_ms
@@ -83,8 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("spark", "embedded"),
-        help="embedded matches in this process, from memory and without Java; spark (the default, if there is a Java) "
-        "also takes what does not fit into memory; both give the same alerts",
+        help="embedded matches in this process, from memory and without Java; spark starts in half a minute and also "
+        "takes what does not fit into memory; both give the same alerts (default: embedded for up to "
+        f"{IN_PROCESS_BYTES_MAX >> 20} MB of events, or where there is no Java, else spark)",
     )
     parser.add_argument("--cores", type=int, default=2, metavar="N", help="cores of this machine to use (default 2)")
     parser.add_argument(
@@ -238,15 +240,23 @@ def _replay(
 
 
 def _engine(options: argparse.Namespace, errors: Console) -> str:
-    """Return the engine that was asked for; Spark if none was, and there is a Java for it."""
+    """Return the engine that was asked for; if none was, Spark for much, if there is a Java for it."""
     if options.engine is not None:
         return str(options.engine)
+    if options.partitions is None and _size(options.events) <= IN_PROCESS_BYTES_MAX:
+        return "embedded"
     try:
         check_java()
     except UsageError as problem:
         errors.print(f"Spark cannot be used ({problem}); the embedded engine takes its place", markup=False)
         return "embedded"
     return "spark"
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder; 0 for what is not there."""
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def _check_numbers(options: argparse.Namespace) -> None:
@@ -264,6 +274,8 @@ def _check_numbers(options: argparse.Namespace) -> None:
 def _print_problems(problems: Sequence[str], deployment: Deployment, errors: Console) -> None:
     for problem in problems:
         errors.print(problem, markup=False, soft_wrap=True)
+    if problems:
+        errors.print(with_page("the rules with a problem are left out", RULE_FILES), markup=False, soft_wrap=True)
     for rule in deployment.set_aside:
         line = f"rule {rule.rule_id} version {rule.version} is set aside: {rule.reason}"
         errors.print(line, markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_file
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy
@@ -149,6 +150,8 @@ def _lock(directory: Path, records: list[UpsertRecord], problems: list[str], con
     after, contradictions = locked(records, before)
     for problem in (*problems, *contradictions):
         console.print(str(problem), markup=False, style="red")
+    if problems:
+        console.print(with_page("these files are not locked", RULE_FILES), markup=False)
     added = [
         f"{r} {v}" for r, versions in sorted(after.items()) for v in sorted(versions) if v not in before.get(r, {})
     ]

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cep.base.errors import SinkError, UsageError
 from cep.base.limits import WATCH_POLLS_MAX
+from cep.cli.help_pages import read_on
 from cep.cli.paths import pattern_files, printed
 from cep.lang.explain.render import render_text, summary
 from cep.testing.coverage import Coverage, Share
@@ -193,6 +194,8 @@ def _print_summary(suite: Suite, seconds: float, console: Console) -> None:
     console.print(f"{suite.total} test{plural}: {shown}   ({seconds:.1f} s)")
     if not suite.checked.ok:
         console.print(summary(suite.checked.diagnostics, suite.checked.dropped), markup=False)
+    if line := read_on(suite.checked.diagnostics):
+        console.print(line, markup=False)
     sys.stdout.flush()
 
 

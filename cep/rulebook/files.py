@@ -151,7 +151,7 @@ def _read_rule(path: Path, root: Path) -> UpsertRecord | list[str]:
         return [str(problem) for problem in mistakes]
     if rule.id != path.stem:
         # One file a rule: two files with the same id would fight over its versions.
-        return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; they must agree"]
+        return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; name the file `{rule.id}.toml`"]
     pattern_path = path.parent / rule.file
     try:
         source = bundle_source(pattern_path, root)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from cep.cli.doc_pages import DOCS, page_paths
+from cep.cli.main import main
 from tests.docs.commands import commands
 from tests.docs.pages import RUN, TAGS, agrees, beginning_of, blocks_of, run_page
 from tests.real_kafka import MockCluster, RealKafka
@@ -66,3 +67,14 @@ def test_every_block_says_what_it_is(name: str) -> None:
 )
 def test_output_is_compared(shown: str, printed: str, expected: bool) -> None:
     assert agrees(shown, printed) is expected
+
+
+@pytest.mark.parametrize("name", ["guides/write"])
+def test_the_tests_of_whole_patterns_pass(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runner of pages checks patterns; a guide's tests have to pass too."""
+    with_tests = [block.code for block in BLOCKS[name] if block.tag == "cep" and "\ntest " in block.code]
+    assert with_tests
+    for number, code in enumerate(with_tests):
+        file = tmp_path / f"{number}.cep"
+        file.write_text(code)
+        assert main(["test", str(file)]) == 0, capsys.readouterr().out

@@ -1,0 +1,90 @@
+"""An error, or the code of a diagnostic → the page that helps: the one place that decides it.
+
+    UsageError in `cep replay`    → guides/replay
+    SourceError                   → reference/files
+    CEP4nn                        → reference/language/structure
+
+Tested by: tests/cli/test_help_pages.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from cep.base.errors import (
+    CepError,
+    LimitError,
+    RecordError,
+    SinkError,
+    SourceError,
+    StateError,
+    StateFormatError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from cep.lang.diagnostics import Diagnostic
+
+# By verb, for arguments that make no sense. The message of `cep docs` names pages itself.
+VERB_PAGES = {
+    "demo": "start/first-rule",
+    **dict.fromkeys(("new", "check", "lint", "fmt", "plan", "lsp"), "guides/write"),
+    "test": "guides/test",
+    "explain": "reference/diagnostics",
+    **dict.fromkeys(("replay", "diff"), "guides/replay"),
+    **dict.fromkeys(("why", "why-not", "shadow"), "guides/tune"),
+    **dict.fromkeys(("rules", "sign", "approve", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
+    "lists": "guides/lists",
+    **dict.fromkeys(("run", "live"), "guides/live"),
+    "keys": "guides/secure",
+    "settings": "reference/settings",
+    "state": "guides/operate",
+    **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),
+}
+# By class, the nearest in the tree of errors.
+ERROR_PAGES: dict[type[CepError], str] = {
+    RecordError: "reference/files",
+    LimitError: "reference/limits",
+    StateFormatError: "guides/move",
+    StateError: "guides/operate",
+    SourceError: "reference/files",
+    SinkError: "guides/operate",
+}
+# By the first digit of the code of a diagnostic.
+CODE_PAGES = {
+    "1": "reference/language/grammar",
+    "2": "reference/language/declarations",
+    "3": "reference/language/expressions",
+    "4": "reference/language/structure",
+    "5": "reference/language/declarations",
+    "6": "reference/language/pattern-tests",
+    "7": "reference/language/findings",
+    "8": "reference/language/changing-lists",
+}
+RULE_FILES = "reference/rule-files"
+
+
+def page_of_error(error: CepError, verb: str) -> str | None:
+    """Return the page that helps with an error of a verb; None if the message says all."""
+    if isinstance(error, UsageError):
+        return VERB_PAGES.get(verb)
+    return next((ERROR_PAGES[class_] for class_ in type(error).__mro__ if class_ in ERROR_PAGES), None)
+
+
+def page_of_code(code: str) -> str:
+    """Return the page about what a diagnostic's code is about."""
+    return CODE_PAGES[code.removeprefix("CEP")[0]]
+
+
+def with_page(message: str, page: str | None) -> str:
+    """Return a message whose last line names the page, if there is one."""
+    return message if page is None else f"{message}\nread on: `cep docs {page}`"
+
+
+def read_on(diagnostics: Sequence[Diagnostic]) -> str | None:
+    """Return the line that names where to read on about the first mistake; None if there are no mistakes."""
+    if not diagnostics:
+        return None
+    first = next((diagnostic for diagnostic in diagnostics if diagnostic.is_error), diagnostics[0])
+    return f"read on: `cep explain {first.code}`, `cep docs {page_of_code(first.code)}`"
