@@ -1,9 +1,14 @@
 """Events → those whose id is new; step 4 of a micro-batch.
 
-An event is known by the hash of its type and id, in the bucket of its event time. So a micro-batch reads and writes the
-few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
+An event is known by a hash of its type and id, in its key group and the bucket of its event time. So a micro-batch
+reads and writes the few buckets that its events fall into, and a bucket that is older than the window is dropped whole.
 
-    bucket = event time // width;  content = sorted uint64, little-endian;  width = window / 8
+    bucket = event time // width;  width = window / 8
+    content = secret uint64[2] | first halves of the hashes, sorted uint64[N] | second halves uint64[N], little-endian
+
+The hash has 128 bits and a key, the *secret*, which is drawn for a key group's bucket when its first id comes and is
+stored with it: in checkpoints, savepoints and changelogs, and on the way to another runner. So an id is known again
+wherever the bucket goes. Who sends events cannot make one that passes for another, as he does not have the secret.
 
 What an event counts as, in every runner that looks for duplicates:
 
@@ -17,29 +22,31 @@ difference where a stream is cut into micro-batches, under two conditions. An ev
 earlier ones of its partition. A repeat is at most window and lateness behind. For others only this is sure: what was
 matched is not matched again.
 
-Two ids of one key group and bucket whose 64 bits are equal would be taken for one: with a million ids in a bucket, once
-in thirty million such buckets.
 Tested by: tests/step/test_duplicates.py
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from secrets import token_bytes
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cep.columnar.batch import EventBatch, concat_batches
-from cep.columnar.route import key_hashes
+from cep.base.errors import StateCorruptError, StateFormatError
+from cep.columnar.batch import EventBatch, concat_batches, read_only, text_buffers
+from cep.columnar.route import key_groups
+from cep.kernels.siphash import keyed_id_hashes
 from cep.step.dead_letters import count_once
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 from cep.step.ports import SeenIds
 
 _BUCKETS_PER_WINDOW = 8
-_TYPE_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, from the golden ratio: types differ in all bits
-_BUCKET_FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd too, and another one
+SECRET_BYTES = 16
 
 
 def drop_duplicates(
@@ -56,14 +63,15 @@ def drop_duplicates(
     fresh: dict[int, Sequence[EventBatch]] = {}
     for number, parts in batches.items():
         batch = concat_batches(parts)
-        hashes, buckets = event_hashes(batch), time_buckets(batch, job.dedup_ms)
-        is_new = np.ones(len(batch), bool)
+        buckets, is_new = time_buckets(batch, job.dedup_ms), np.ones(len(batch), bool)
         for bucket in np.unique(buckets[buckets >= oldest]).tolist():
-            here = buckets == bucket
-            is_new[here] = first_of_each(hashes[here]) & ~seen.contains(number, bucket, hashes[here])
-            added = here & is_new
+            rows = np.flatnonzero(buckets == bucket)
+            here = batch if len(rows) == len(batch) else _identities(batch, rows)
+            ids = event_ids(here, seen.secrets(number, bucket, here.key))
+            is_new[rows] = first_of_each(ids) & ~seen.contains(number, bucket, ids)
+            added = is_new[rows]
             if added.any():
-                seen.add(number, bucket, hashes[added], batch.key.filter(pa.array(added)))
+                seen.add(number, bucket, ids[:, added], here.key.filter(pa.array(added)))
         if not is_new.all():
             output.counters["duplicates"] += count_once(job, number, batch.take(~is_new))
             batch = batch.take(is_new)
@@ -72,10 +80,26 @@ def drop_duplicates(
     return fresh
 
 
-def event_hashes(batch: EventBatch) -> NDArray[np.uint64]:
-    """Hash each event's type and id: uint64[N]."""
-    hashes: NDArray[np.uint64] = key_hashes(batch.event_id) ^ (batch.event_type.astype(np.uint64) * _TYPE_FACTOR)
-    return hashes
+def _identities(batch: EventBatch, rows: NDArray[np.int64]) -> EventBatch:
+    """Return these events without their fields."""
+    return replace(batch, columns={}).take(rows)
+
+
+def event_ids(batch: EventBatch, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Hash each event's type and id: uint64[2, N]. Shapes: secrets uint64[N, 2], or uint64[1, 2] for all events."""
+    return _hashed(batch.event_type.astype(np.int64), batch.event_id, secrets)
+
+
+def _hashed(kinds: NDArray[np.int64], texts: pa.Array, secrets: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    ids = np.empty((2, len(texts)), np.uint64)
+    if len(texts):
+        keyed_id_hashes(read_only(kinds), *text_buffers(texts), read_only(np.ascontiguousarray(secrets)), ids)
+    return ids
+
+
+def new_secrets(count: int) -> NDArray[np.uint64]:
+    """Draw secrets that nobody can foresee: uint64[count, 2]."""
+    return np.frombuffer(token_bytes(SECRET_BYTES * count), np.uint64).reshape(-1, 2).copy()
 
 
 def time_buckets(batch: EventBatch, window_ms: int) -> NDArray[np.int64]:
@@ -84,21 +108,27 @@ def time_buckets(batch: EventBatch, window_ms: int) -> NDArray[np.int64]:
     return buckets
 
 
-def first_of_each(hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Mark the first of equal hashes, in their order: bool[N]."""
-    is_first = np.zeros(len(hashes), bool)
-    is_first[np.unique(hashes, return_index=True)[1]] = True
+def first_of_each(ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Mark the first of equal hashes uint64[2, N], in their order: bool[N]."""
+    is_first = np.ones(ids.shape[1], bool)
+    order = np.argsort(ids[0], kind="stable")
+    ordered = ids[0, order]
+    if (ordered[1:] == ordered[:-1]).any():
+        order = np.lexsort((ids[1], ids[0]))
+        ordered = ids[:, order]
+        is_first[order[1:]] = (ordered[:, 1:] != ordered[:, :-1]).any(axis=0)
     return is_first
 
 
-def first_ones(parts: Sequence[EventBatch], window_ms: int) -> tuple[list[EventBatch], EventBatch]:
+def first_ones(job: Job, parts: Sequence[EventBatch]) -> tuple[list[EventBatch], EventBatch]:
     """Split a finite history, in which nothing is late.
 
-    Returns: (the first event of each type and id in its bucket, the others).
+    Returns: (the first event of each type and id in its key group and bucket, the others).
     """
     batch = concat_batches(parts)
-    buckets = time_buckets(batch, window_ms).astype(np.uint64)
-    is_first = first_of_each(event_hashes(batch) ^ (buckets * _BUCKET_FACTOR))
+    groups = key_groups(batch.key, job.groups_count).astype(np.int64)
+    kinds = (time_buckets(batch, job.dedup_ms) * job.groups_count + groups) * len(job.schema.event_types)
+    is_first = first_of_each(_hashed(kinds + batch.event_type, batch.event_id, new_secrets(1)))
     return [batch if is_first.all() else batch.take(is_first)], batch.take(~is_first)
 
 
@@ -112,20 +142,39 @@ def oldest_bucket(watermark_ms: int, window_ms: int) -> int:
     return (watermark_ms - window_ms) // bucket_width(window_ms)
 
 
-def are_among(hashes: NDArray[np.uint64], seen: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Mark the hashes that are among those seen, which are sorted: bool[N]."""
-    if not len(seen):
-        return np.zeros(len(hashes), bool)
-    at = np.minimum(np.searchsorted(seen, hashes), len(seen) - 1)
-    is_seen: NDArray[np.bool_] = seen[at] == hashes
+def are_among(ids: NDArray[np.uint64], seen: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Mark the hashes uint64[2, N] that are among those seen, which are sorted by their first halves: bool[N]."""
+    is_seen = np.zeros(ids.shape[1], bool)
+    if not seen.shape[1]:
+        return is_seen
+    last = seen.shape[1] - 1
+    at = np.minimum(np.searchsorted(seen[0], ids[0]), last)
+    rows = np.flatnonzero(seen[0, at] == ids[0])
+    while len(rows):  # once, but for different hashes whose first halves are equal
+        is_seen[rows] = seen[1, at[rows]] == ids[1, rows]
+        rows = rows[~is_seen[rows] & (at[rows] < last)]
+        at[rows] += 1
+        rows = rows[seen[0, at[rows]] == ids[0, rows]]
     return is_seen
 
 
-def to_bytes(hashes: NDArray[np.uint64]) -> bytes:
-    """Sort hashes and encode them for a store."""
-    return np.sort(hashes).astype("<u8").tobytes()
+def to_bytes(secret: NDArray[np.uint64], ids: NDArray[np.uint64]) -> bytes:
+    """Sort hashes and encode them with their secret, uint64[2], for a store."""
+    ordered = ids[:, np.lexsort((ids[1], ids[0]))]
+    return secret.astype("<u8").tobytes() + ordered.astype("<u8").tobytes()
 
 
-def from_bytes(data: bytes) -> NDArray[np.uint64]:
-    """Decode what `to_bytes` made."""
-    return np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+def from_bytes(data: bytes) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Decode what `to_bytes` made: the secret and the hashes. Raises: StateCorruptError."""
+    if len(data) < SECRET_BYTES or len(data) % SECRET_BYTES:
+        raise StateCorruptError(f"ids of duplicates have {len(data)} bytes, no multiple of 16; restore the state")
+    words = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
+    return words[:2], words[2:].reshape(2, -1)
+
+
+def refuse_earlier_ids() -> NoReturn:
+    """Refuse ids that were told by 64 bits without a secret. Raises: StateFormatError."""
+    raise StateFormatError(
+        "the state has ids of duplicates of an earlier build, 64 bits without a secret; go on with the build that "
+        "wrote it, or begin a new job with this one"
+    )

@@ -36,12 +36,18 @@ T = TypeVar("T")
 
 
 class SeenIds(Protocol):
-    """The hashes of event ids that a runner keeps, by number of the key domain and bucket."""
+    """The hashes of event ids that a runner keeps, uint64[2, N], by number of the key domain and bucket."""
 
-    def contains(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    def secrets(self, number: int, bucket: int, keys: pa.Array) -> NDArray[np.uint64]:
+        """Return the secret with which the id of an event of each key is hashed: uint64[N, 2], or uint64[1, 2].
+
+        Key groups have different ones. A new bucket has new ones; once an id is added, its secret stays as long.
+        """
+
+    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
         """Return for each hash if it is among those of the bucket: bool[N]."""
 
-    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
+    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
         """Keep more hashes, none of which is there; `keys` are those of their events."""
 
     def forget(self, oldest: int) -> None:

@@ -120,19 +120,23 @@ def ids(batch: EventBatch | None) -> list[str]:
 
 
 def seen_ids_are_known_until_their_bucket_is_forgotten(case: Case) -> None:
-    hashes = np.array([5, 2**64 - 1, 7], np.uint64)
+    hashes = np.array([[5, 2**64 - 1, 5], [1, 5, 2]], np.uint64)
     keys = pa.array(["c", "d", "c"], TEXT)
     (part,) = level_ports(case).parts
+    secrets = np.broadcast_to(part.seen.secrets(CARD, 3, keys), (3, 2)).tolist()
+    assert secrets[0] == secrets[2]
+    assert secrets != np.broadcast_to(part.seen.secrets(CARD, 4, keys), (3, 2)).tolist()
     assert part.seen.contains(CARD, 3, hashes).tolist() == [False] * 3
-    part.seen.add(CARD, 3, hashes[:2], keys[:2])
-    part.seen.add(CARD, 4, hashes[2:], keys[2:])
+    part.seen.add(CARD, 3, hashes[:, :2], keys[:2])
+    part.seen.add(CARD, 4, hashes[:, 2:], keys[2:])
     assert part.seen.contains(CARD, 3, hashes).tolist() == [True, True, False], "in the same micro-batch"
     case.close()
     (part,) = level_ports(case).parts
+    assert np.broadcast_to(part.seen.secrets(CARD, 3, keys), (3, 2)).tolist() == secrets, "stored with the ids"
     assert part.seen.contains(CARD, 3, hashes).tolist() == [True, True, False]
     assert part.seen.contains(CARD, 4, hashes).tolist() == [False, False, True]
     assert part.seen.contains(SHOP, 3, hashes).tolist() == [False] * 3, "another key domain"
-    part.seen.add(CARD, 4, hashes[:1], keys[:1])
+    part.seen.add(CARD, 4, hashes[:, :1], keys[:1])
     part.seen.forget(4)
     case.close()
     (part,) = level_ports(case).parts

@@ -6,26 +6,43 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from cep.columnar.route import route
+from cep.base.errors import StateCorruptError
+from cep.columnar.route import route, split_by_group
 from cep.model.rule import utc_text
+from cep.runners.embedded.seen import SeenOfShare
 from cep.step import duplicates
 from cep.step.job import Job
 from cep.step.match import MatchOutput
 from tests.columnar.common import ONE, TWO, decode, record
 
-HASHES = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5), max_size=30)
+HALVES = st.integers(0, 2**64 - 1) | st.integers(0, 2)
+IDS = st.lists(st.tuples(HALVES, HALVES), max_size=30)
+SECRET = np.array([[7, 9]], np.uint64)
 
 
-@given(HASHES, HASHES)
-def test_known_ones_are_found(before: list[int], now: list[int]) -> None:
-    kept = duplicates.from_bytes(duplicates.to_bytes(np.array(before, np.uint64)))
-    hashes = np.array(now, np.uint64)
-    assert duplicates.are_among(hashes, kept).tolist() == [h in before for h in now]
-    assert duplicates.first_of_each(hashes).tolist() == [h not in now[:i] for i, h in enumerate(now)]
+def _array(ids: list[tuple[int, int]]) -> NDArray[np.uint64]:
+    return np.array(ids, np.uint64).reshape(-1, 2).T.copy()
+
+
+@given(IDS, IDS)
+def test_known_ones_are_found(before: list[tuple[int, int]], now: list[tuple[int, int]]) -> None:
+    """Both halves count: equal first ones are told apart."""
+    secret, kept = duplicates.from_bytes(duplicates.to_bytes(SECRET[0], _array(before)))
+    assert secret.tolist() == SECRET[0].tolist()
+    ids = _array(now)
+    assert duplicates.are_among(ids, kept).tolist() == [h in before for h in now]
+    assert duplicates.first_of_each(ids).tolist() == [h not in now[:i] for i, h in enumerate(now)]
+
+
+@pytest.mark.parametrize("data", [b"", b"1234", bytes(24)])
+def test_what_is_no_ids_is_refused(data: bytes) -> None:
+    with pytest.raises(StateCorruptError, match="restore"):
+        duplicates.from_bytes(data)
 
 
 @given(st.integers(-(10**12), 10**12), st.integers(1, 10**9), st.integers(0, 10**9))
@@ -40,22 +57,26 @@ def test_events_of_two_types_may_share_an_id() -> None:
         [record(event_type="payment", tx_id="1"), record(event_type="login", login_id="1", device="d")], TWO
     )
     batch, _ = route(decoded, ("card_id",), TWO.columns())
-    assert len(set(duplicates.event_hashes(batch).tolist())) == 2
+    assert duplicates.first_of_each(duplicates.event_ids(batch, SECRET)).all()
 
 
 class PlainIds:
     """Seen ids in a dict."""
 
     def __init__(self) -> None:
-        self.held: dict[tuple[int, int], set[int]] = {}
+        self.held: dict[tuple[int, int], set[tuple[int, ...]]] = {}
 
-    def contains(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return np.array([h in self.held.get((number, bucket), ()) for h in hashes.tolist()], bool)
+    def secrets(self, _number: int, _bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
+        return SECRET
 
-    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
-        assert len(hashes) == len(keys)
-        assert not self.held.setdefault((number, bucket), set()) & set(hashes.tolist())
-        self.held[number, bucket] |= set(hashes.tolist())
+    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return np.array([tuple(h) in self.held.get((number, bucket), ()) for h in ids.T.tolist()], bool)
+
+    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], keys: pa.Array) -> None:
+        new = set(map(tuple, ids.T.tolist()))
+        assert len(new) == len(keys)
+        assert not self.held.setdefault((number, bucket), set()) & new
+        self.held[number, bucket] |= new
 
     def forget(self, oldest: int) -> None:
         self.held = {at: ids for at, ids in self.held.items() if at[1] >= oldest}
@@ -142,8 +163,30 @@ def test_a_history_counts_ids_as_a_stream_does_that_is_never_late() -> None:
     coming = [(ms % 3, ms) for ms in range(300)]
     records = [record(tx_id=f"{event_id}", event_time=utc_text(BASE_MS + ms)) for event_id, ms in coming]
     batch, _ = route(decode(records), ("card_id",), ONE.columns())
-    (first,), repeated = duplicates.first_ones([batch], WINDOW_MS)
+    (first,), repeated = duplicates.first_ones(Job(ONE, (("card_id",),), dedup_ms=WINDOW_MS), [batch])
     for cuts in ([len(coming)], [1] * len(coming), [7, 1, 50]):
         found, _, counted = passed(coming, cuts)
         assert (found.total(), counted) == (len(first), len(repeated))
     assert len(first) == 3 * len(coming) // duplicates.bucket_width(WINDOW_MS), "in each bucket once"
+
+
+def test_an_id_counts_in_its_key_group_whatever_is_looked_at_together() -> None:
+    """So a replay that has all key groups in one piece, and workers with some of them, leave out the same events."""
+    coming = [(f"card-{n % 7}", f"{n % 11}", n % 50) for n in range(400)]
+    records = [record(card_id=card, tx_id=tx_id, event_time=utc_text(BASE_MS + ms)) for card, tx_id, ms in coming]
+    batch, _ = route(decode(records), ("card_id",), ONE.columns())
+    job = Job(ONE, (("card_id",),), groups_count=4, dedup_ms=WINDOW_MS)
+    (whole,), _ = duplicates.first_ones(job, [batch])
+    expected = Counter(zip(whole.key.to_pylist(), whole.event_id.to_pylist(), whole.time_ms.tolist(), strict=True))
+    for parts in ([batch], [part for _, part in split_by_group(batch, 4)]):
+        of_replay: Counter[tuple[str, str, int]] = Counter()
+        of_stream: Counter[tuple[str, str, int]] = Counter()
+        for part in parts:
+            seen = SeenOfShare([b"card"], 4)
+            (first,), _ = duplicates.first_ones(job, [part])
+            (fresh,) = duplicates.drop_duplicates(job, {0: [part]}, 0, seen, MatchOutput())[0]
+            for found, counted in ((first, of_replay), (fresh, of_stream)):
+                counted.update(
+                    zip(found.key.to_pylist(), found.event_id.to_pylist(), found.time_ms.tolist(), strict=True)
+                )
+        assert of_replay == of_stream == expected

@@ -247,7 +247,7 @@ def _shared_out(
 
 def _without_repeats(job: Job, number: int, parts: list[EventBatch]) -> int:
     """Leave the first of each event in a share of key domain `number`; count the others that no earlier domain has."""
-    parts[:], repeated = first_ones(parts, job.dedup_ms)
+    parts[:], repeated = first_ones(job, parts)
     return count_once(job, number, repeated)
 
 

@@ -6,7 +6,7 @@
     past      domain << 16, page  0         head of their histories.
     segments  domain << 16, page  number    past events of many keys.
     waiting   domain              0         events that are not due yet.
-    seen      domain              bucket    hashes of event ids.
+    ids       domain              bucket    secret and hashes of event ids.
 
 Spark makes a variable's encoders anew in every task, some four milliseconds of Java each; a variable for each part took
 a quarter of Java's processor time in a small micro-batch.
@@ -24,7 +24,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from cep.base.errors import StateCorruptError, UsageError
 
 VARIABLE = "parts"
-PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "seen"
+PROGRESS, PAGES, PAST, SEGMENTS, WAITING, SEEN = "progress", "pages", "past", "segments", "waiting", "ids"
 # Types, not text: Spark's Python asks Java twice what a text means.
 _KEY = StructType(
     [StructField("part", StringType()), StructField("at", IntegerType()), StructField("number", LongType())]

@@ -186,13 +186,17 @@ class _SeenIds:
     def __init__(self, buckets: dict[int, list[int]], part: Part) -> None:
         self._buckets = buckets
         self._part = part
+        self._new: dict[tuple[int, int], NDArray[np.uint64]] = {}  # secrets of buckets without ids
 
-    def contains(self, number: int, bucket: int, hashes: NDArray[np.uint64]) -> NDArray[np.bool_]:
-        return duplicates.are_among(hashes, self._of(number, bucket))
+    def secrets(self, number: int, bucket: int, _keys: pa.Array) -> NDArray[np.uint64]:
+        return self._of(number, bucket)[0][None]
 
-    def add(self, number: int, bucket: int, hashes: NDArray[np.uint64], keys: pa.Array) -> None:
-        joined = np.concatenate([self._of(number, bucket), hashes])
-        self._part.put(number, duplicates.to_bytes(joined), bucket)
+    def contains(self, number: int, bucket: int, ids: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        return duplicates.are_among(ids, self._of(number, bucket)[1])
+
+    def add(self, number: int, bucket: int, ids: NDArray[np.uint64], _keys: pa.Array) -> None:
+        secret, before = self._of(number, bucket)
+        self._part.put(number, duplicates.to_bytes(secret, np.concatenate([before, ids], axis=1)), bucket)
         self._buckets[number] = sorted({*self._buckets.get(number, ()), bucket})
 
     def forget(self, oldest: int) -> None:
@@ -201,6 +205,13 @@ class _SeenIds:
                 self._part.remove(number, bucket)
             self._buckets[number] = [bucket for bucket in buckets if bucket >= oldest]
 
-    def _of(self, number: int, bucket: int) -> NDArray[np.uint64]:
-        stored = self._part.get(number, bucket) if bucket in self._buckets.get(number, ()) else None
-        return duplicates.from_bytes(stored or b"")
+    def _of(self, number: int, bucket: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Return the secret and the hashes of a bucket; a new secret if it has none."""
+        if bucket in self._buckets.get(number, ()):
+            stored = self._part.get(number, bucket)
+            if stored is None:
+                duplicates.refuse_earlier_ids()
+            return duplicates.from_bytes(stored)
+        if (number, bucket) not in self._new:
+            self._new[number, bucket] = duplicates.new_secrets(1)[0]
+        return self._new[number, bucket], np.empty((2, 0), np.uint64)

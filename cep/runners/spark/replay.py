@@ -210,7 +210,7 @@ def _matcher(
         watermark_ms = TIME_MS_MAX if ending is None or not shares else cut_ms(ending, times.last_ms) - 1
         if job.dedup_ms > 0:
             for (number, _), batches_of_group in shares.items():
-                batches_of_group[:], repeated = first_ones(batches_of_group, job.dedup_ms)
+                batches_of_group[:], repeated = first_ones(job, batches_of_group)
                 output.counters["duplicates"] += count_once(job, number, repeated) if level == 0 else 0
         rulebook = shipped.rulebook_of(job)
         programs = programs_by_level(rulebook, job.schema, job.levels_count)[level]

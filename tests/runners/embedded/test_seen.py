@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cep.base.errors import StateFormatError
 from cep.columnar.batch import TEXT
 from cep.columnar.route import key_groups
 from cep.runners.embedded import seen as seen_module
 from cep.runners.embedded.seen import ADDED_SEEN, SeenOfShare
-from cep.state.keys import STORE_GROUP, prefix_range
+from cep.runners.handover.group_entries import EARLIER_SEEN
+from cep.state.keys import STORE_GROUP, prefix_range, store_key
 from cep.state.memory import MemoryStore
 from cep.state.store import WriteBatch
 from cep.step import duplicates
@@ -40,20 +42,38 @@ def commit(seen: SeenOfShare, store: MemoryStore, number: int, *, whole: bool) -
     store.write(batch)
 
 
+def _hashes(ids: list[int]) -> np.ndarray:
+    """Hashes of which several have the same first half."""
+    return np.array([[id_ % 50 for id_ in ids], ids], np.uint64)
+
+
+def test_ids_of_an_earlier_build_are_refused() -> None:
+    for group, namespace in ((3, EARLIER_SEEN), (STORE_GROUP, b"added-seen")):
+        store, batch = MemoryStore(), WriteBatch()
+        batch.put(store_key(group, b"", namespace, NAMES[0], bytes(8)), bytes(8))
+        store.write(batch)
+        with pytest.raises(StateFormatError, match="without a secret"):
+            SeenOfShare(NAMES, GROUPS).restore(store, range(GROUPS))
+
+
 @given(STEPS)
 def test_what_was_seen_is_known_and_found_again(steps: list[tuple[int, int, list[int], str]]) -> None:
     store, seen = MemoryStore(), SeenOfShare(NAMES, GROUPS)
     expected: dict[tuple[int, int], dict[int, str]] = {}
+    groups = dict(zip(KEYS.to_pylist(), key_groups(KEYS, GROUPS).tolist(), strict=True))
+    secrets: dict[tuple[int, int, int], list[int]] = {}
     oldest = 0
     for at, (number, drawn, ids, what) in enumerate(steps):
         bucket = max(drawn, oldest)  # nobody asks for one that is forgotten
         known = expected.setdefault((number, bucket), {})
-        hashes = np.array(ids, np.uint64)
-        assert seen.contains(number, bucket, hashes).tolist() == [id_ in known for id_ in ids]
+        assert seen.contains(number, bucket, _hashes(ids)).tolist() == [id_ in known for id_ in ids]
         new = [id_ for id_ in ids if id_ not in known]
         if new:
             keys = KEYS.take(pa.array([id_ % len(KEYS) for id_ in new]))
-            seen.add(number, bucket, np.array(new, np.uint64), keys)
+            own = seen.secrets(number, bucket, keys).tolist()
+            for key, secret in zip(keys.to_pylist(), own, strict=True):
+                assert secrets.setdefault((number, bucket, groups[key]), secret) == secret, "as long as there are ids"
+            seen.add(number, bucket, _hashes(new), keys)
             known.update(zip(new, keys.to_pylist(), strict=True))
         if what == "forget":
             oldest = bucket
@@ -68,11 +88,11 @@ def test_what_was_seen_is_known_and_found_again(steps: list[tuple[int, int, list
             seen = SeenOfShare(NAMES, GROUPS)
             seen.restore(store, range(GROUPS))
             seen.forget(oldest)  # as the next micro-batch does
-    groups = dict(zip(KEYS.to_pylist(), key_groups(KEYS, GROUPS).tolist(), strict=True))
     for group in range(GROUPS):
-        told = {(number, bucket): duplicates.from_bytes(data).tolist() for number, bucket, data in seen.of_group(group)}
+        told = {(number, bucket): duplicates.from_bytes(data) for number, bucket, data in seen.of_group(group)}
         own = {of: sorted(id_ for id_, key in ids.items() if groups[key] == group) for of, ids in expected.items()}
-        assert told == {of: ids for of, ids in own.items() if ids}
+        assert {of: sorted(ids[1].tolist()) for of, (_, ids) in told.items()} == {of: i for of, i in own.items() if i}
+        assert all(secret.tolist() == secrets[*of, group] for of, (secret, _) in told.items())
 
 
 def test_a_micro_batch_moves_little_of_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,14 +101,14 @@ def test_a_micro_batch_moves_little_of_what_was_seen(monkeypatch: pytest.MonkeyP
 
     def counting(some: seen_module._Run, others: seen_module._Run) -> seen_module._Run:
         nonlocal moved
-        moved += len(some[0]) + len(others[0])
+        moved += len(some[1]) + len(others[1])
         return merged(some, others)
 
     monkeypatch.setattr(seen_module, "_merged", counting)
     seen, random = SeenOfShare(NAMES, GROUPS), np.random.default_rng(1)
     batches, size = 2_000, 50
     for _ in range(batches):
-        hashes = random.integers(0, 2**63, size).astype(np.uint64)
+        hashes = random.integers(0, 2**63, (2, size)).astype(np.uint64)
         seen.add(0, 0, hashes, KEYS.take(pa.array(random.integers(0, len(KEYS), size))))
     assert moved < 20 * batches * size
     assert len(seen._held[0, 0]) < 20
