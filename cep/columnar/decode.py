@@ -199,9 +199,25 @@ _JSON_TYPES = {
 def decode_table(schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str]) -> Decoded:
     """Decode records that are columns already. `show(row)` gives a record as text, for those that are set aside.
 
-    A column that is missing is null in every record. Conversions are those of convert.py.
+    A column that is missing is null in every record. Conversions are those of convert.py. A record with a text that is
+    not UTF-8, which only a file's writer or a forger makes, is set aside alone.
     """
+    try:
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        return _decode_halves(schema, table, show, error)
     return _decode(schema, table.num_rows, _arrays(table), show)
+
+
+def _decode_halves(
+    schema: Schema, table: pa.Table | pa.RecordBatch, show: Callable[[int], str], error: pa.ArrowInvalid
+) -> Decoded:
+    if table.num_rows <= 1:
+        nothing = _decode(schema, 0, {}, str)
+        return replace(nothing, poison=(Poison("unreadable", str(error).partition("\n")[0], ""),) * table.num_rows)
+    half = table.num_rows // 2
+    first = decode_table(schema, table.slice(0, half), show)
+    return concat_decoded(schema, [first, decode_table(schema, table.slice(half), lambda row: show(half + row))])
 
 
 def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str]) -> Decoded:

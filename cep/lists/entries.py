@@ -153,10 +153,13 @@ def _scaled(text: str | None, scale: int) -> int | None:
     if text is None or len(text) > _NUMBER_CHARS_MAX:
         return None
     try:
-        scaled = Decimal(text).scaleb(scale)
+        number = Decimal(text)
     except InvalidOperation:
         return None
-    if not scaled.is_finite() or abs(scaled) > _INT64_MAX or scaled != scaled.to_integral_value():
+    if not number.is_finite() or (number and abs(number.adjusted()) > _NUMBER_CHARS_MAX):
+        return None  # decimal would overflow, or round the smallest to 0
+    scaled = number.scaleb(scale)
+    if abs(scaled) > _INT64_MAX or scaled != scaled.to_integral_value():
         return None
     return int(scaled)
 

@@ -255,3 +255,24 @@ def test_columns_are_as_long_as_the_events() -> None:
     decoded = decode([record(), record(amount=None), record()])
     assert {len(c) for c in decoded.columns.values()} == {2}
     assert isinstance(decoded.time_ms, np.ndarray)
+
+
+def test_a_text_that_is_not_utf8_is_set_aside_alone() -> None:
+    """Parquet does not check texts: what is none must neither end a replay nor come into an alert."""
+    rows = 9
+    data = b"".join(b"t%d" % n if n != 5 else b"\xff5" for n in range(rows))
+    offsets = np.arange(0, 2 * rows + 1, 2, dtype=np.int32)
+    texts = pa.StringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(data))
+    given = {name: GOOD.get(name) for name in ONE.columns()}
+    table = pa.table({name: [None if value is None else str(value)] * rows for name, value in given.items()})
+    for name in ("tx_id", "card_id", "amount", "status", "lat", "event_time"):
+        broken = table.set_column(table.schema.get_field_index(name), name, texts)
+        decoded = decode_table(ONE, broken, lambda row: f"row {row}")
+        unreadable = [poison for poison in decoded.poison if poison.code == "unreadable"]
+        assert len(unreadable) == 1
+        assert "UTF8" in unreadable[0].reason
+        assert len(decoded) + len(decoded.poison) == rows
+        if name in ("tx_id", "card_id"):
+            assert len(decoded) == rows - 1
+        else:
+            assert {poison.record for poison in decoded.poison} == {"", *(f"row {n}" for n in range(rows) if n != 5)}

@@ -92,7 +92,8 @@ def files(folder: Path) -> Feed:
     path = inside / "x.cep"
 
     def feed(random: Random) -> str:
-        text = base.replace("NAME", random.choice(names)).replace("LIST", random.choice(names)).encode()
+        imported, listed = (random.choice([good] * len(names) + names) for good in ("events.cep", "good.csv"))
+        text = base.replace("NAME", imported).replace("LIST", listed).encode()
         path.write_bytes(broken_bytes(text, random) if random.random() < 0.7 else text)
         checked = compilable(load_files([path]))
         said = render_text(checked.diagnostics, checked.sources)

@@ -127,3 +127,10 @@ def test_defaults_that_make_no_sound_pattern_are_found_by_the_check() -> None:
 def test_a_pattern_without_parameters_is_itself() -> None:
     pattern = next(iter(load_text(EVENTS + "pattern p by card_id { seq a }").patterns.values()))
     assert bind(pattern, {}) == (pattern, [])
+
+
+@pytest.mark.parametrize("value", ["9e999999999", "1e-999999999", "-1e-400", "0.001", "NaN", "1e30"])
+def test_a_decimal_that_is_too_large_or_too_fine_is_never_rounded(value: str) -> None:
+    text = "pattern p(x: decimal(2) = 1.00) by card_id { seq a where a: transaction amount > x }"
+    _, diagnostics = bind(load_text(EVENTS + text).patterns["p"], {"x": value})
+    assert [d.code for d in diagnostics] == ["CEP503"]

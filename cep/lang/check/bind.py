@@ -160,7 +160,7 @@ def _decimal(value: object, scale: int) -> int | None:
         number = Decimal(text)
     except InvalidOperation:
         return None
-    if not number.is_finite() or number.adjusted() > 20:
+    if not number.is_finite() or (number and abs(number.adjusted()) > 20):  # decimal would round the smallest to 0
         return None
     scaled = number.scaleb(scale)
     if scaled != scaled.to_integral_value() or abs(scaled) > INT64_MAX:
