@@ -7,15 +7,15 @@ Tested by: tests/demo/test_demo.py
 from __future__ import annotations
 
 from collections.abc import Iterable
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import Producer
+
+from cep.base.closing import Closing
 
 _TIMEOUT_S = 20.0
 
 
-class EmbeddedKafka:
+class EmbeddedKafka(Closing):
     """The brokers and a producer for them. `address` is what clients take as bootstrap servers."""
 
     def __init__(self) -> None:
@@ -48,11 +48,3 @@ class EmbeddedKafka:
     def close(self) -> None:
         """Stop the brokers."""
         self._producer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

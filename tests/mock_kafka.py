@@ -7,16 +7,16 @@ Tested by: tests/sources/test_kafka.py
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
-from typing import Self
 
 from confluent_kafka import Producer
+
+from cep.base.closing import Closing
 
 PARTITIONS = 4  # the mock gives a topic this many on first use; it cannot create topics otherwise
 TIMEOUT_S = 10.0
 
 
-class MockKafka:
+class MockKafka(Closing):
     """Mock brokers and a producer for them. `address` is what clients take as bootstrap.servers."""
 
     def __init__(self, brokers_count: int = 1) -> None:
@@ -37,31 +37,28 @@ class MockKafka:
         self._producer.list_topics(topic, timeout=TIMEOUT_S)
 
     def send(self, topic: str, records: Iterable[Mapping[str, object]]) -> None:
-        """Produce records, given as keyword arguments of `Producer.produce`, and wait until all are stored.
-
-        Errors: AssertionError if one was refused or is still unsent after ten seconds.
-        """
-        refused: list[object] = []
-        produce: Callable[..., None] = self._producer.produce
-        for number, record in enumerate(records):
-            produce(topic, on_delivery=lambda error, _: refused.append(error) if error else None, **record)
-            if number % 10_000 == 0:
-                self._producer.poll(0)
-        unsent_count = self._producer.flush(TIMEOUT_S)
-        assert not refused, refused[0]
-        assert unsent_count == 0, f"{unsent_count} records unsent"
+        """Send records, as of `send_all`."""
+        send_all(self._producer, topic, records, TIMEOUT_S)
 
     def close(self) -> None:
         """Stop the brokers."""
         self._producer.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def send_all(producer: Producer, topic: str, records: Iterable[Mapping[str, object]], timeout_s: float) -> None:
+    """Produce records, given as keyword arguments of `Producer.produce`, and wait until all are stored.
+
+    Errors: AssertionError if one was refused or is still unsent after that time.
+    """
+    refused: list[object] = []
+    produce: Callable[..., None] = producer.produce
+    for number, record in enumerate(records):
+        produce(topic, on_delivery=lambda error, _: refused.append(error) if error else None, **record)
+        if number % 10_000 == 0:
+            producer.poll(0)
+    unsent_count = producer.flush(timeout_s)
+    assert not refused, refused[0]
+    assert unsent_count == 0, f"{unsent_count} records unsent"
 
 
 def main() -> None:

@@ -19,17 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from cep.base.closing import Closing
 from cep.base.kafka import WRITER_FIXED
-from tests.mock_kafka import MockKafka
+from tests.mock_kafka import MockKafka, send_all
 
 VERSION = "4.1.1"
 TIMEOUT_S = 30.0
@@ -96,7 +96,7 @@ class KafkaCluster(Protocol):
     def close(self) -> None: ...
 
 
-class RealKafka:
+class RealKafka(Closing):
     """One broker. `address` is what clients take as bootstrap.servers; it stays over stop and start, as do the records.
 
     Raises: NoBrokerError if the jars cannot be had or the broker does not start.
@@ -163,15 +163,7 @@ class RealKafka:
                     "log_level": 2,
                 }
             )
-        refused: list[object] = []
-        produce: Callable[..., None] = self._producer.produce
-        for number, record in enumerate(records):
-            produce(topic, on_delivery=lambda error, _: refused.append(error) if error else None, **record)
-            if number % 10_000 == 0:
-                self._producer.poll(0)
-        unsent_count = self._producer.flush(TIMEOUT_S)
-        assert not refused, refused[0]
-        assert unsent_count == 0, f"{unsent_count} records unsent"
+        send_all(self._producer, topic, records, TIMEOUT_S)
 
     def damage(self, topic: str, value: bytes) -> None:
         """Change a bit of a stored value, as a disk might."""
@@ -190,14 +182,6 @@ class RealKafka:
             self._producer.close()
         self.kill()
         shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _properties_path(self) -> Path:

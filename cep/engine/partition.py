@@ -2,7 +2,7 @@
 
 `select_keys` of each set would look at the whole state as often as there are sets. Here runs, nodes and events
 are brought into the order of the sets once, with what points from one to another, and then cut. Histories are divided
-apart (history_state.py).
+apart (histories/pages.py).
 Tested by: tests/engine/test_partition.py
 """
 

@@ -5,7 +5,7 @@ old events only those are looked at that leave the window until the last new eve
 cost the same. Of `min`, `max` and `distinct` the events that can still decide are pinned, as those are that alone
 decide. Where that would be too many, those are looked at whose sub-key or value is that of a new event, or of one that
 leaves; of `distinct` without a condition the latest one with each value (classes.py). Of percentiles the values
-around the rank are carried (ranks.py), and a key's whole window is looked at when they may not be enough. Of `first`
+around the rank are carried (bands.py), and a key's whole window is looked at when they may not be enough. Of `first`
 what leaves is looked at, and the next event. What else there is looks at its whole windows, of the keys that have new
 events.
 

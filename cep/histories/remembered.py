@@ -3,7 +3,7 @@
 A key knows `HISTORY_VALUES_MAX` values of a sub-key: for a `last` or `exists` those that came last, in the order (time,
 id) of events, for a `first` or `first_seen` those that came first. So a value that is not known has no past: `last` is
 null, a `first_seen` begins with the event under test. Which values these are follows from the order of events alone.
-What is pinned after a call (history_kept.py) has the deciding events of all values that are known then; so it is the
+What is pinned after a call (retained.py) has the deciding events of all values that are known then; so it is the
 same in a replay and however events were cut into micro-batches.
 Tested by: tests/histories/test_remembered.py
 """

@@ -1,6 +1,6 @@
 """The checked form of a test: complete events on a clock that starts at 0, and what has to come out.
 
-Every field of every event has a value (those that the test does not name have the defaults of check_tests.py), so a
+Every field of every event has a value (those that the test does not name have the defaults of check/tests.py), so a
 test means the same whatever runs it. Times are milliseconds since the start of the test.
 Tested by: tests/lang/test_check_tests.py
 """

@@ -30,9 +30,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from cep.base.closing import Closing
 from cep.base.errors import StateCorruptError, StateError, StoreError
 from cep.base.limits import CHECKPOINTS_KEPT_DEFAULT, CHECKPOINTS_PENDING_MAX
 from cep.state.manifest import FOLDER, Manifest, StoredFile, StoredPart, fetch, path_inside, sha256_of
@@ -147,7 +146,7 @@ def _fetched(target: Target, number: int, folder: Path) -> Manifest:
     return manifest
 
 
-class Checkpoints:
+class Checkpoints(Closing):
     """A writer of checkpoints into a target, one after the other, in a thread of its own. Use it from one thread."""
 
     def __init__(
@@ -231,12 +230,6 @@ class Checkpoints:
         """Wait for what is being copied."""
         self._thread.shutdown(wait=True)
         self._hasher.shutdown(wait=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
 
     # ------------------------------------------------------------------------------------ in the background thread
 

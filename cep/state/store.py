@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import repeat
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from cep.base.closing import Closing
 from cep.state.keys import KeyRange
 
 
@@ -85,7 +84,7 @@ class KeyedStore(ABC):
         """Delete everything in the range."""
 
 
-class StoreSnapshot(ABC):
+class StoreSnapshot(Closing):
     """A store as it was at one moment; readable while writes go on. Close it: it keeps old files alive."""
 
     @abstractmethod
@@ -99,12 +98,6 @@ class StoreSnapshot(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let the snapshot go."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,7 @@ class StoreSizes:
     cache_bytes: int
 
 
-class DurableStore(KeyedStore):
+class DurableStore(KeyedStore, Closing):
     """A store of its own, in a directory or in memory."""
 
     @abstractmethod
@@ -149,9 +142,3 @@ class DurableStore(KeyedStore):
     @abstractmethod
     def close(self) -> None:
         """Release the directory. A closed store is not used again."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.close()

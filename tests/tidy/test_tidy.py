@@ -93,6 +93,18 @@ def test_a_module_says_who_tests_it_and_that_exists() -> None:
     assert found == []
 
 
+def test_the_files_that_a_module_names_are_there() -> None:
+    """A docstring says where to read on. It may leave out the folders in front."""
+    there = {f"/{name}" for name in (*[source.name for source in ALL], *[path.name for path in ROOT.glob("*.py")])}
+    lost = [
+        f"{source.name}: {named}"
+        for source in ALL
+        for named in re.findall(r"[\w/]*\w\.py\b", ast.get_docstring(source.parse()) or "")
+        if not any(path.endswith(f"/{named}") for path in there)
+    ]
+    assert lost == []
+
+
 def test_no_path_of_a_developers_machine() -> None:
     # Tests and tools find things from the root of the repository; anything else works on one machine only.
     pattern = re.compile(r"/(home|Users|work|root)/\w+")

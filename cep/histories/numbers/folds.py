@@ -4,7 +4,7 @@ A window of a key with more than `events_max` events in it has its far edge roun
 same whether its older events are still there one by one, as in a replay, or only as rows of panes:
 
     count                     a row with how many
-    sum, avg, stddev          a row for each part of a tally (tallies.py): its weight is their sum; nothing is rounded
+    sum, avg, stddev          a row for each part of a tally (tally.py): its weight is their sum; nothing is rounded
     sum, avg of floats        few floats with the same sum, their bits as codes; nothing is rounded
     stddev of floats          the same, and floats with the sum of the squares, their weight -1; nothing is rounded
     min, max                  the least one of a pane, as a code

@@ -1,0 +1,24 @@
+"""An open thing → a closed one at the end of a `with`, also after an error.
+
+Tested by: tests/base/test_closing.py
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+
+class Closing(ABC):
+    """A context manager that closes itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what it has open."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.close()
