@@ -48,12 +48,14 @@ def pages_in_order() -> list[str]:
 
 
 def page_named(wanted: str) -> str:
-    """Return the page of this name, or the only one whose last part it is.
+    """Return the page of this name, or the only one whose last part it is. A link of a page is such a name, too.
 
+    Where a guide and a room have the same name, the guide is meant.
     Raises: UsageError with the nearest name where there is no such page.
     """
-    name = wanted.strip("/").removesuffix(".md")
+    name = wanted.split("#", maxsplit=1)[0].replace("../", "").strip("/").removesuffix(".md")
     matches = [page for page in page_paths() if page == name or page.endswith(f"/{name}")]
+    matches = [page for page in matches if not page.startswith(ROOMS)] or matches
     if name in matches or len(matches) == 1:
         return name if name in matches else matches[0]
     if matches:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cep.cli.doc_html import anchor_of
-from cep.cli.doc_pages import DOCS, page_paths, pages_in_order, rewrite_links
+from cep.cli.doc_pages import DOCS, PACKAGE, ROOMS, page_named, page_paths, pages_in_order, rewrite_links
 from cep.cli.main import main
 from tests.docs.pages import blocks_of
 
@@ -20,7 +20,9 @@ def test_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert any(line.startswith("start/first-rule ") for line in listed)
 
 
-@pytest.mark.parametrize("name", ["start/first-rule", "first-rule", "start/first-rule.md"])
+@pytest.mark.parametrize(
+    "name", ["start/first-rule", "first-rule", "start/first-rule.md", "../start/first-rule.md#next"]
+)
 def test_a_page_is_printed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docs", name]) == 0
     assert "A first rule in ten minutes" in capsys.readouterr().out
@@ -68,3 +70,13 @@ def test_links_in_code_stay() -> None:
 def test_anchors_are_those_of_repositories() -> None:
     assert anchor_of("2. Check and test it") == "2-check-and-test-it"
     assert anchor_of("`cep run`: limits") == "cep-run-limits"
+
+
+def test_a_guide_wins_over_the_room_of_its_name() -> None:
+    assert page_named("lists") == "guides/lists"
+    assert page_named("inside/rooms/lists") == "inside/rooms/lists"
+
+
+def test_every_room_has_a_page() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"docs", "demo"}
+    assert {room for room in rooms if f"{ROOMS}/{room}" not in page_paths()} == set()
