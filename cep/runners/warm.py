@@ -38,6 +38,7 @@ from cep.state.memory import MemoryStore
 from cep.state.packed import Shape, pack, unpack
 from cep.state.store import WriteBatch
 from cep.state.whole import decode_whole, encode_whole
+from cep.step.duplicates import event_ids, new_secrets
 from cep.step.job import Job
 from cep.step.match import MatchOutput, match_events
 from cep.step.programs import programs_by_level
@@ -84,6 +85,7 @@ _PATTERNS = (
                        or approx_distinct(e.text over 1 h) > 3 or approx_percentile(e.real over 1 h, 95) > 1.0
        emit n = x.whole""",
     """seq x where x: e count(e over day where kind == a) > 1 or sum(e.money over 1 h by text) > 1.00
+                       or first(e over 1 h by whole).whole > 3
                        or last(e).text == text or exists(e over previous 1 h where is_on) or first_seen(text) < 1 d
        emit n = x.whole""",
     """seq x where x: e distinct(e.id_of over 1 min) > 9 or first(e over 1 min).whole > 3 or max(e.whole over 1 min) < 5
@@ -144,6 +146,7 @@ def _part(job: Job) -> None:
     )
     for domain, program in together.items():
         batch = _events(job, 0)
+        event_ids(batch, new_secrets(1))
         after = match_events(program, None, batch, int(batch.time_ms.max()), MatchOutput())
         migrate_state(_stored(program, after), alone[domain])
 
