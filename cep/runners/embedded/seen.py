@@ -7,7 +7,7 @@
     | key groups of the hashes int32[n]
 
 What a commit has added stands by itself until `save_whole`: a commit costs what came with it, not what was seen. So
-does a micro-batch: its ids are a run of their drawn, and two runs become one when the later has half the length of the
+does a micro-batch: its ids are a run of their own, and two runs become one when the later has half the length of the
 earlier one. So a bucket of N ids has about log2(N) runs at most, and an id is moved about as often.
 Tested by: tests/runners/embedded/test_seen.py, tests/runners/embedded/test_engine.py
 """
