@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from cep.base.errors import UnreadableError
@@ -45,19 +46,27 @@ def read_file(path: Path, bytes_max: int, root: Path | None = None) -> bytes:
 
 def root_of(files: Iterable[Path]) -> Path:
     """Return the root for files that were given together: their repository, else the folder that all of them lie in."""
-    given = {path.parent for path in files if "\0" not in str(path)} or {Path()}
-    folders = sorted(os.path.realpath(folder) for folder in given)
+    folders = sorted({_real(path.parent) for path in files}) or [_real(Path())]
     common = Path(os.path.commonpath(folders))
     return repository_of(common) or common
 
 
 def repository_of(folder: Path) -> Path | None:
     """Return the nearest folder with a `.git`, this one or one above it; None without one."""
-    real = Path(os.path.realpath(folder))
+    real = Path(_real(folder))
     for above in (real, *real.parents):
-        if above != Path(above.anchor) and (above / _REPOSITORY).exists():
-            return above
+        with suppress(OSError):  # a name that is too long, a folder that may not be looked into
+            if above != Path(above.anchor) and (above / _REPOSITORY).exists():
+                return above
     return None
+
+
+def _real(folder: Path) -> str:
+    """Return where a folder is; for what no folder can be called, the one that we are in."""
+    try:
+        return os.path.realpath(folder)
+    except ValueError:
+        return os.path.realpath(".")
 
 
 def check_below(path: Path, root: Path) -> Path:

@@ -113,3 +113,9 @@ def test_the_whole_file_system_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
     with pytest.raises(UnreadableError, match="not below"):
         check_below(tmp_path / "x", Path("/"))
+
+
+@pytest.mark.parametrize("name", ["x" * 5_000, "a\0b", "a\ud800b", "/" * 5_000, ""])
+def test_a_root_is_there_for_any_name(name: str) -> None:
+    assert root_of([Path(name) / "x.cep"]).is_absolute()
+    repository_of(Path(name))

@@ -34,6 +34,7 @@ _BEGIN_S = 300  # to import, and to compile kernels
 _ADDRESSES = 3 << 30  # bytes above what a worker has when it begins
 MEMORY_MB = 1_024  # resident bytes above that
 _REPORT_S = 0.5
+_LINES, _LINE_CHARS = 60, 300  # shown of what went wrong
 BAD = ("tracebacks", "hangs", "memory", "differences", "deaths")
 
 
@@ -125,7 +126,7 @@ def work(
                 signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.alarm(0)
             if wrong:
-                send((outcome, kind.name, 1, f"{outcome} {seed}/{number} {kind.name}\n{wrong[-3_000:]}"))
+                send((outcome, kind.name, 1, f"{outcome} {seed}/{number} {kind.name}\n{_cut(wrong)}"))
                 continue
             pending[outcome, kind.name] += 1
             if time.monotonic() - reported_s > _REPORT_S:
@@ -135,6 +136,11 @@ def work(
         grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
         send(("done", "", grown_kb // 1_024, ""))
     os._exit(0)  # servers have threads that would wait
+
+
+def _cut(text: str) -> str:
+    """Return the beginning of each line: a message may have the input in it."""
+    return "\n".join(line[:_LINE_CHARS] for line in text.splitlines()[-_LINES:])
 
 
 def _send_all(pending: Counter[tuple[str, str]], send: Callable[[Any], None]) -> None:

@@ -1,0 +1,103 @@
+"""The packages of an installation → a software bill of materials: `.venv/bin/python -m tests.sbom --out sbom.json`.
+
+CycloneDX 1.6 as JSON: each installed package with its version, licence, address and what it needs. Where `pip-audit`
+is installed it then looks for known weaknesses of them, which needs an index of packages.
+Tested by: tests/test_sbom.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from cep import __version__
+
+_LICENCE_CHARS = 200  # a longer one is the whole text
+
+
+def bill(packages: Iterable[Distribution], now: datetime) -> dict[str, Any]:
+    """Return the bill of these packages."""
+    by_name = {_canonical(package.metadata["Name"]): package for package in packages}
+    root = by_name.pop("cep", None)
+    about = {"type": "application", "bom-ref": "cep", "name": "cep", "version": __version__}
+    own = sorted(map(_ref, by_name.values())) if root is None else _needed(root, by_name)
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid4()}",
+        "version": 1,
+        "metadata": {"timestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"), "component": about},
+        "components": [_component(by_name[name]) for name in sorted(by_name)],
+        "dependencies": [
+            {"ref": "cep", "dependsOn": own},
+            *({"ref": _ref(by_name[name]), "dependsOn": _needed(by_name[name], by_name)} for name in sorted(by_name)),
+        ],
+    }
+
+
+def _component(package: Distribution) -> dict[str, Any]:
+    component: dict[str, Any] = {
+        "type": "library",
+        "bom-ref": _ref(package),
+        "name": package.metadata["Name"],
+        "version": package.version,
+        "purl": _ref(package),
+    }
+    fields = [name for name in ("License-Expression", "License") if name in package.metadata]
+    licence = package.metadata[fields[0]] if fields else ""
+    if 0 < len(licence) <= _LICENCE_CHARS:
+        component["licenses"] = [{"license": {"name": licence}}]
+    return component
+
+
+def _needed(package: Distribution, by_name: dict[str, Distribution]) -> list[str]:
+    """Return the installed packages that one needs, those of its extras too."""
+    needed = set()
+    for line in package.requires or ():
+        try:
+            name = _canonical(Requirement(line).name)
+        except InvalidRequirement:
+            continue
+        if name in by_name:
+            needed.add(_ref(by_name[name]))
+    return sorted(needed)
+
+
+def _ref(package: Distribution) -> str:
+    return f"pkg:pypi/{_canonical(package.metadata['Name'])}@{package.version}"
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def main() -> int:
+    """Write the bill, and audit where that can be done. Returns 1 if a known weakness was found."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sbom", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("sbom.json"), help="the file (default: sbom.json)")
+    options = parser.parse_args()
+    made = bill(distributions(), datetime.now(UTC))
+    options.out.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    print(f"{options.out} has {len(made['components'])} packages")
+    auditor = shutil.which("pip-audit", path=str(Path(sys.executable).parent)) or shutil.which("pip-audit")
+    if auditor is None:
+        print("not audited: pip-audit is not installed (pip install pip-audit)", file=sys.stderr)
+        return 0
+    return subprocess.run([auditor, "--path", sysconfig.get_path("purelib")], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
