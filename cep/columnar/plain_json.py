@@ -73,7 +73,7 @@ def read_plain(shape: PlainShape, records: pa.Array) -> dict[str, pa.Array] | No
             buffers += [bounds if type_ == pa.large_string() else bounds.astype(np.int32), texts]
         else:
             buffers.append(_values(values[column], kind))
-        array = pa.Array.from_buffers(type_, count, [*map(_held, buffers)], count - there_count)
+        array = pa.Array.from_buffers(type_, count, [*map(_as_buffer, buffers)], count - there_count)
         if not is_ascii and not _is_utf_8(array):
             return None
         arrays[name] = array
@@ -88,7 +88,7 @@ def _is_utf_8(array: pa.Array) -> bool:
     return True
 
 
-def _held(buffer: NDArray[Any] | None) -> pa.Buffer | None:
+def _as_buffer(buffer: NDArray[Any] | None) -> pa.Buffer | None:
     return None if buffer is None else pa.py_buffer(buffer)
 
 

@@ -131,7 +131,7 @@ def build(seed: int, size: StreamSize | None = None) -> Stream:
     cases = _plan(random, size)
     homes = random.integers(0, len(CITIES), size.cards_count + len(cases))
     columns = _everyday(random, size, homes)
-    columns = {name: values[_kept(columns, cases)] for name, values in columns.items()}
+    columns = {name: values[_is_retained(columns, cases)] for name, values in columns.items()}
     columns = _with_cases(random, columns, cases, homes)
     order = np.lexsort((columns["card"], columns["time_ms"]))
     columns = {name: values[order] for name, values in columns.items()}
@@ -254,7 +254,7 @@ def _everyday(random: np.random.Generator, size: StreamSize, homes: Ints) -> dic
     }
 
 
-def _kept(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _is_retained(columns: dict[str, Ints | Floats], cases: list[_Case]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return False for the everyday payments that are too near to a planted one of the same card."""
     cards_count = int(columns["card"].max()) + 1
     quiet_from = np.full(cards_count, np.iinfo(np.int64).max)

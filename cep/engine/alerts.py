@@ -131,7 +131,7 @@ def of_rule(matches: Matches, number: int) -> NDArray[np.bool_]:
     return mask
 
 
-def _kept(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
+def _retained_windows(deployed: DeployedRule, known_ms: Sequence[int]) -> list[KeptWindow]:
     """Return the windows of a rule's histories, each with since when its events are kept; none where all of them
     are."""
     return [(h.window, ms) for h, ms in zip(histories(deployed.pattern), known_ms, strict=True)] if known_ms else []
@@ -149,9 +149,9 @@ def _known_ms(part: Alerting, matches: Matches, times: tuple[Int64, Int64], sinc
         known_ms = np.maximum(known_ms, gaps_known_ms(deployed.gaps, first_ms, detected_ms, since_ms))
     if deployed.unfolded_ms:  # where older events are folded, some were folded before the rule came, for others than it
         is_folded = matches.history_flags[part.rows] & TOLD_FOLDED != 0
-        busy_ms = kept_known_ms(_kept(deployed, deployed.unfolded_ms), first_ms)
+        busy_ms = kept_known_ms(_retained_windows(deployed, deployed.unfolded_ms), first_ms)
         known_ms[is_folded] = np.maximum(known_ms, busy_ms)[is_folded]
-    retained = _kept(deployed, deployed.complete_ms[1:])
+    retained = _retained_windows(deployed, deployed.complete_ms[1:])
     return (
         known_from(part.rule.windows, first_ms, since_ms, retained, known_ms)
         if part.rule.windows or retained

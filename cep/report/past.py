@@ -20,7 +20,7 @@ from cep.histories.values import tally_value
 from cep.lang.show import show_expr
 from cep.model.rule import utc_text
 from cep.nfa.program import Program
-from cep.report.past_parts import Asking, PastPart, joined, parts_of
+from cep.report.past_parts import AskingPrograms, PastPart, joined, parts_of
 from cep.state.past import Load, StoredPast, decode_head, decode_segment
 
 _EVENTS_SHOWN = 20
@@ -61,12 +61,12 @@ def past_held(pasts: Iterable[StoredPast], programs: Sequence[Mapping[KeyDomain,
     Raises: StateError.
     """
     shares: dict[KeyDomain, PastShare] = {}
-    asking: dict[KeyDomain, Asking] = {}
+    asking: dict[KeyDomain, AskingPrograms] = {}
     for past in pasts:
         share = shares.get(past.domain, PastShare(past.domain, 0, 0, 0, 0, 0, 0, 0))
         histories = decode_head(past.head, _unread)
         if past.domain not in asking:
-            asking[past.domain] = Asking([level[past.domain] for level in programs if past.domain in level])
+            asking[past.domain] = AskingPrograms([level[past.domain] for level in programs if past.domain in level])
         panes = sum(len(segment) for segment in histories.segments if segment.panes)
         shares[past.domain] = replace(
             share,

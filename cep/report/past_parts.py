@@ -39,7 +39,7 @@ class PastPart:
     rules: tuple[str, ...]
 
 
-class Asking:
+class AskingPrograms:
     """The rules of a key domain that ask for parts of the past. `programs` are those of the domain, one a level."""
 
     def __init__(self, programs: Sequence[Program]) -> None:
@@ -89,7 +89,7 @@ def _carried_as(column: HistoryColumn) -> tuple[str, ...]:
     return column.tally, column.counted, column.ranked, column.band
 
 
-def parts_of(histories: Histories, asking: Asking) -> Iterator[PastPart]:
+def parts_of(histories: Histories, asking: AskingPrograms) -> Iterator[PastPart]:
     """Yield the parts of one page; the same part may come several times."""
     for segment in histories.segments:
         size = segment.stored.size if segment.stored is not None else 0

@@ -49,7 +49,7 @@ class Pasts:
         self._store = store
         self._names = names
         self._bytes_max = None if bytes_max is None else bytes_max // 2
-        self._held: OrderedDict[Place, Histories] = OrderedDict()
+        self._cached: OrderedDict[Place, Histories] = OrderedDict()
         self._changed: set[Place] = set()
         self._removed: set[Place] = set()
         self._bytes = 0
@@ -59,9 +59,9 @@ class Pasts:
 
     def read(self, place: Place) -> Histories:
         """Read a page that is there. Raises: StateError for bytes that are no page."""
-        cached = self._held.get(place)
+        cached = self._cached.get(place)
         if cached is not None:
-            self._held.move_to_end(place)
+            self._cached.move_to_end(place)
             return cached
         self.loads += 1
         histories = self._fetch(place)
@@ -84,7 +84,7 @@ class Pasts:
     def save(self, batch: WriteBatch) -> None:
         """Add every page that has changed since the last time."""
         for place in sorted(self._changed):
-            written = self._put(place, self._held[place], batch)
+            written = self._put(place, self._cached[place], batch)
             self._let_go(place)
             self._changed.discard(place)
             self._hold(place, written)
@@ -93,18 +93,18 @@ class Pasts:
         self._removed.clear()
 
     def _hold(self, place: Place, page: Histories) -> None:
-        self._held[place] = page
+        self._cached[place] = page
         if self._bytes_max is None:
             return
         self._bytes += self._size(page)
-        for oldest in list(self._held)[:-1] if self._bytes > self._bytes_max else ():
+        for oldest in list(self._cached)[:-1] if self._bytes > self._bytes_max else ():
             if oldest not in self._changed:
                 self._let_go(oldest)
                 if self._bytes <= self._bytes_max:
                     break
 
     def _let_go(self, place: Place) -> None:
-        removed = self._held.pop(place, None)
+        removed = self._cached.pop(place, None)
         if removed is not None and self._bytes_max is not None:
             self._bytes -= self._size(removed)
 

@@ -21,9 +21,9 @@ from cep.columnar.route import key_pages
 from cep.engine.keyed_state import KeyedState
 from cep.histories.store import Histories
 from cep.runners.handover.group_entries import PAGE_BITS
+from cep.runners.spark.cached_pages import CachedPages
 from cep.runners.spark.group_parts import GroupParts, Part
 from cep.runners.spark.group_progress import GroupProgress
-from cep.runners.spark.held_pages import HeldPages
 from cep.runners.spark.past_pages import PastPages
 from cep.state.pages import decode_page, encode_page
 from cep.step import duplicates
@@ -36,7 +36,7 @@ from cep.step.waiting import split_due
 
 # Shared by all key groups that a worker process serves.
 _PROGRAMS = Programs()
-_HELD = HeldPages(PAGE_BYTES_HELD)
+_CACHED = CachedPages(PAGE_BYTES_HELD)
 T = TypeVar("T")
 
 
@@ -102,7 +102,7 @@ class DomainPages(SinglePages):
         page = self._base + slot
         if page not in self._deadlines:
             return None
-        data = _HELD.get((self._level, self._group, page), self._digests.get(page))
+        data = _CACHED.get((self._level, self._group, page), self._digests.get(page))
         if data is None:
             data = self._pages.get(page)
             assert data is not None, "a page with a deadline is stored"
@@ -112,12 +112,12 @@ class DomainPages(SinglePages):
         page, data = self._base + slot, encode_page(keyed_state, compressed=True)
         self._pages.put(page, data)
         self._deadlines[page] = deadline_ms
-        self._digests[page] = _HELD.put((self._level, self._group, page), data)
+        self._digests[page] = _CACHED.put((self._level, self._group, page), data)
 
     def remove(self, slot: int) -> None:
         page = self._base + slot
         self._digests.pop(page, None)
-        _HELD.drop((self._level, self._group, page))
+        _CACHED.drop((self._level, self._group, page))
         if self._deadlines.pop(page, None) is not None:
             self._pages.remove(page)
 

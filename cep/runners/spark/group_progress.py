@@ -28,7 +28,7 @@ class GroupProgress:
     seen: dict[int, list[int]] = field(default_factory=dict)  # domain → buckets of ids.
     over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
     since_ms: int = TIME_MS_MAX  # of the first event
-    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (held_pages.py), if known
+    digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (cached_pages.py), if known
 
     def to_bytes(self) -> bytes:
         """Encode it for Spark's state."""

@@ -3,7 +3,7 @@
     part of its state     holds                                             touched
     progress              rulebook digest, event times, deadlines           read and written once a micro-batch.
     pages                 (domain << 16 | page) → runs of many keys         a touched page is written, read if not held
-                                                                            (held_pages.py).
+                                                                            (cached_pages.py).
     past                  the same → head of their histories                where rules look back: the same (past.py).
     segments              page, number → past events of many keys           a new one; those that a window reaches into.
     waiting               domain → events that are not due yet              where some wait (event_time.py).

@@ -87,7 +87,7 @@ class Transactions:
         self._name = f"cep-{target.job_id}"
         self._here = (target.topic, 0)
         self._place = TopicPartition(*self._here)
-        self._held: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
+        self._newest: tuple[int, str] = (-1, "")  # the last micro-batch in the topic, and its digest
         self._ends: dict[int, int] = {}  # of partitions, as of some time between two micro-batches
         self._ends_s = -_PLACE_S
         self._connect()
@@ -125,7 +125,7 @@ class Transactions:
                         raise SinkError(self._failed(records, batch_id, str(error))) from error
         except KafkaException as error:
             raise SinkError(self._failed(records, batch_id, _reason(error))) from error
-        self._held = (batch_id, digest)
+        self._newest = (batch_id, digest)
 
     def open(self) -> None:
         """End what an earlier process of this job has left open. Raises: SinkError after `wait_ms_max`."""
@@ -157,7 +157,7 @@ class Transactions:
         deadline_s = monotonic() + self._target.wait_ms_max / 1_000
         try:
             self._open(deadline_s)
-            number = self._held[0]
+            number = self._newest[0]
             keys = frozenset(self._keys(since_ms, places, deadline_s)) if number > after else frozenset[str]()
         except KafkaException as error:
             raise SinkError(
@@ -223,15 +223,15 @@ class Transactions:
         if committed.error is not None:
             raise KafkaException(committed.error)
         if committed.offset >= 0:
-            self._held = (committed.offset - 1, committed.metadata or "")
+            self._newest = (committed.offset - 1, committed.metadata or "")
         self._is_open = True
 
     def _is_there(self, batch_id: int, digest: str) -> bool:
-        if batch_id > self._held[0]:
+        if batch_id > self._newest[0]:
             return False
-        if (batch_id, digest) != self._held:
+        if (batch_id, digest) != self._newest:
             raise SinkError(
-                f"topic {self._target.topic} already holds micro-batch {self._held[0]} of this job, and micro-batch "
+                f"topic {self._target.topic} already holds micro-batch {self._newest[0]} of this job, and micro-batch "
                 f"{batch_id} comes with other {self._what}: the checkpoint directory is older than the topic; "
                 "restore the one that goes with it, or begin a new job with a new checkpoint directory"
             )

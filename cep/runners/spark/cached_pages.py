@@ -5,7 +5,7 @@ way back costs a tenth of that. So each page is written in every micro-batch tha
 last bytes are not at hand: after a start, in another worker, past a number of bytes. A key group remembers in its state
 the hash of what it wrote; only bytes of this hash are taken. So it does not matter which worker, query or try of a
 micro-batch they are from.
-Tested by: tests/runners/spark/test_held_pages.py
+Tested by: tests/runners/spark/test_cached_pages.py
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIGEST_BYTES = 16
 Place = tuple[int, int, int]  # level, key group, page id
 
 
-class HeldPages:
+class CachedPages:
     """The last bytes of pages by their place, up to a number of bytes in all."""
 
     def __init__(self, bytes_max: int) -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cep.runners.spark.held_pages import HeldPages, Place
+from cep.runners.spark.cached_pages import CachedPages, Place
 
 BYTES_MAX = 1_000
 
@@ -14,7 +14,7 @@ BYTES_MAX = 1_000
 @pytest.mark.parametrize("seed", range(20))
 def test_bytes_are_those_that_were_put_last_or_none(seed: int) -> None:
     chance = Random(seed)
-    held = HeldPages(BYTES_MAX)
+    held = CachedPages(BYTES_MAX)
     last: dict[Place, tuple[str, bytes]] = {}
     before: dict[Place, str] = {}
     found = 0
@@ -40,7 +40,7 @@ def test_bytes_are_those_that_were_put_last_or_none(seed: int) -> None:
 
 
 def test_what_was_used_longest_ago_goes_first() -> None:
-    held = HeldPages(100)
+    held = CachedPages(100)
     digests = {group: held.put((0, group, 0), bytes([group]) * 40) for group in (1, 2)}
     assert held.get((0, 1, 0), digests[1]) is not None
     held.put((0, 3, 0), b"3" * 40)
@@ -49,5 +49,5 @@ def test_what_was_used_longest_ago_goes_first() -> None:
 
 
 def test_a_page_that_is_larger_than_all_is_not_held() -> None:
-    held = HeldPages(10)
+    held = CachedPages(10)
     assert held.get((0, 0, 0), held.put((0, 0, 0), b"x" * 11)) is None
