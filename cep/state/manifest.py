@@ -1,6 +1,6 @@
 """The files of a checkpoint or savepoint ↔ a manifest: a small file that lists them and checks itself.
 
-    first line: sha256 of the rest, in hex | JSON: format, kind, number, created_ms, parts, files with size and sha256
+    first line: manifest_key.py | JSON: format, kind, number, created_ms, parts, files with size and sha256
 
 The files lie in the target under their checksum, `files/SHA256`. Two checkpoints share a file that both have. A file
 that comes again after a restore, under any name, cannot be taken for another.
@@ -24,6 +24,7 @@ import numpy as np
 
 from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.limits import KEY_GROUPS_MAX
+from cep.state.manifest_key import check_first_line, first_line
 from cep.state.target import Target
 
 MANIFEST_FORMAT = 1
@@ -64,20 +65,19 @@ class Manifest:
     files: tuple[StoredFile, ...]
 
     def to_bytes(self) -> bytes:
-        """Return the manifest's bytes, with their checksum in the first line."""
+        """Return the manifest's bytes, with their checksum, and signature, in the first line. Raises: UsageError."""
         body = json.dumps({"format": MANIFEST_FORMAT, **asdict(self)}, indent=1).encode()
-        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+        return first_line(body) + b"\n" + body
 
     @staticmethod
     def from_bytes(data: bytes, name: str, kind: str | None = None) -> Manifest:
         """Read a manifest and check every field, also its kind if one is given; `name` is for messages.
 
         Raises: StateCorruptError if it is damaged, torn, or has a field that no build writes. StateFormatError if a
-        later build wrote it.
+        later build wrote it. A process with a key refuses what is not signed with it (manifest_key.py).
         """
-        checksum, _, body = data.partition(b"\n")
-        if hashlib.sha256(body).hexdigest().encode() != checksum:
-            raise StateCorruptError(f"{name} fails its checksum")
+        line, _, body = data.partition(b"\n")
+        check_first_line(line, body, name)
         try:
             fields = json.loads(body)
             if _count(fields, "format") != MANIFEST_FORMAT:

@@ -1,0 +1,73 @@
+"""A secret of the environment → the first line of a manifest, and whether one that came back fits.
+
+    CEP_MANIFEST_KEY         the key itself
+    CEP_MANIFEST_KEY_FILE    or a file that has it
+
+    without a key   SHA256
+    with a key      SHA256 hmac-sha256:HEX
+
+A process that has a key refuses every manifest that was not signed with it. One without reads both.
+Tested by: tests/state/test_manifest_key.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+
+from cep.base.errors import StateCorruptError, UsageError
+
+KEY, KEY_FILE = "CEP_MANIFEST_KEY", "CEP_MANIFEST_KEY_FILE"
+_MARK = b" hmac-sha256:"
+_KEY_BYTES_MIN, _KEY_BYTES_MAX = 16, 4_096
+
+
+def first_line(body: bytes) -> bytes:
+    """Return the line that stands before a manifest's body. Raises: UsageError for a key that is none."""
+    key = _key()
+    checksum = hashlib.sha256(body).hexdigest().encode()
+    return checksum if key is None else checksum + _MARK + _signature(key, body)
+
+
+def check_first_line(line: bytes, body: bytes, name: str) -> None:
+    """Check the checksum, and the signature if there is a key; `name` is for messages.
+
+    Raises: StateCorruptError if one does not fit, or is missing; UsageError for a key that is none.
+    """
+    checksum, mark, signature = line.partition(_MARK)
+    if hashlib.sha256(body).hexdigest().encode() != checksum:
+        raise StateCorruptError(f"{name} fails its checksum")
+    key = _key()
+    if key is None:
+        return
+    if not mark:
+        raise StateCorruptError(f"{name} is not signed, and {KEY} asks for it; take a copy that was made with the key")
+    if not hmac.compare_digest(signature, _signature(key, body)):
+        raise StateCorruptError(
+            f"{name} is not signed with {KEY}; do not use it, or give the key that it was made with"
+        )
+
+
+def _signature(key: bytes, body: bytes) -> bytes:
+    return hmac.new(key, b"cep manifest 1\n" + body, hashlib.sha256).hexdigest().encode()
+
+
+def _key() -> bytes | None:
+    """Read the key anew each time: a manifest is rare, and a key is better not kept. Raises: UsageError."""
+    text, path = os.environ.get(KEY), os.environ.get(KEY_FILE)
+    if text is None and path is None:
+        return None
+    if text is not None and path is not None:
+        raise UsageError(f"{KEY} and {KEY_FILE} exclude each other")
+    try:
+        if path is None:
+            key = os.environb[KEY.encode()]
+        else:
+            with open(path, "rb") as file:  # noqa: PTH123 a name of the environment, read once
+                key = file.read(_KEY_BYTES_MAX + 1).strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{KEY_FILE} names {path}, which cannot be read: {error}") from error
+    if not _KEY_BYTES_MIN <= len(key) <= _KEY_BYTES_MAX:
+        raise UsageError(f"the key of manifests has {len(key)} bytes; give {_KEY_BYTES_MIN} to {_KEY_BYTES_MAX}")
+    return key

@@ -1,0 +1,136 @@
+"""Signed changes end to end: a real job of this process on a broker takes what two people have signed, and tells of
+all else. A job that is built anew from the topic, and a replay of its records, come to the same rules."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from cep.cli.main import main
+from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
+from cep.rulebook.changes import change_path, write_change
+from cep.rulebook.files import read_rules
+from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
+from cep.runners.control_topic import read_control_topic, read_status
+from tests.real_kafka import KafkaCluster
+from tests.rulebook.people import ADA, BOB, EVE, ROOT, RULE_SET, by_two, upsert_by_two, write_signers
+from tests.runners.embedded.cases import day
+from tests.runners.embedded.test_run import written
+
+CHECKOUT = Path(__file__).parents[3]
+RULE = "card_testing"
+
+
+class SignedJob:
+    """A job of `cep run` that asks for signatures, its topics and its folder of rules."""
+
+    def __init__(self, kafka: KafkaCluster, folder: Path) -> None:
+        self.folder, name = folder, f"signed-{uuid.uuid4().hex[:8]}"
+        for part in ("rules", "patterns"):
+            shutil.copytree(CHECKOUT / part, folder / part)
+        self.records = {record.id: record for record in read_rules(folder / "rules")[0]}
+        for record in self.records.values():
+            signed = by_two(record)
+            write_change(change_path(folder / "rules", signed), [signed])
+        self.first = upsert_by_two(self.records[RULE])
+        signers = write_signers(folder / "rules" / "signed" / "signers.toml")
+        self.trust = ["--signers", str(signers), "--root-key", ROOT.public]
+        for topic in (name, f"{name}-control", f"{name}-status"):
+            kafka.create(topic, 1)
+        kafka.send(name, [{"value": line, "partition": 0} for line in day()])
+        self.control = Topic(kafka.address, f"{name}-control")
+        self.status = StatusTopic(kafka.address, f"{name}-status")
+        self.flags = [
+            "--rules", str(folder / "rules"), "--bootstrap-servers", kafka.address, "--topic", name,
+            "--control-topic", self.control.name, "--status-topic", self.status.name, "--available-now",
+        ]  # fmt: skip
+
+    def run(self, checkpoint: str = "job", *trust: str) -> int:
+        place = self.folder / checkpoint
+        flags = [*self.flags, "--checkpoint", str(place), "--alerts", str(place / "alerts")]
+        return main(["run", *flags, *(trust or self.trust)])
+
+    def send(self, *records: Signable) -> None:
+        self.control.send([(topic_key(record).encode(), record.to_json()) for record in records])
+
+    def letters(self, checkpoint: str = "job") -> list[dict[str, Any]]:
+        return [orjson.loads(line) for line in written(self.folder / checkpoint / "dead_letters")]
+
+    def causes(self, checkpoint: str = "job") -> list[str]:
+        return sorted(letter["cause"] for letter in self.letters(checkpoint))
+
+    def rules(self) -> dict[str, Any]:
+        status = read_status(self.status)
+        assert status is not None
+        return {name: status[name] for name in ("content_hash", "last_versions", "paused")}
+
+
+def test_only_what_two_people_have_signed_changes_a_job(
+    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = SignedJob(kafka_broker, tmp_path)
+    assert job.run() == 0
+    assert job.rules()["last_versions"] == dict.fromkeys(job.records, 1)
+    before = job.rules()
+    stricter = job.records[RULE].model_copy(update={"version": 2, "params": {**job.records[RULE].params, "tries": 5}})
+    by_ada: UpsertRecord = sign(stricter, ADA, RULE_SET, (1, digest_of(job.first)))
+    pause = PauseRecord(id=RULE, version=1)
+    refused: dict[str, list[Signable]] = {
+        "unsigned": [stricter, by_ada, pause],
+        "self_approved": [approve(by_ada, ADA)],
+        "unknown_signer": [approve(by_ada, EVE)],
+        "forged": [pause.model_copy(update={"signed": job.first.signed})],
+    }
+    job.send(*(record for records in refused.values() for record in records))
+    assert job.run() == 0
+    assert job.rules() == before
+    causes = [letter["cause"] for letter in job.letters()]
+    assert sorted(causes) == sorted(cause for cause, records in refused.items() for _ in records)
+
+    second = approve(by_ada, BOB)
+    back = RollbackRecord(id=RULE, version=3, to_version=1, rule=unsigned(job.first))
+    job.send(second)
+    assert job.run() == 0
+    assert job.rules()["last_versions"][RULE] == 2
+    stripped = second.model_copy(update={"version": 3, "signed": None})
+    job.send(stripped, job.first, second, back, by_two(back, job.first), by_two(back, second), by_two(pause))
+    assert job.run() == 0
+    # `second` again is a copy of what holds: it changes nothing. A rollback counts if it is signed as what it is.
+    later = [letter["cause"] for letter in job.letters()][len(causes) :]
+    assert sorted(later) == ["replayed", "superseded", "unsigned", "unsigned"]
+    after = job.rules()
+    assert (after["last_versions"][RULE], after["paused"]) == (3, [RULE])
+    assert all(letter["code"] == "control_refused" and letter["reason"] for letter in job.letters())
+
+    # Without signatures the job does not go on, and a job that begins anew comes to the same rules.
+    capsys.readouterr()
+    plain = ["--log", "text"]
+    assert job.run("job", *plain) == 2
+    assert "takes signed changes only" in capsys.readouterr().err
+    assert job.run("anew") == 0
+    assert job.rules() == after
+    assert job.causes("anew") == job.causes()
+    replay(job)
+
+
+def replay(job: SignedJob) -> None:
+    """A replay with the records of the topic refuses the same."""
+    places, _ = read_control_topic(job.control)
+    control, events = job.folder / "control.jsonl", job.folder / "events.jsonl"
+    control.write_bytes(b"".join(place.record.to_json() + b"\n" for place in places))
+    events.write_bytes(b"\n".join(day()))
+    out = job.folder / "replayed.jsonl"
+    arguments = [
+        "replay", "--rules", str(job.folder / "rules"), "--control", str(control), "--events", str(events),
+        "--out", str(out), "--engine", "embedded", *job.trust,
+    ]  # fmt: skip
+    assert main(arguments) == 1
+    letters = [orjson.loads(line) for line in (job.folder / "replayed.jsonl.dead.jsonl").read_bytes().splitlines()]
+    assert sorted(letter["cause"] for letter in letters) == job.causes()
+    assert letters[-1]["rulebook"]
