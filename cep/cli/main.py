@@ -81,6 +81,7 @@ _GROUPS = {
         "keys": _Verb("make keys, and say who may sign changes", "keys"),
         "sign": _Verb("sign a version of a rule as its author", "sign"),
         "approve": _Verb("approve what another person has signed", "sign", "_approve"),
+        "audit": _Verb("show who changed what, or verify it", "audit"),
         "lists": _Verb("show lists, and change those of a job that runs", "lists"),
         "publish": _Verb("bring rules into a job that runs", "publish"),
         "rollback": _Verb("put an earlier version of a rule in force", "rollback"),

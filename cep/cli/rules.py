@@ -15,14 +15,17 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.cli.given_rules import add_trust_arguments
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_file
+from cep.cli.rule_card import card_of
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules
 from cep.rulebook.history import at_commit, history
 from cep.rulebook.lock import locked, problems_of_lock, read_lock, with_version, write_lock
 from cep.rulebook.meaning import content_hash
+from cep.rulebook.signers import given_trust
 
 HELP = """\
 List, show, lock and number the rules of a folder. rules.lock ties each version to the hash of its meaning, so that a
@@ -34,6 +37,7 @@ examples:
   cep rules history card_testing     (from git)
   cep rules bump card_testing        (after a change of the rule's meaning)
   cep rules lock                     (after that, or for a new rule)
+  cep rules card card_testing > card_testing.md
   cep rules schema > control.schema.json
 """
 _WIDTH = 200
@@ -49,6 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _folder(verbs.add_parser("lock", help="write the versions that rules.lock has not; refuse changed meanings"))
     bump = _folder(_rule(verbs.add_parser("bump", help="raise the version of a rule in its file and lock it")))
     bump.add_argument("--above", type=int, default=0, metavar="VERSION", help="at least one more than this")
+    card = _folder(_rule(verbs.add_parser("card", help="one rule as a page: purpose, versions, tests, approvals")))
+    card.add_argument("--figures", type=Path, metavar="FILE", help="figures of the last backtest (a JSON object)")
+    add_trust_arguments(card)
     schema = verbs.add_parser("schema", help="JSON schema of control records, or of rule files")
     schema.add_argument("--files", action="store_true", help="of rule files, for editors")
 
@@ -70,6 +77,10 @@ def run(options: argparse.Namespace) -> int:
             return _lock(options.rules, records, problems, console)
         case "bump":
             return _bump(options, records, problems, console)
+        case "card":
+            trust = given_trust(options.signers, options.root_key)
+            printed(card_of(options.rules, _record(options, records, problems), trust, options.figures).rstrip())
+            return 0
         case "show":
             return _show(_record(options, records, problems), console)
         case _:

@@ -14,11 +14,13 @@ Tested by: tests/rulebook/test_trust.py, tests/rulebook/test_trust_properties.py
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from cep.base.audit import Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
 from cep.model.rule import ListRecord
@@ -27,6 +29,7 @@ from cep.rulebook.outcome import Outcome, Refusal
 from cep.rulebook.statement import Role, Signable, digest_of, line_of, statement
 
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
+_REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,7 @@ class Accepted:
         self.signers_version = 0
         self._last: dict[str, tuple[int, str]] = {}
         self.unverified: dict[str, Refusal] = {}
+        self.head = Head()
 
     def copy(self) -> Accepted:
         """Return an equal value that changes on its own."""
@@ -149,6 +153,7 @@ class Accepted:
         other.signers_version = self.signers_version
         other._last = dict(self._last)
         other.unverified = dict(self.unverified)
+        other.head = self.head
         return other
 
     def outcome(self, record: Signable, list_version: int) -> Outcome | None:
@@ -175,6 +180,28 @@ class Accepted:
             name = _named(record)
             if name in self.unverified and self.unverified[name].version <= record.version:
                 del self.unverified[name]
+
+    def note(self, record: Signable | None, outcome: Outcome, data: bytes) -> list[bytes]:
+        """Return the line of the audit about a record, None for one that cannot be read; none without signers."""
+        if self.trust is None:
+            return []
+        self.head, line = extended(self.head, self._facts(record, outcome, data))
+        return [line]
+
+    def _facts(self, record: Signable | None, outcome: Outcome, data: bytes) -> dict[str, Any]:
+        assert self.trust is not None, "asked before"
+        facts: dict[str, Any] = {"what": "change" if record is not None else "unreadable"}
+        if record is not None:
+            signed = record.signed
+            keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []
+            people = [(key, self.trust.signer(key)) for key in keys]
+            # Who is named has signed only if the record was not refused.
+            names = [key if person is None else person.name for key, person in people]
+            facts |= {"kind": record.kind, "of": line_of(record), "version": record.version, "by": names}
+            facts["changes"] = digest_of(record)
+        outcome_facts = {"outcome": outcome.kind, "cause": outcome.cause, "reason": outcome.full_reason[:_REASON_MAX]}
+        signers = {"signers_version": self.trust.version, "record": hashlib.sha256(data).hexdigest()}
+        return {**facts, **outcome_facts, **signers}
 
     def set_aside(self, record: Signable, reason: str) -> None:
         """Remember the last refusal of each rule and list, up to a limit."""
@@ -215,11 +242,16 @@ class Accepted:
 
     def to_json(self) -> dict[str, Any] | None:
         """Return it as JSON values; None if there is nothing to remember."""
-        if not (self._last or self.unverified or self.signers_version):
+        if not (self._last or self.unverified or self.signers_version or self.head.count):
             return None
         last = {line: list(values) for line, values in sorted(self._last.items())}
         unverified = [refusal.to_json() for refusal in self.unverified.values()]
-        return {"signers_version": self.signers_version, "last": last, "unverified": unverified}
+        return {
+            "signers_version": self.signers_version,
+            "last": last,
+            "unverified": unverified,
+            "audit": self.head.to_json(),
+        }
 
     @staticmethod
     def from_json(saved: Mapping[str, Any] | None) -> Accepted:
@@ -228,6 +260,7 @@ class Accepted:
         if saved is not None:
             accepted.signers_version = int(saved["signers_version"])
             accepted._last = {line: (int(version), str(digest)) for line, (version, digest) in saved["last"].items()}
+            accepted.head = Head(int(saved["audit"]["count"]), str(saved["audit"]["hash"]))
             accepted.unverified = {values["rule_id"]: Refusal(**values) for values in saved["unverified"]}
         return accepted
 

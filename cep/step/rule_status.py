@@ -2,7 +2,9 @@
 
     {"digest": …, "epoch": 7, "content_hash": …, "rules": [{"rule_id": …, "version": …, "from_ms": …}],
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
-     "policies": {…}}
+     "policies": {…}, "audit": {"count", "hash"}}
+
+The head of the audit is there if the job takes signed changes only.
 
 Tested by: tests/runners/test_rule_output.py
 """
@@ -27,4 +29,6 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
     report = asdict(rulebook.report())
     facts = {name: value for name, value in report.items() if name not in _COUNTS}
     facts["rules"] = list(facts["rules"])
+    if rulebook.accepted.trust is not None:
+        facts["audit"] = rulebook.accepted.head.to_json()
     return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}

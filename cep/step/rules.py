@@ -200,11 +200,12 @@ def apply_records(
 ) -> tuple[list[bytes], Counter[str], int]:
     """Apply control records in their order; a heartbeat beyond `latest_ms` is refused.
 
-    Returns: dead letters of the refused records, counters, the latest heartbeat. A letter says what the rules were when
-    its record was judged, whatever records came with it.
+    Returns: lines of the audit (base/audit.py) and dead letters of the refused records, counters, the latest heartbeat.
+    A letter says what the rules were when its record was judged, whatever records came with it.
     """
     dead_letters: list[bytes] = []
     counters: Counter[str] = Counter()
+    audit: list[bytes] = []
     heartbeat_ms, in_force = TIME_MS_MIN, None
     for data in records:
         record, problems = parse_control(data)
@@ -218,19 +219,22 @@ def apply_records(
             letter = dead_letter(Poison("control_ahead", reason, _text(data)))
         elif record is None:
             counters["control_unreadable"] += 1
-            letter = dead_letter(Poison("control_unreadable", "; ".join(map(str, problems)), _text(data)))
+            reason = "; ".join(map(str, problems))
+            letter = dead_letter(Poison("control_unreadable", reason, _text(data)))
+            audit += [] if are_first else rulebook.accepted.note(None, Outcome("refused", reason), data)
         else:
             outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
             counters[f"control_{outcome.kind}"] += 1
             counters["control_unverified"] += bool(outcome.cause)
             counters["rule_late_ms"] += outcome.late_ms
+            audit += [] if are_first else rulebook.accepted.note(record, outcome, data)
             if outcome.kind != "refused":
                 in_force = None  # the last word on something may be another one
                 continue
             letter = _refused(record, outcome, data)
         in_force = in_force or (rulebook.epoch, rulebook.content_hash)
         dead_letters += under_rules([letter], *in_force)
-    return dead_letters, +counters, heartbeat_ms
+    return [*audit, *dead_letters], +counters, heartbeat_ms
 
 
 def refusal_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:

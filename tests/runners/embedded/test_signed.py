@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from cep.base.audit import is_audit
 from cep.cli.main import main
 from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
 from cep.rulebook.changes import change_path, write_change
@@ -60,7 +61,15 @@ class SignedJob:
         self.control.send([(topic_key(record).encode(), record.to_json()) for record in records])
 
     def letters(self, checkpoint: str = "job") -> list[dict[str, Any]]:
-        return [orjson.loads(line) for line in written(self.folder / checkpoint / "dead_letters")]
+        letters = [orjson.loads(line) for line in written(self.folder / checkpoint / "dead_letters")]
+        return [letter for letter in letters if letter["code"] != "audit"]
+
+    def audit(self, checkpoint: str = "job") -> list[bytes]:
+        return [line for line in written(self.folder / checkpoint / "dead_letters") if is_audit(line)]
+
+    def verify(self, path: Path, *flags: str) -> int:
+        kafka = ["--bootstrap-servers", self.status.servers, "--status-topic", self.status.name]
+        return main(["audit", "verify", str(path), *(flags or kafka)])
 
     def causes(self, checkpoint: str = "job") -> list[str]:
         return sorted(letter["cause"] for letter in self.letters(checkpoint))
@@ -116,7 +125,27 @@ def test_only_what_two_people_have_signed_changes_a_job(
     assert job.run("anew") == 0
     assert job.rules() == after
     assert job.causes("anew") == job.causes()
+    verify_audit(job)
     replay(job)
+
+
+def verify_audit(job: SignedJob) -> None:
+    """The trail has every change and refusal, the same in both jobs, and the head that the job says."""
+    lines = job.audit()
+    assert lines == job.audit("anew")
+    entries = [orjson.loads(line) for line in lines]
+    assert sorted(entry["cause"] for entry in entries if entry["cause"]) == job.causes()
+    assert [entry["by"] for entry in entries if entry["outcome"] == "applied"] == [["Ada", "Bob"]] * 3
+    assert job.verify(job.folder / "job" / "dead_letters") == 0
+    path = job.folder / "audit.jsonl"
+    for changed in (lines[:-1], lines[1:], lines[::-1], [line.replace(b"Bob", b"Eve") for line in lines]):
+        path.write_bytes(b"\n".join(changed) + b"\n")
+        assert job.verify(path) == 1
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert job.verify(path) == 0
+    assert job.verify(path, "--head", f"{len(lines)}:{entries[-1]['hash']}") == 0
+    assert job.verify(path, "--head", f"{len(lines) + 1}:{entries[-1]['hash']}") == 1
+    assert main(["audit", "show", str(path)]) == 0
 
 
 def replay(job: SignedJob) -> None:

@@ -1,0 +1,132 @@
+"""`cep audit`: what a job wrote about changes of its rules → what happened, or what is wrong with the record of it.
+
+Tested by: tests/runners/embedded/test_signed.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+from rich.table import Table
+
+from cep.base.audit import Head, Line, is_audit, verify
+from cep.base.errors import UsageError
+from cep.base.limits import RECORD_BYTES_MAX
+from cep.cli.configured import add_setting_arguments, settings_of
+from cep.rulebook.kafka import Topic
+from cep.runners.control_topic import read_status
+
+HELP = """\
+Show or verify the audit trail of a job that takes signed changes. It is among the dead letters of the job, as lines
+with the code `audit`. Each has the hash of the line before.
+
+`verify` finds lines that were removed, changed, inserted or moved. It finds lines missing at the end if it has the
+head of the chain: the job says it on its status topic, or --head names it.
+
+examples:
+  cep audit verify job/dead_letters --conf cep.toml
+  cep audit verify audit.jsonl --head 12:5a0c…
+  cep audit show job/dead_letters
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the verbs below `cep audit` and their arguments."""
+    verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    for name, line in (("verify", "say what is wrong with the trail"), ("show", "print the trail")):
+        verb = verbs.add_parser(name, help=line)
+        verb.add_argument(
+            "path", type=Path, metavar="PATH", help="JSON lines of the audit, or a folder of dead letters"
+        )
+        if name == "verify":
+            verb.add_argument("--head", metavar="COUNT:HASH", help="the last line that must be there")
+            add_setting_arguments(verb, "control", "kafka")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run `cep audit`. Returns 0, or 1 if something is wrong with the trail. Raises: UsageError, SourceError."""
+    console = Console(highlight=False, soft_wrap=True)
+    if options.what == "show":
+        _show(_lines(options.path), console)
+        return 0
+    head = _head(options)
+    verdict = verify(_lines(options.path), head)
+    for problem in verdict.problems:
+        console.print(problem, markup=False, style="red")
+    if head is None:
+        console.print("without --head or a status topic, lines missing at the end are not noticed", markup=False)
+    outcome = "is not what the job wrote" if verdict.problems else "is whole"
+    last = f"{verdict.head.count}:{verdict.head.hash}"
+    console.print(f"the trail {outcome}: {verdict.head.count} line(s), head {last}", markup=False)
+    return 1 if verdict.problems else 0
+
+
+def _head(options: argparse.Namespace) -> Head | None:
+    if options.head is not None:
+        count, _, digest = options.head.partition(":")
+        if not (count.isascii() and count.isdigit() and len(count) <= 12 and digest):
+            raise UsageError(f"--head {options.head}: give COUNT:HASH, as `cep audit verify` prints it")
+        return Head(int(count), digest)
+    settings = settings_of(options)
+    servers, name = settings.kafka.bootstrap_servers, settings.control.status_topic
+    if servers is None or name is None:
+        return None
+    status = read_status(Topic(servers, name, tuple(settings.kafka.client_settings().items())))
+    said = (status or {}).get("audit")
+    if said is None:
+        raise UsageError(f"the job of {name} says no head; it writes an audit if it has --signers")
+    return Head(said["count"], said["hash"])
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    """Yield the lines of a file, or the audit's among those of a folder, its files in the order of their names.
+
+    In a file on its own each line is one of the audit, or a dead letter, which names another code. Raises: UsageError.
+    """
+    for file_path in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
+        try:
+            with file_path.open("rb") as file:
+                yield from (line for line in _lines_of(file, file_path.name) if not _is_letter(line.data))
+        except (OSError, ValueError) as error:
+            raise UsageError(f"{file_path} cannot be read: {error}; name a file or a folder of dead letters") from error
+
+
+def _lines_of(file: BinaryIO, name: str) -> Iterator[Line]:
+    number = 0
+    while data := file.readline(RECORD_BYTES_MAX):
+        number += 1
+        if data.strip():
+            yield Line(f"{name}:{number}", data.rstrip(b"\n"))
+
+
+def _is_letter(data: bytes) -> bool:
+    """Return True for a dead letter or a suppressed alert: no line of the audit, not even a damaged one."""
+    if is_audit(data):
+        return False
+    try:
+        values = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    is_object = isinstance(values, dict)
+    return is_object and "previous" not in values and ("held" in values or values.get("code") not in (None, "audit"))
+
+
+def _show(lines: Iterator[Line], console: Console) -> None:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("line", "what", "of", "version", "outcome", "by", "reason"):
+        table.add_column(title)
+    for line in lines:
+        try:
+            values = dict(json.loads(line.data))
+            cells = [str(values.get(name, "")) for name in ("number", "kind", "of", "version")]
+            people = " and ".join(map(str, values.get("by", ())))
+        except (ValueError, TypeError, RecursionError):
+            values, cells, people = {"reason": "cannot be read"}, [line.place, "", "", ""], ""
+        outcome = str(values.get("cause") or values.get("outcome", ""))
+        table.add_row(cells[0].lstrip("0"), *cells[1:], outcome, people, str(values.get("reason", "")))
+    console.print(table)

@@ -1,0 +1,152 @@
+"""One rule of a folder → its card, in Markdown: purpose, owner, versions, tests, limits, approvals, figures.
+
+A part that nothing is known of is absent. The card has no clock and no order but that of the files, so equal folders
+give equal cards.
+Tested by: tests/cli/test_rule_card.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cep.base.errors import UsageError
+from cep.base.limits import RULE_FILE_BYTES_MAX
+from cep.lang.load import Checked, load_files
+from cep.model.rule import RollbackRecord, UpsertRecord
+from cep.rulebook.changes import SIGNED_FOLDER, read_change
+from cep.rulebook.files import read_rule_file
+from cep.rulebook.lock import read_lock
+from cep.rulebook.meaning import content_hash
+from cep.rulebook.trust import Trust, reason_against
+from cep.testing.suite import run_checked
+
+_SHORT = 12
+Row = tuple[object, ...]
+
+
+def card_of(directory: Path, record: UpsertRecord, trust: Trust | None, figures: Path | None) -> str:
+    """Return the card of a rule. `trust` names who has signed; `figures` is a file of them. Raises: UsageError."""
+    rule = read_rule_file(directory / f"{record.id}.toml")
+    assert rule is not None, "it has been read before"
+    checked = load_files([directory / rule.file])
+    parts = [
+        f"# {record.id}\n\n{_purpose(checked, record)}",
+        _table("Rule", ("", ""), _facts(checked, record)),
+        _table("Parameters", ("name", "value"), sorted((name, _shown(v)) for name, v in record.params.items())),
+        _table("Versions", ("version", "meaning", "approvals"), _versions(directory, record, trust)),
+        _table("Tests", ("test", "outcome"), _tests(checked, record.pattern)),
+        _table("Figures", ("of the last backtest", ""), _figures(figures, record)),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _purpose(checked: Checked, record: UpsertRecord) -> str:
+    pattern = checked.patterns.get(record.pattern)
+    doc = pattern.doc.strip() if pattern is not None else ""
+    return doc or "The pattern says nothing of its purpose: write it above `pattern` with `##`."
+
+
+def _facts(checked: Checked, record: UpsertRecord) -> list[Row]:
+    pattern = checked.patterns.get(record.pattern)
+    facts: dict[str, object] = {
+        "owner": record.owner,
+        "author": record.author,
+        "status": f"version {record.version}, {record.status}",
+        "severity": f"{record.severity}, score {record.score}, priority {record.priority}",
+        "pattern": record.pattern,
+        "key": None if pattern is None else ", ".join(pattern.key),
+        "event types": None if pattern is None else ", ".join(pattern.event_types),
+        "message": record.message,
+        "runbook": record.runbook,
+        "review": record.review_date,
+        "starts": record.effective_at,
+        "runs of the version before": record.on_update,
+        "one alert in": record.suppress,
+        "only one alert of the group": record.exclusive,
+        "at most": None if pattern is None else _limits(pattern.within_ms, pattern.within_events, record),
+    }
+    return [(name, value) for name, value in facts.items() if value]
+
+
+def _limits(within_ms: object, within_events: object, record: UpsertRecord) -> str:
+    spans = []
+    for span, unit in ((within_ms, "ms"), (within_events, "events")):
+        if isinstance(span, int):
+            spans.append(f"{span} {unit}")
+        elif span is not None:
+            name = str(getattr(span, "name", ""))
+            spans.append(f"{name} = {_shown(record.params.get(name, 'its default'))}")
+    return ", ".join(spans)
+
+
+def _versions(directory: Path, record: UpsertRecord, trust: Trust | None) -> list[Row]:
+    meanings = dict(read_lock(directory).get(record.id, {}))
+    meanings.setdefault(record.version, content_hash(record))
+    approvals: dict[int, str] = {}
+    for path in sorted((directory / SIGNED_FOLDER).glob(f"{record.id}.*.json")):
+        if path.name.removeprefix(f"{record.id}.").removesuffix(".json").isdigit():
+            signed = read_change(path)[0]
+            meaning = meanings.get(signed.version, "")
+            if isinstance(signed, UpsertRecord | RollbackRecord):
+                upsert = signed.as_upsert() if isinstance(signed, RollbackRecord) else signed
+                meaning = content_hash(upsert)
+                if meanings.setdefault(signed.version, meaning) != meaning:
+                    approvals[signed.version] = f"none: {path.name} is of another meaning"
+                    continue
+            meanings.setdefault(signed.version, signed.kind)
+            approvals[signed.version] = _people(signed, trust)
+    return [
+        (version, meanings[version][:_SHORT], approvals.get(version, "none"))
+        for version in sorted(meanings, reverse=True)
+    ]
+
+
+def _people(signed: Any, trust: Trust | None) -> str:
+    if signed.signed is None:
+        return "none"
+    refusal = None if trust is None else reason_against(signed, trust)
+    if refusal is not None:
+        return f"do not count: {refusal.reason}"
+    keys = [s.key for s in (signed.signed.author, signed.signed.approver) if s is not None]
+    people = [None if trust is None else trust.signer(key) for key in keys]
+    names = [key if person is None else person.name for key, person in zip(keys, people, strict=True)]
+    return " and ".join(names) + ("" if trust is not None else " (not verified: no signers are given)")
+
+
+def _tests(checked: Checked, pattern: str) -> list[Row]:
+    suite = run_checked(checked)
+    tested = [(v.test.name, v.outcome.name.lower()) for v in suite.tested if v.test.pattern.name == pattern]
+    return [*tested, *((test.name, "refused") for test in suite.refused if test.pattern == pattern)]
+
+
+def _figures(path: Path | None, record: UpsertRecord) -> list[Row]:
+    """Read the figures of a rule: a JSON object of values, or one such object by rule."""
+    if path is None:
+        return []
+    try:
+        with path.open("rb") as file:
+            data = json.loads(file.read(RULE_FILE_BYTES_MAX))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"--figures {path} cannot be read: {error}; give a JSON object of figures") from error
+    values = data.get(record.id, data) if isinstance(data, Mapping) else None
+    if not isinstance(values, Mapping) or any(isinstance(value, dict | list) for value in values.values()):
+        raise UsageError(f"--figures {path} has no figures of {record.id}; give a JSON object of names and values")
+    return [(name, value) for name, value in values.items()]
+
+
+def _table(title: str, heads: tuple[str, ...], rows: Iterable[Row]) -> str:
+    lines = ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows]
+    if not lines:
+        return ""
+    return "\n".join([f"## {title}\n", "| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads), *lines])
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

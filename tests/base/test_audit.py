@@ -1,0 +1,73 @@
+"""The chain of an audit: what is changed, removed, inserted or moved is noticed."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cep.base.audit import Head, Line, extended, is_audit, verify
+
+
+def chain_of(count: int) -> tuple[Head, list[bytes]]:
+    head, lines = Head(), []
+    for number in range(count):
+        head, line = extended(head, {"what": "change", "of": f"rule_{number}", "version": 1, "by": ["Ada", "Bjørn"]})
+        lines.append(line)
+    return head, lines
+
+
+def problems(lines: list[bytes], head: Head | None = None) -> tuple[str, ...]:
+    return verify([Line(str(number), line) for number, line in enumerate(lines)], head).problems
+
+
+def test_a_whole_chain_is_whole() -> None:
+    head, lines = chain_of(12)
+    assert problems(lines, head) == problems(lines) == problems([]) == problems([], Head()) == ()
+    assert sorted(lines) == lines, "so the files of a job have them in order"
+    assert all(is_audit(line) for line in lines)
+    # A job that delivers at least once may write its last lines twice.
+    assert problems([*lines[:3], lines[2], *lines[3:]], head) == ()
+
+
+def test_the_end_is_missed_with_the_head_only() -> None:
+    head, lines = chain_of(5)
+    assert problems(lines[:3]) == ()
+    assert "the end is missing" in problems(lines[:3], head)[0]
+    assert "the end is missing" in problems([], head)[0]
+    other, _ = extended(chain_of(4)[0], {"what": "other"})
+    assert problems(lines, other) != ()
+
+
+def test_each_kind_of_tampering_has_a_place() -> None:
+    head, lines = chain_of(5)
+    assert "line 4 follows line 2" in problems([*lines[:2], *lines[3:]], head)[0]
+    assert "line 3 follows line 1" in problems([lines[0], lines[2], lines[1], *lines[3:]], head)[0]
+    assert problems([*lines[:2], lines[2].replace(b"Ada", b"Eve"), *lines[3:]], head)[0].startswith("2:")
+    _, made_up = extended(chain_of(2)[0], {"what": "another"})
+    assert "was replaced" in problems([*lines[:2], made_up, *lines[3:]], head)[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(1, 6), st.data())
+def test_any_tampering_is_noticed(count: int, data: st.DataObject) -> None:
+    head, lines = chain_of(count)
+    changed = list(lines)
+    match data.draw(st.sampled_from(["byte", "remove", "insert", "move", "cut", "join"])):
+        case "byte":
+            at = data.draw(st.integers(0, count - 1))
+            place = data.draw(st.integers(0, len(lines[at]) - 1))
+            byte = data.draw(st.binary(max_size=1))
+            changed[at] = lines[at][:place] + byte + lines[at][place + 1 :]
+        case "remove":
+            del changed[data.draw(st.integers(0, count - 1))]
+        case "insert":
+            other = extended(chain_of(data.draw(st.integers(0, count)))[0], {"what": "inserted"})[1]
+            changed.insert(data.draw(st.integers(0, count)), other)
+        case "move":
+            moved = changed.pop(data.draw(st.integers(0, count - 1)))
+            changed.insert(data.draw(st.integers(0, count - 1)), moved)
+        case "cut":
+            changed = changed[: data.draw(st.integers(0, count))]
+        case _:
+            changed = [b"".join(changed)]
+    assert bool(problems(changed, head)) == (changed != lines)
