@@ -32,11 +32,17 @@ REGISTERS_MAX = 62
 # Measures of one pattern: the null flags of a match are bits of one int64.
 MEASURES_MAX = 62
 
-# Runs of one rule on one key. At the bound the oldest runs are dropped and `runs_evicted` counts them: a key that
-# holds this many partial matches is an attack or a mistake in the rule, and must not take the job down.
-RUNS_PER_KEY_MAX = 10_000
-# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them.
-MATCHES_PER_EVENT_MAX = 10_000
+# Runs of one rule on one key. At the bound the oldest runs are dropped; `runs_evicted` and `rule_runs_evicted` count
+# them. Such a key is an attack or a mistake in the rule, and must not take the job down. An event is offered to each
+# run, some 5 to 50 ns: with this many, a hundred thousand events of one key cost a few times those of as many keys.
+RUNS_PER_KEY_MAX = 1_000
+# Events that the runs of one rule on one key have bound, each step of a run once, however many runs share it: 24 bytes
+# each, 1.2 MB. A run takes 600 bytes at most, so that both bounds together are 1.8 MB, beside the fields of the bound
+# events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above.
+NODES_PER_KEY_MAX = 50_000
+# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them. Nobody looks at a
+# thousand alerts of one payment, and each of them may have many events.
+MATCHES_PER_EVENT_MAX = 1_000
 
 DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 

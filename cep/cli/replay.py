@@ -46,6 +46,7 @@ _LOSSES = (
     "events_after_end",
     "events_ahead",
     "runs_evicted",
+    "rule_runs_evicted[",
     "matches_dropped",
     "arithmetic_overflows",
     "rule_overflows[",

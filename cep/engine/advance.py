@@ -119,9 +119,15 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     counters["runs_orphaned"] = orphans
     counters["matches"] = int(np.count_nonzero(matches.completed))
     counters["timeouts"] = int(np.count_nonzero(matches.timed_out))
+    for number in np.flatnonzero(outputs.runs.evicted).tolist():
+        _count_evicted(program.rules[number], int(outputs.runs.evicted[number]), counters)
     for number in program.compared:
         _count_cost(program.rules[number], batch, int(outputs.runs.steps[number]), counters)
     return Advanced(next_state, matches, {name: count for name, count in counters.items() if count})
+
+
+def _count_evicted(rule: RuleProgram, runs_count: int, counters: Counter[str]) -> None:
+    counters[f"rule_runs_evicted[{rule.deployed.rule_id}@{rule.deployed.version}]"] += runs_count
 
 
 def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Counter[str]) -> None:

@@ -6,7 +6,7 @@ A rule gets them back when an event comes that may take it further.
                                                                           └──▶ rows to store
 
 No more than RUNS_PER_KEY_MAX starts of a key are kept, the newest, and nothing from before one that has gone.
-`runs_evicted` counts those that go.
+`runs_evicted` counts those that go, `rule_runs_evicted` for each of the rules.
 Tested by: tests/engine/test_starts.py
 """
 
@@ -158,7 +158,12 @@ def keep_starts(
         live = is_open[following <= RUNS_PER_KEY_MAX]
         counters["runs_started"] += starts.new_count
         counters["runs_expired"] += int(is_start.sum() - is_start[is_open].sum())
-        counters["runs_evicted"] += int(is_start[is_open].sum() - is_start[live].sum())
+        evicted = int(is_start[is_open].sum() - is_start[live].sum())
+        if evicted:
+            counters["runs_evicted"] += evicted
+            for rule in shared.rules.tolist():
+                deployed = program.rules[rule].deployed
+                counters[f"rule_runs_evicted[{deployed.rule_id}@{deployed.version}]"] += evicted
         rows = np.zeros((len(live), program.width), np.int64)
         rows[:, y.RUN_STATE], rows[:, y.RUN_WAITS] = shared.nfa_state, 1
         rows[:, y.RUN_EXPIRY], rows[:, y.RUN_START_ROW] = starts.expiry[live], starts.rows[live]

@@ -100,14 +100,14 @@ SIMPLE_FLOAT = 8  # added for float64 columns
     R_NUMBER, R_START_STATE, R_END_STATE, R_WITHIN_MS, R_WITHIN_EVENTS, R_FROM_MS, R_STARTS_UNTIL_MS, R_UNTIL_MS,
     R_SKIP, R_SKIP_VARIABLE, R_TIMEOUTS, R_FIRES, R_MEASURES, R_MEASURES_END, R_RUNS_MAX, R_MATCHES_MAX, R_COUNTS,
     R_IN_ORDER, R_MERGES, R_CONTROL, R_REACTS_TO_ALL, R_PLAIN,
-    R_ALIKE, R_REPEATS, R_SHARES,
-) = range(25)  # fmt: skip
+    R_ALIKE, R_REPEATS, R_SHARES, R_NODES_MAX,
+) = range(26)  # fmt: skip
 # R_CONTROL: a bit for each register that a condition may look at. R_MERGES: runs may share a row. R_PLAIN: plain.py
 # will do. R_ALIKE: all runs that have taken something wait for the same condition. R_REPEATS: two runs may have bound
 # the same events to the same variables. R_SHARES: other rules start on the same events, and the starts are kept once
 # for all of them; one more than the number of the shared start, or 0. R_COUNTS: one more than the number of the stream
-# in which the rule asks for positions, or 0.
-RULE_WIDTH = 25
+# in which the rule asks for positions, or 0. R_RUNS_MAX, R_NODES_MAX: of one key (base/limits.py).
+RULE_WIDTH = 26
 SKIP_NONE, SKIP_TO_NEXT, SKIP_PAST_LAST, SKIP_TO_FIRST, SKIP_TO_LAST = range(5)
 
 # ------------------------------------------------------------------------------------------- predicates by index
@@ -140,12 +140,12 @@ KIND_MATCH, KIND_TIMEOUT, KIND_BOTH = range(3)
 COUNT_STARTED, COUNT_EXPIRED, COUNT_EVICTED, COUNT_DROPPED, COUNT_OVERFLOW, COUNT_STEPS = range(6)
 COUNTERS = 6
 
-# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output, steps and
-# overflows before it.
-# The stream whose positions are in the table, one more than its number, or 0.
+# Of the rule that is worked on: where to go on in its queue and runs, and what there was of output, steps, overflows
+# and evicted runs before it. The stream whose positions are in the table, one more than its number, or 0. How many
+# nodes there were before the call, and the last mark of match/room.py.
 (
     CURSOR_QUEUE, CURSOR_RUN, CURSOR_NODES, CURSOR_MATCHES, CURSOR_OUT, CURSOR_RULE, CURSOR_FIRST_OUT,
-    CURSOR_FIRST_STEP, CURSOR_STREAM, CURSOR_FIRST_OVERFLOW,
-) = range(10)  # fmt: skip
-CURSOR_WIDTH = 10
+    CURSOR_FIRST_STEP, CURSOR_STREAM, CURSOR_FIRST_OVERFLOW, CURSOR_FIRST_EVICTED, CURSOR_OLD_NODES, CURSOR_MARK,
+) = range(13)  # fmt: skip
+CURSOR_WIDTH = 13
 FULL_NOT, FULL_WORK, FULL_NODES, FULL_MATCHES, FULL_OUT, FULL_TRAIL = range(6)

@@ -267,7 +267,7 @@ class RuleScratch(NamedTuple):
 
     queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
     trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
-    the key that is worked on.
+    the key that is worked on; marks int64[rows of Work.nodes]: what match/room.py notes about each node, at first 0.
     """
 
     queue: Int32
@@ -275,13 +275,15 @@ class RuleScratch(NamedTuple):
     picked: Int64
     trail: Int64
     counters_before: Int64
+    marks: Int64
 
 
 class RunOutput(NamedTuple):
     """The runs that stay open, and where the matcher is.
 
     runs int64[*, W], keys and rules int32[*]; steps int64[R]: how many runs the events of each rule were offered to;
-    overflows int64[R]: how many of each rule's numbers left 64 bits; cursor int64[CURSOR_WIDTH].
+    overflows int64[R]: how many of each rule's numbers left 64 bits; evicted int64[R]: how many runs of each rule were
+    evicted; cursor int64[CURSOR_WIDTH].
     """
 
     runs: Int64
@@ -289,6 +291,7 @@ class RunOutput(NamedTuple):
     rules: Int32
     steps: Int64
     overflows: Int64
+    evicted: Int64
     cursor: Int64
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from cep.base.limits import (
     MATCHES_PER_EVENT_MAX,
     MEASURES_MAX,
+    NODES_PER_KEY_MAX,
     REGISTERS_MAX,
     RUNS_PER_KEY_MAX,
     TIME_MS_MAX,
@@ -421,6 +422,7 @@ class RuleTables:
             y.R_FIRES: int(pattern.timeout_measures is not None or self._has_absence or self._in_order),
             y.R_MEASURES_END: len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
+            y.R_NODES_MAX: NODES_PER_KEY_MAX,
             y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
             y.R_COUNTS: int(bool(self.stream)),
             y.R_IN_ORDER: int(self._in_order),

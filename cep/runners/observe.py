@@ -31,6 +31,7 @@ _LABELS: Mapping[str, tuple[str, ...]] = {
     "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"),
     "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
     "rule_overflows": ("rule", "version"),
+    "rule_runs_evicted": ("rule", "version"),
 }  # fmt: skip
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
 # Counters that stand at 0 before the first one is counted, so that a rate has a beginning and an alarm finds its name.

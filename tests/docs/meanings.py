@@ -37,6 +37,7 @@ COUNTERS = {
     "rule_events": "Events that a rule looked at.",
     "rule_steps": "Partial matches that were offered an event, by rule: what a rule costs.",
     "rule_overflows": "Values of a rule that do not fit into 64 bits; one of several rules counts for each.",
+    "rule_runs_evicted": "Partial matches lost to a limit of one key, by rule.",
     "timeouts": "Partial matches that gave an alert because their time was over.",
     "runs_orphaned": "Partial matches dropped because their rule is gone or cannot be matched any more.",
     "run_steps": "Partial matches that were offered an event.",

@@ -87,8 +87,13 @@ def test_what_is_bound_on_two_ways_is_emitted_once(gap: str, splits: list[int]) 
 
 
 @pytest.mark.parametrize("skip", ["to last x", "to last x in order", "to first x in order"])
-def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str) -> None:
-    """Every b may be bound by either, in a round of its own or not. Where x is left out there is nothing to skip to."""
+def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every b may be bound by either, in a round of its own or not. Where x is left out there is nothing to skip to.
+
+    What binds the same on another way counts until it is dropped: two thousand runs and ways to match.
+    """
+    for name in ("RUNS_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX"):
+        monkeypatch.setattr(f"cep.nfa.rule_tables.{name}", 10_000)
     text = """seq x? -> (b+ any -> c?)+ any within 1 h
     where x: e kind == a
           b: e kind == b

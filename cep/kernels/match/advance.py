@@ -21,6 +21,7 @@ from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import choose, emit, same_bindings, settle
 from cep.kernels.match.merge import merge_runs
 from cep.kernels.match.offer import hold_back, moved_states, offer, tidy
+from cep.kernels.match.room import KeyRoom, key_room, limit_nodes
 from cep.kernels.match.runs import close_due, close_missed, next_key
 from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, Work
 
@@ -155,7 +156,7 @@ def _offer_to_all(
     runs, time = work.runs, events.columns[y.COLUMN_TIME, row]
     before, live, new = counts.matches, counts.runs, row - events.first_row
     first = 0 if time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS] else 1
-    closed = rule.words[y.R_FIRES] != 0 or live - 1 >= rule.words[y.R_RUNS_MAX]
+    closed = rule.words[y.R_FIRES] != 0
     earliest_ordinal = events.columns[y.COLUMN_ORDINAL, row] - rule.words[y.R_WITHIN_EVENTS]
     # With many runs, those whose state no condition of the event speaks of are passed over. A full look now and then
     # drops what has expired.
@@ -181,7 +182,41 @@ def _offer_to_all(
 
 
 @bare
-def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, trail: Int64) -> Counts:
+def _close_over(rule: Rule, events: Events, row: int, work: Work, count: int) -> None:
+    """Close every run in rows [1, count) that has nothing to wait for after the event in `row`.
+
+    Runs that no condition of an event speaks of are passed over for a while. A limit counts none that is over, so that
+    what it costs does not depend on which calls the events come in.
+    """
+    runs, time, ordinal = work.runs, events.columns[y.COLUMN_TIME, row], events.columns[y.COLUMN_ORDINAL, row]
+    fires, counted = rule.words[y.R_FIRES] != 0, rule.words[y.R_COUNTS] != 0
+    for i in range(1, count):
+        if runs[i, y.RUN_WAITS] == 0 or runs[i, y.RUN_WAITS] == _COMPLETE:
+            continue
+        if counted:
+            close_missed(rule.image, runs, i, ordinal + 1)
+            over = not fires and runs[i, y.RUN_START_ORDINAL] <= ordinal - rule.words[y.R_WITHIN_EVENTS]
+            if over:
+                runs[i, y.RUN_WAITS] = 0
+        if not fires and runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_EXPIRY] <= time:
+            runs[i, y.RUN_WAITS] = 0
+            work.counters[y.COUNT_EXPIRED] += 1
+
+
+@bare
+def _bound_nodes(
+    rule: Rule, events: Events, row: int, work: Work, scratch: RuleScratch, cursor: Int64, given: tuple[Counts, KeyRoom]
+) -> tuple[Counts, KeyRoom]:
+    """Evict the oldest runs if what they have bound is too much; drop the nodes that nobody needs any more."""
+    counts, room = given
+    _close_over(rule, events, row, work, counts.runs)
+    counts, room = limit_nodes(rule, work, scratch, cursor, int64(1), counts, room)
+    runs = tidy(rule.words, work.runs, counts.runs, scratch.picked, work.counters)
+    return Counts(runs, counts.nodes, counts.matches, counts.full), room
+
+
+@bare
+def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, scratch: RuleScratch) -> Counts:
     """Carry a key's runs over one event: expire, offer it, merge, apply the skip strategy, tidy up."""
     time = events.columns[y.COLUMN_TIME, row]
     if rule.words[y.R_FIRES] != 0:
@@ -191,11 +226,11 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
         if counts.full != y.FULL_NOT:
             return counts
     before, live = counts.matches, counts.runs
-    counts, closed = _offer_to_all(rule, events, row, work, counts, trail)
+    counts, closed = _offer_to_all(rule, events, row, work, counts, scratch.trail)
     if counts.full != y.FULL_NOT:
         return counts
     if rule.words[y.R_MERGES] != 0 and counts.runs > live:
-        counts = merge_runs(rule.words, work, live, counts, trail)
+        counts = merge_runs(rule.words, work, live, counts, scratch.trail)
         closed = True
         if counts.full != y.FULL_NOT:
             return counts
@@ -209,8 +244,11 @@ def _on_event(rule: Rule, events: Events, row: int, work: Work, counts: Counts, 
         if matches - before > rule.words[y.R_MATCHES_MAX]:
             work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
             matches = before + rule.words[y.R_MATCHES_MAX]
+    if runs - 1 > rule.words[y.R_RUNS_MAX]:
+        _close_over(rule, events, row, work, runs)
+        closed = True
     if closed:
-        runs = tidy(rule.words, work.runs, runs, work.counters)
+        runs = tidy(rule.words, work.runs, runs, scratch.picked, work.counters)
     return Counts(runs, counts.nodes, matches, y.FULL_NOT)
 
 
@@ -240,10 +278,11 @@ def _save(rule: Rule, key: int, seen: int, work: Work, count: int, output: RunOu
 
 
 @inlined
-def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, counts: Counts) -> Counts:
+def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, counts: Counts, heap: Int64) -> Counts:
     """Close what is over by the watermark once a key's events are done.
 
-    A rule that sees nothing any more learns of no deadline after that: what it then still waits for is dropped.
+    A rule that sees nothing any more learns of no deadline after that: what it then still waits for is dropped. heap
+    int64[*] is scratch.
     """
     runs, until = work.runs, min(watermark, rule.words[y.R_UNTIL_MS])
     if rule.words[y.R_FIRES] != 0:
@@ -258,7 +297,8 @@ def _on_end(rule: Rule, events: Events, watermark: int, seen: int, work: Work, c
             if runs[i, y.RUN_EXPIRY] <= watermark and runs[i, y.RUN_WAITS] != 0:
                 runs[i, y.RUN_WAITS] = 0
                 work.counters[y.COUNT_EXPIRED] += 1
-    return Counts(tidy(rule.words, runs, counts.runs, work.counters), counts.nodes, counts.matches, counts.full)
+    left = tidy(rule.words, runs, counts.runs, heap, work.counters)
+    return Counts(left, counts.nodes, counts.matches, counts.full)
 
 
 @bare
@@ -283,6 +323,7 @@ def advance_rule(
         if runs < 0:
             return y.FULL_WORK
         counts = Counts(runs, cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        room = key_room(rule, cursor, runs > 1)
         while at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key and counts.full == y.FULL_NOT:
             row = int64(queue[at])
             at += 1
@@ -290,11 +331,13 @@ def advance_rule(
             starts = time >= rule.words[y.R_FROM_MS] and time < rule.words[y.R_STARTS_UNTIL_MS]
             outside = rule.words[y.R_COUNTS] != 0 and columns[y.COLUMN_ORDINAL, row] < 0
             if time < rule.words[y.R_UNTIL_MS] and (starts or counts.runs > 1) and not outside:
-                counts = _on_event(rule, events, row, work, counts, scratch.trail)
+                counts = _on_event(rule, events, row, work, counts, scratch)
+                if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
+                    counts, room = _bound_nodes(rule, events, row, work, scratch, cursor, (counts, room))
         full = counts.full
         if full == y.FULL_NOT and counts.runs > 1:
             seen = int64(scratch.stream_count[key])
-            counts = _on_end(rule, events, watermark, seen, work, counts)
+            counts = _on_end(rule, events, watermark, seen, work, counts, scratch.picked)
             full = counts.full
             if full == y.FULL_NOT:
                 out_count = _save(rule, key, seen, work, counts.runs, output, out_count)

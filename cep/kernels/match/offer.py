@@ -10,6 +10,7 @@ from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, UInt64, int64
 from cep.kernels.match.matches import emit
 from cep.kernels.match.merge import emit_all
+from cep.kernels.match.room import evict_beyond
 from cep.kernels.match.runs import accepts, bit, gaps_fit, guarded, suits, take
 from cep.kernels.records import Counts, Events, Rule, Work
 
@@ -144,11 +145,13 @@ def offer(rule: Rule, events: Events, row: int, i: int, work: Work, counts: Coun
 
 
 @inlined
-def tidy(words: Int64, runs: Int64, count: int, counters: Int64) -> int:
+def tidy(words: Int64, runs: Int64, count: int, heap: Int64, counters: Int64) -> int:
     """Drop the runs without waits, keep the order, and drop the oldest beyond the limit; return how many are left.
 
-    Shapes: words of the rule; runs int64[*, W], of which `count` rows are in use.
+    Shapes: words of the rule; runs int64[*, W], of which `count` rows are in use; heap int64[*] is scratch.
     """
+    if count - 1 > words[y.R_RUNS_MAX]:
+        evict_beyond(runs, 1, count, words[y.R_RUNS_MAX], heap, counters)
     end = 1
     for i in range(1, count):
         if runs[i, y.RUN_WAITS] != 0:
@@ -156,13 +159,6 @@ def tidy(words: Int64, runs: Int64, count: int, counters: Int64) -> int:
                 for c in range(runs.shape[1]):
                     runs[end, c] = runs[i, c]
             end += 1
-    surplus = end - 1 - words[y.R_RUNS_MAX]
-    if surplus > 0:
-        counters[y.COUNT_EVICTED] += surplus
-        for i in range(1, end - surplus):
-            for c in range(runs.shape[1]):
-                runs[i, c] = runs[i + surplus, c]
-        end -= surplus
     return end
 
 

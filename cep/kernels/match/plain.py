@@ -16,8 +16,9 @@ from cep.kernels import layout as y
 from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.match.matches import choose, emit
+from cep.kernels.match.room import evict_beyond, key_room, limit_nodes
 from cep.kernels.match.runs import accepts, act, bit, next_key, suits
-from cep.kernels.records import Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
+from cep.kernels.records import Counts, Events, Rule, RuleInput, RuleScratch, RunOutput, SharedStarts, Work
 from cep.kernels.search import first_at
 
 _FOREVER = int64(y.FOREVER)
@@ -81,17 +82,17 @@ def _expire(runs: Int64, head: int, end: int, time: int, counters: Int64) -> int
 
 
 @bare
-def _evict(runs: Int64, head: int, end: int, time: int, limit: int, counters: Int64) -> int:
-    """Close what is over, then the oldest runs beyond the limit; return how many of the rows [head, end) are dead."""
-    alive = end - head - _expire(runs, head, end, time, counters)
-    i = head
-    while alive > limit:
-        if runs[i, y.RUN_WAITS] != 0:
-            runs[i, y.RUN_WAITS] = 0
-            counters[y.COUNT_EVICTED] += 1
-            alive -= 1
-        i += 1
-    return end - head - alive
+def _evict(rule: Rule, work: Work, counts: _Counts, time: int, heap: Int64) -> int:
+    """Close what is over, then the oldest runs beyond the limit; return how many of the rows in use are dead.
+
+    Shapes: heap int64[*] is scratch.
+    """
+    head, end, limit = counts.head, counts.runs, rule.words[y.R_RUNS_MAX]
+    dead = _expire(work.runs, head, end, time, work.counters)
+    if end - head - dead > limit:
+        evict_beyond(work.runs, head, end, limit, heap, work.counters)
+        dead = end - head - limit
+    return dead
 
 
 @bare
@@ -307,7 +308,7 @@ def _on_event(
             work.counters[y.COUNT_DROPPED] += matches - before - rule.words[y.R_MATCHES_MAX]
             matches = before + rule.words[y.R_MATCHES_MAX]
     if counts.runs - counts.head - dead > rule.words[y.R_RUNS_MAX]:
-        dead = _evict(work.runs, counts.head, counts.runs, time, rule.words[y.R_RUNS_MAX], work.counters)
+        dead = _evict(rule, work, counts, time, picked)
     return _Counts(counts.head, counts.runs, dead, counts.nodes, matches, full)
 
 
@@ -401,6 +402,7 @@ def advance_plain(
         put_off, head = _put_off(words, shared, key, work.runs, runs)
         late = put_off.late
         counts = _Counts(head, runs, int64(0), cursor[y.CURSOR_NODES], cursor[y.CURSOR_MATCHES], y.FULL_NOT)
+        room = key_room(rule, cursor, runs > head)
         due, due_ms = late, int64(0)
         while counts.full == y.FULL_NOT and at < queue.shape[0] and columns[y.COLUMN_KEY, queue[at]] == key:
             row = int64(queue[at])
@@ -428,6 +430,12 @@ def advance_plain(
             starts = time >= words[y.R_FROM_MS] and time < words[y.R_STARTS_UNTIL_MS]
             if time < words[y.R_UNTIL_MS] and (starts or counts.runs > 1):
                 counts = _on_event(rule, alike, seen, row, starts, work, scratch.picked, counts)
+                if counts.nodes > room.count_at and counts.full == y.FULL_NOT:
+                    _expire(work.runs, counts.head, counts.runs, time, work.counters)
+                    used = Counts(counts.runs, counts.nodes, counts.matches, y.FULL_NOT)
+                    used, room = limit_nodes(rule, work, scratch, cursor, counts.head, used, room)
+                    dead = _dead(work.runs, counts.head, counts.runs)
+                    counts = _Counts(counts.head, counts.runs, dead, used.nodes, used.matches, used.full)
         full, node_count = counts.full, counts.nodes
         if full == y.FULL_NOT and late > put_off.first:
             last = shared.rows[late - 1]

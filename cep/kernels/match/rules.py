@@ -35,8 +35,8 @@ def advance_rules(
 ) -> int:  # fmt: skip
     """Carry each rule over the new events and close what is over by the watermark (ms, UTC).
 
-    Shapes: the records'. output.rules is filled with the rule of each row of output.runs, and output.steps and
-    output.overflows with what each rule has added to COUNT_STEPS and COUNT_OVERFLOW.
+    Shapes: the records'. output.rules is filled with the rule of each row of output.runs. Steps, overflows and evicted
+    of output are filled with what each rule has added to COUNT_STEPS, COUNT_OVERFLOW and COUNT_EVICTED.
     Returns: FULL_NOT when all is done, else what to enlarge before the next call.
     """
     new_count = events.columns.shape[1] - events.first_row
@@ -51,6 +51,7 @@ def advance_rules(
                 cursor[y.CURSOR_FIRST_OUT] = cursor[y.CURSOR_OUT]
                 cursor[y.CURSOR_FIRST_STEP] = work.counters[y.COUNT_STEPS]
                 cursor[y.CURSOR_FIRST_OVERFLOW] = work.counters[y.COUNT_OVERFLOW]
+                cursor[y.CURSOR_FIRST_EVICTED] = work.counters[y.COUNT_EVICTED]
             _number_stream(program, words[y.R_COUNTS] - 1, events, scratch.stream_count, cursor)
             rule = Rule(program.image, words)
             given = RuleInput(scratch.queue[:queued], program.start_runs[number], runs.rows[lo:hi], runs.keys[lo:hi])
@@ -71,6 +72,7 @@ def advance_rules(
                 output.rules[i] = number
             output.steps[number] = work.counters[y.COUNT_STEPS] - cursor[y.CURSOR_FIRST_STEP]
             output.overflows[number] = work.counters[y.COUNT_OVERFLOW] - cursor[y.CURSOR_FIRST_OVERFLOW]
+            output.evicted[number] = work.counters[y.COUNT_EVICTED] - cursor[y.CURSOR_FIRST_EVICTED]
         cursor[y.CURSOR_RULE] += 1
         cursor[y.CURSOR_QUEUE] = cursor[y.CURSOR_RUN] = 0
     return y.FULL_NOT

@@ -1,0 +1,196 @@
+"""The limits of one key: so many runs of a rule, and so many nodes that they have bound. The oldest runs leave.
+
+A run is older than another if it began earlier, or in an earlier row; complete matches that wait leave last.
+
+A run of a loop binds all its events, so n events of one key can bind n² / 2 nodes. When they may be too many after an
+event, the nodes are counted that live runs lead to, each once. If they are more than the limit, the oldest runs are
+evicted until half the limit is left. So a count costs O(limit) and is seldom; and what is evicted follows from the
+events of the key alone, not from the calls they come in.
+
+    nodes   | older ones: other keys, former calls | of this key and call: live, matched, left over | free |
+                                                   ▲ first                                          ▲ in use
+
+Tested by: tests/kernels/test_room.py
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cep.kernels import layout as y
+from cep.kernels.jit import bare, inlined
+from cep.kernels.layout import Int64, int64
+from cep.kernels.records import Counts, Rule, RuleScratch, Work
+
+_ROW_BITS = 24  # of an age: which row the run is in
+_ROW = (1 << _ROW_BITS) - 1
+_WAITING = 1 << 60
+
+
+class KeyRoom(NamedTuple):
+    """Where a key's own nodes and matches begin, and with how many nodes in use these are counted or dropped next."""
+
+    first_node: int
+    first_match: int
+    count_at: int
+    drop_at: int
+
+
+@inlined
+def key_room(rule: Rule, cursor: Int64, has_runs: bool) -> KeyRoom:
+    """Return the room of a key that is begun with; `has_runs` from former calls, whose nodes are not counted yet."""
+    first, limit = cursor[y.CURSOR_NODES], rule.words[y.R_NODES_MAX]
+    older = min(limit, cursor[y.CURSOR_OLD_NODES]) if has_runs else int64(0)
+    return KeyRoom(first, cursor[y.CURSOR_MATCHES], first + limit - older, first + limit)
+
+
+@bare
+def _mark(nodes: Int64, node: int, marks: Int64, mark: int, trail: Int64) -> int:
+    """Mark the nodes that lead to `node`; return how many were not marked yet, -1 if the trail is too short.
+
+    Shapes: marks int64[rows of nodes]; trail int64[*, 3] is a stack for the second way into a union.
+    """
+    count, top = 0, 0
+    while True:
+        while node >= 0 and marks[node] != mark:
+            marks[node] = mark
+            count += 1
+            if nodes[node, y.NODE_ROW] < 0:
+                if top >= trail.shape[0]:
+                    return -1
+                trail[top, 0] = nodes[node, y.NODE_STATE]
+                top += 1
+            node = nodes[node, y.NODE_PREVIOUS]
+        if top == 0:
+            return count
+        top -= 1
+        node = trail[top, 0]
+
+
+@inlined
+def _age(runs: Int64, i: int) -> int:
+    """Return a number that is smaller the older run i is; its last bits are i."""
+    waiting = _WAITING if runs[i, y.RUN_WAITS] == int64(y.COMPLETE) else 0
+    return waiting + (runs[i, y.RUN_START_ROW] << _ROW_BITS) + i
+
+
+@bare
+def _sink(heap: Int64, at: int, end: int) -> None:
+    """Bring entry `at` of the heap int64[*], of which `end` are in use, below smaller ones."""
+    while 2 * at + 1 < end:
+        child = 2 * at + 1
+        if child + 1 < end and heap[child + 1] < heap[child]:
+            child += 1
+        if heap[at] <= heap[child]:
+            return
+        heap[at], heap[child] = heap[child], heap[at]
+        at = child
+
+
+@bare
+def _heap_of(runs: Int64, head: int, end: int, sign: int, heap: Int64) -> int:
+    """Make a heap of the ages of live runs in rows [head, end), times `sign`; return how many there are."""
+    count = int64(0)
+    for i in range(head, end):
+        if runs[i, y.RUN_WAITS] != 0:
+            heap[count] = sign * _age(runs, i)
+            count += 1
+    for at in range(count // 2 - 1, -1, -1):
+        _sink(heap, at, count)
+    return count
+
+
+@bare
+def evict_beyond(runs: Int64, head: int, end: int, limit: int, heap: Int64, counters: Int64) -> None:
+    """Evict the oldest of the live runs in rows [head, end) that are beyond the limit.
+
+    Shapes: runs int64[*, W]; heap int64[*] is scratch. Cost: O(rows), and O(log rows) for each that is evicted.
+    """
+    count = _heap_of(runs, head, end, 1, heap)
+    while count > limit:
+        runs[heap[0] & _ROW, y.RUN_WAITS] = 0
+        counters[y.COUNT_EVICTED] += 1
+        count -= 1
+        heap[0] = heap[count]
+        _sink(heap, 0, count)
+
+
+@bare
+def _evict_oldest(rule: Rule, work: Work, scratch: RuleScratch, mark: int, head: int, end: int) -> int:
+    """Evict the oldest of the rows [head, end) if the nodes of all are too many; return how many nodes are left.
+
+    Then the youngest runs stay that have half the limit together, or the youngest alone, if it has not more than the
+    limit. Returns -1 if the trail is too short.
+    """
+    runs, limit, heap = work.runs, rule.words[y.R_NODES_MAX], scratch.picked
+    runs_count = _heap_of(runs, head, end, -1, heap)
+    count, left, stay = int64(0), int64(0), int64(0)
+    for younger in range(runs_count):
+        more = _mark(work.nodes, runs[-heap[0] & _ROW, y.RUN_NODE], scratch.marks, mark, scratch.trail)
+        if more < 0:
+            return -1
+        count += more
+        if count <= limit // 2 or (younger == 0 and count <= limit):
+            left, stay = count, younger + 1
+        heap[0] = heap[runs_count - 1 - younger]
+        _sink(heap, 0, runs_count - 1 - younger)
+    if count <= limit:
+        return count
+    evict_beyond(runs, head, end, stay, heap, work.counters)
+    return left
+
+
+@bare
+def _drop_unused(work: Work, scratch: RuleScratch, mark: int, head: int, counts: Counts, room: KeyRoom) -> int:
+    """Move the key's nodes together that a run in rows [head, counts.runs) or a match leads to.
+
+    Returns: how many nodes are in use then; -1 if the trail is too short, and nothing has moved.
+    """
+    runs, nodes, matches, marks = work.runs, work.nodes, work.matches, scratch.marks
+    first = room.first_node
+    for i in range(head, counts.runs):
+        if runs[i, y.RUN_WAITS] != 0 and _mark(nodes, runs[i, y.RUN_NODE], marks, mark, scratch.trail) < 0:
+            return -1
+    for m in range(room.first_match, counts.matches):
+        if _mark(nodes, matches[m, y.MATCH_NODE], marks, mark, scratch.trail) < 0:
+            return -1
+    to = first
+    for k in range(first, counts.nodes):
+        if marks[k] == mark:
+            row, other, previous = nodes[k, y.NODE_ROW], nodes[k, y.NODE_STATE], nodes[k, y.NODE_PREVIOUS]
+            nodes[to, y.NODE_ROW] = row
+            nodes[to, y.NODE_STATE] = marks[other] if row < 0 and other >= first else other
+            nodes[to, y.NODE_PREVIOUS] = marks[previous] if previous >= first else previous
+            marks[k] = to
+            to += 1
+    for i in range(head, counts.runs):
+        if runs[i, y.RUN_WAITS] != 0 and runs[i, y.RUN_NODE] >= first:
+            runs[i, y.RUN_NODE] = marks[runs[i, y.RUN_NODE]]
+    for m in range(room.first_match, counts.matches):
+        if matches[m, y.MATCH_NODE] >= first:
+            matches[m, y.MATCH_NODE] = marks[matches[m, y.MATCH_NODE]]
+    return to
+
+
+@bare
+def limit_nodes(
+    rule: Rule, work: Work, scratch: RuleScratch, cursor: Int64, head: int, counts: Counts, room: KeyRoom
+) -> tuple[Counts, KeyRoom]:
+    """Count the nodes of the live runs in rows [head, counts.runs); evict the oldest runs if they are too many.
+
+    Nodes of this call that nobody leads to are dropped when there are many. A mark is a negative number that no other
+    count has, so that marks need not be cleared. Evicted runs lose their waits.
+    Returns (counts, room); counts.full is FULL_TRAIL if the trail is too short.
+    Cost: O(nodes that the runs lead to), and O(nodes in use) now and then.
+    """
+    limit, used, drop_at = rule.words[y.R_NODES_MAX], counts.nodes, room.drop_at
+    cursor[y.CURSOR_MARK] -= 1
+    left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs)
+    if left >= 0 and used > drop_at:
+        cursor[y.CURSOR_MARK] -= 1
+        used = _drop_unused(work, scratch, cursor[y.CURSOR_MARK], head, counts, room)
+        drop_at = used + (used - room.first_node) + limit
+    if left < 0 or used < 0:
+        return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_TRAIL), room
+    room = KeyRoom(room.first_node, room.first_match, used + limit - left, drop_at)
+    return Counts(counts.runs, used, counts.matches, y.FULL_NOT), room

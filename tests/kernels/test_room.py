@@ -1,0 +1,153 @@
+"""The limits of one key: runs and nodes are bounded, the oldest runs leave, and no split changes which."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from random import Random
+
+import numpy as np
+import pytest
+
+from cep.base.limits import NODES_PER_KEY_MAX, RUNS_PER_KEY_MAX
+from cep.engine.advance import advance
+from cep.engine.outputs import Outputs
+from cep.kernels import layout as y
+from cep.nfa.program import Program
+from cep.state.pages import decode_page, encode_page
+from tests.engine.bridge import END_MS
+from tests.engine.rules import batch, program, rule
+
+# Loops of every sort, with the general matcher and the plain one, whose runs bind more than their number says.
+PATTERNS = {
+    "greedy": "seq a{2,} greedy -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
+    "loop": "seq a{2,} -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
+    "plain loop": "seq a{9} -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
+    "strict": "seq a{2,} strict -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
+    "combinations": "seq a+ any -> b within 300 s\nwhere a: e kind == a\n b: e kind == b",
+    "shared starts": "seq a ->> b ->> c within 300 s\nwhere a: e kind == a\n b: e kind != c\n c: e kind == c",
+    "absence": "seq a{2,} -> !c -> b within 300 s\nwhere a: e kind == a\n b: e kind == b\n c: e amount > 8",
+    "at most so many": "seq a+ -> b within 25 events\nwhere a: e kind == a\n b: e kind == b",
+}
+# When a match was detected, and the ids of its events.
+Found = tuple[int, tuple[str, ...]]
+SKIPS = ("none", "past last", "to next")
+
+
+def _bounded(name: str, skip: str, monkeypatch: pytest.MonkeyPatch, runs: int, nodes: int) -> Program:
+    monkeypatch.setattr("cep.nfa.rule_tables.RUNS_PER_KEY_MAX", runs)
+    monkeypatch.setattr("cep.nfa.rule_tables.NODES_PER_KEY_MAX", nodes)
+    return program(rule(f"{PATTERNS[name]}\nskip {skip}\nemit n = count(a)"))
+
+
+def _stream(random: Random, count: int) -> list[str]:
+    at, lines = 0, []
+    for _ in range(count):
+        at += random.choice((0, 0, 1, 1, 2, 5, 30))
+        lines.append(f"{random.choice('xxxy')} {random.choice('aaaaabc')}@{at}000 {random.randint(1, 9)}.00")
+    return lines
+
+
+def _carried(compiled: Program, lines: list[str], ends: list[int]) -> tuple[list[Found], Counter[str]]:
+    """What the events give in the calls that end with the numbers in `ends`; the state goes through bytes between."""
+    events, keyed_state, start = batch(*lines), None, 0
+    matches: list[Found] = []
+    counters: Counter[str] = Counter()
+    for end in ends:
+        watermark = int(events.time_ms[end]) if end < len(events) else END_MS
+        done = advance(compiled, keyed_state, events.take(np.arange(start, end)), watermark)
+        keyed_state, start = decode_page(encode_page(done.keyed_state)), end
+        m, ids = done.matches, done.matches.event_id.to_pylist()
+        matches += [(int(m.detected_ms[r]), tuple(ids[m.offsets[r] : m.offsets[r + 1]])) for r in range(len(m))]
+        counters.update(done.counters)
+    return sorted(matches), counters
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_split_changes_what_is_evicted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    evicted = 0
+    for seed in range(3):
+        random = Random(f"{name}/{seed}")
+        bounds = random.choice(((6, 1_000), (1_000, 24), (8, 30), (5, 9)))
+        compiled = _bounded(name, SKIPS[seed], monkeypatch, *bounds)
+        lines = _stream(random, 80)
+        at_once, counters = _carried(compiled, lines, [len(lines)])
+        in_parts, of_parts = _carried(
+            compiled, lines, [*sorted(random.sample(range(1, len(lines)), random.randint(5, 30))), len(lines)]
+        )
+        one_by_one, of_each = _carried(compiled, lines, list(range(1, len(lines) + 1)))
+        assert at_once == in_parts == one_by_one
+        assert counters["runs_evicted"] == of_parts["runs_evicted"] == of_each["runs_evicted"]
+        assert counters["rule_runs_evicted[r@1]"] == counters["runs_evicted"]
+        evicted += counters["runs_evicted"]
+    assert evicted > 0, "streams that reach no limit show nothing"
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_key_has_more_than_the_limits_after_any_event(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = _bounded(name, "none", monkeypatch, 12, 40)
+    lines = [f"x {kind}@{at}000" for at, kind in enumerate(Random(name).choices("aaaaaab", k=70))]
+    events, keyed_state = batch(*lines), None
+    most = 0
+    for end in range(1, len(lines) + 1):
+        done = advance(compiled, keyed_state, events.take(np.arange(end - 1, end)), int(events.time_ms[end - 1]))
+        keyed_state = done.keyed_state
+        assert len(keyed_state) <= 12
+        assert len(keyed_state.nodes) <= 40
+        most = max(most, len(keyed_state.nodes))
+    assert most > 8
+
+
+def test_the_latest_start_is_the_last_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a greedy loop each take writes a run anew, behind the younger ones: what counts is where a run began."""
+    compiled = _bounded("greedy", "none", monkeypatch, 3, 1_000)
+    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(9))), 8)
+    starts = sorted(done.keyed_state.events.event_id.to_pylist())
+    assert done.counters["runs_evicted"] == 6
+    assert starts == ["e6", "e7", "e8"]
+
+
+def test_what_is_evicted_does_not_end_detection(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = _bounded("greedy", "past last", monkeypatch, 1_000, 60)
+    lines = [f"x a@{at}" for at in range(200)] + ["x b@200"]
+    done = advance(compiled, None, batch(*lines), END_MS)
+    assert len(done.matches) == 1
+    assert done.counters["runs_evicted"] > 100
+    assert done.matches.event_id.to_pylist()[-2:] == ["e199", "e200"]
+
+
+@pytest.mark.parametrize(("name", "events_count"), [("greedy", 6_000), ("combinations", 2_000)])
+def test_a_hot_key_takes_no_more_memory_than_its_limits(
+    name: str, events_count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in rows of the arrays, of which a call makes none again: what it has at its end is the most."""
+    made: list[Outputs] = []
+    real = Outputs.__init__
+
+    def noted(self: Outputs, *arguments: object) -> None:
+        made.append(self)
+        real(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Outputs, "__init__", noted)
+    monkeypatch.setattr("cep.engine.outputs._ROOM_MAX", 1_024)
+    compiled = program(rule(f"{PATTERNS[name]}\nskip none"))
+    done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(events_count))), 1)
+    (outputs,) = made
+    # In use at one time: what is live, as much that is not yet dropped, what came since the last count; then doubled.
+    assert len(outputs.scratch.marks) <= 2 * 4 * NODES_PER_KEY_MAX
+    assert len(outputs.work.runs) <= 4 * RUNS_PER_KEY_MAX
+    assert len(done.keyed_state.nodes) <= NODES_PER_KEY_MAX
+    assert len(done.keyed_state) <= RUNS_PER_KEY_MAX
+    assert done.counters["runs_evicted"] > 0
+    row_bytes = 8 * compiled.width
+    assert len(done.keyed_state) * row_bytes + 8 * y.NODE_WIDTH * len(done.keyed_state.nodes) <= 2_000_000
+
+
+def test_many_matches_stay_whole_while_nodes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matches lead to nodes that no run needs any more, until they are read at the end of the call."""
+    compiled = _bounded("greedy", "past last", monkeypatch, 100, 20)
+    lines = [f"x {'b' if at % 4 == 3 else 'a'}@{at}" for at in range(400)]
+    done = advance(compiled, None, batch(*lines), END_MS)
+    ids, offsets = done.matches.event_id.to_pylist(), done.matches.offsets.tolist()
+    bound = sorted((ids[first:end] for first, end in pairwise(offsets)), key=lambda events: int(events[0][1:]))
+    assert bound == [[f"e{at}", f"e{at + 1}", f"e{at + 2}", f"e{at + 3}"] for at in range(0, 400, 4)]
