@@ -43,6 +43,20 @@ NODES_PER_KEY_MAX = 50_000
 # Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them. Nobody looks at a
 # thousand alerts of one payment, and each of them may have many events.
 MATCHES_PER_EVENT_MAX = 1_000
+# The file of keys for card numbers: some keys in turn, each a line. A larger file is a wrong path.
+SECRETS_FILE_BYTES_MAX = 65_536
+SECRETS_MAX = 32
+# A secret shorter than this could be tried out: the numbers of cards are few, so the secret is all that protects them.
+SECRET_CHARS_MIN = 32
+# Digits of a card number (ISO/IEC 7812), its check digit among them.
+PAN_DIGITS_MIN = 12
+PAN_DIGITS_MAX = 19
+
+# Runs of one rule on one key. At the bound the oldest runs are dropped and `runs_evicted` counts them: a key that
+# holds this many partial matches is an attack or a mistake in the rule, and must not take the job down.
+RUNS_PER_KEY_MAX = 10_000
+# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them.
+MATCHES_PER_EVENT_MAX = 10_000
 
 DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 

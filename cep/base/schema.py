@@ -13,6 +13,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from cep.base.secrets import PAN, SENSITIVE
+
 
 class Kind(StrEnum):
     """The kinds of value a rule author can name."""
@@ -36,12 +38,16 @@ NUMBER_KINDS = (Kind.INT, Kind.DECIMAL, Kind.FLOAT)
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A value type. `scale` counts decimal digits (DECIMAL only); `symbols` are the enum's names in code order."""
+    """A value type. `scale` counts decimal digits (DECIMAL only); `symbols` are the enum's names in code order.
+
+    protected: `pan` or `sensitive` for a text that is replaced by a token while it is decoded (base/secrets.py).
+    """
 
     kind: Kind
     nullable: bool = False
     scale: int = 0
     symbols: tuple[str, ...] = ()
+    protected: str = ""
 
     @property
     def is_float(self) -> bool:
@@ -66,8 +72,9 @@ class Type:
         elif self.kind is Kind.LIST:
             text = f"list of {self.symbols[0]}"
         else:
-            text = self.kind.value
-        return text + "?" if self.nullable else text
+            text = self.protected if self.protected == PAN else self.kind.value
+        text = text + "?" if self.nullable else text
+        return f"{text} {SENSITIVE}" if self.protected == SENSITIVE else text
 
 
 def list_type(kind: str) -> Type:
@@ -177,6 +184,11 @@ class Schema:
         return columns
 
     @cached_property
+    def protected(self) -> tuple[tuple[str, Type], ...]:
+        """The fields whose values are replaced by tokens, each with its type, not nullable."""
+        return tuple((name, type_.as_nullable(False)) for name, type_ in self._columns.items() if type_.protected)
+
+    @cached_property
     def column_uses(self) -> tuple[ColumnUse, ...]:
         """The event types that have each column, in the order of `columns`."""
         uses = []
@@ -207,6 +219,7 @@ class Schema:
                         "nullable": f.type.nullable,
                         "scale": f.type.scale,
                         "symbols": list(f.type.symbols),
+                        **({"protected": f.type.protected} if f.type.protected else {}),
                     }
                     for f in e.fields
                 ],
@@ -220,16 +233,18 @@ class Schema:
             tuple(
                 EventType(
                     e["name"],
-                    tuple(
-                        Field(f["name"], Type(Kind(f["kind"]), f["nullable"], f["scale"], tuple(f["symbols"])))
-                        for f in e["fields"]
-                    ),
+                    tuple(Field(f["name"], _type_from_json(f)) for f in e["fields"]),
                     e.get("retain_ms"),
                     e.get("derived", False),
                 )
                 for e in data
             )
         )
+
+
+def _type_from_json(data: Mapping[str, Any]) -> Type:
+    kind, nullable, scale, symbols = Kind(data["kind"]), data["nullable"], data["scale"], tuple(data["symbols"])
+    return Type(kind, nullable, scale, symbols, data.get("protected", ""))
 
 
 def misreadings(stored: Schema, schema: Schema) -> list[str]:

@@ -10,6 +10,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from cep.base.secrets import use_secrets_file
 from cep.model.settings import SECTIONS, Settings, extra_of, fields, read_settings
 
 _SEPARATOR = "."
@@ -39,14 +40,29 @@ def add_setting_arguments(parser: argparse.ArgumentParser, *sections: str) -> No
             )
 
 
+def add_secrets_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare `--secrets` for a verb without settings; what it names goes to `use_secrets_file`."""
+    parser.add_argument(
+        "--secrets",
+        type=Path,
+        metavar="FILE",
+        help="the file of keys of fields that are declared pan or sensitive (else CEP_SECRETS_FILE or CEP_SECRETS)",
+    )
+
+
 def settings_of(options: argparse.Namespace) -> Settings:
-    """Read the settings that flags and file give. Raises: UsageError with every problem."""
+    """Read the settings that flags and file give. The file of keys then counts for this process.
+
+    Raises: UsageError with every problem.
+    """
     flags: dict[str, dict[str, Any]] = {}
     for at, value in vars(options).items():
         section, separator, name = at.partition(_SEPARATOR)
         if separator and value is not None:
             flags.setdefault(section, {})[name] = value
-    return read_settings(options.conf, flags)
+    settings = read_settings(options.conf, flags)
+    use_secrets_file(settings.secrets.file)
+    return settings
 
 
 def _shown(example: str, default: object) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cep.base.errors import UsageError
 from cep.base.limits import TIME_MS_MIN
+from cep.base.secrets import secret_keys
 from cep.cli.job_flags import KAFKA, URLS
 from cep.cli.job_lines import tell_rules_differ
 from cep.lists.store import ListStore
@@ -123,6 +124,8 @@ def webhook_of(settings: Settings, url: str) -> WebhookSink:
 def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None = None) -> Job:
     """Describe the job of these rules, also routed by the keys that later rules may use. Raises: UsageError."""
     columns = deployment.schema.columns()
+    if deployment.schema.protected:
+        secret_keys()  # without them no event could be decoded, so the job is not to start
     extra = [tuple(field.strip() for field in text.split(",")) for text in settings.keys]
     for domain in extra:
         for field in domain:

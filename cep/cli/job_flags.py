@@ -15,7 +15,7 @@ from cep.sources.registry.kafka import RecordFormat
 
 URLS = ("http://", "https://")
 KAFKA = "kafka:"
-_SHARED = ("job", "events", "control", "kafka", "output", "observe")
+_SHARED = ("job", "events", "control", "kafka", "output", "observe", "secrets")
 
 
 def add_job_arguments(parser: argparse.ArgumentParser, section: str) -> None:

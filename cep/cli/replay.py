@@ -17,6 +17,8 @@ from rich.text import Text
 
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT
+from cep.base.secrets import secret_keys, use_secrets_file
+from cep.cli.configured import add_secrets_argument
 from cep.cli.given_rules import GivenRules, add_trust_arguments
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.lang.explain.render import render_text
@@ -148,10 +150,12 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         help="event time of the cut, like 2026-03-01T00:00:00Z: what is earlier belongs to the replay, the rest to the "
         "job that goes on (default: just behind the last event)",
     )
+    add_secrets_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Replay; returns 0, or 1 if a rule or a control record was set aside. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
     format_ = options.format or format_of(options.out)
     check_writable(options.out)
     _check_numbers(options)
@@ -163,6 +167,8 @@ def run(options: argparse.Namespace) -> int:
     errors = Console(stderr=True, highlight=False)
     _print_problems(problems, deployment, errors)
     findings = bool(problems or deployment.set_aside)
+    if deployment.schema.protected:
+        secret_keys()
     if not deployment.key_domains:
         print("cep: no rule is in force; nothing was replayed", file=sys.stderr)
         return 1

@@ -22,8 +22,11 @@ from rich.text import Text
 
 from cep.base.errors import SourceError, UsageError
 from cep.base.schema import Schema
+from cep.base.secrets import use_secrets_file
+from cep.cli.configured import add_secrets_argument
 from cep.cli.given_rules import GivenRules, add_trust_arguments
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain
+from cep.columnar.tokens import tokens_of_key
 from cep.lang.show import show_time
 from cep.nfa.deployed import DeployedRule
 from cep.rulebook.deploy import Deployment
@@ -108,6 +111,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="the history: a file or folder of Parquet, CSV or JSON lines",
     )
+    add_secrets_argument(parser)
 
 
 # ---------------------------------------------------------------------------------------------------------- why
@@ -118,6 +122,7 @@ def run(options: argparse.Namespace, color: bool) -> int:
 
     Raises: UsageError, SourceError.
     """
+    use_secrets_file(options.secrets)
     console = _console(color)
     alert = _alert(options.alerts, options.alert)
     rules = GivenRules.read(
@@ -193,12 +198,12 @@ def _alert_rows(path: Path, alert_id: str) -> list[dict[str, Any]]:
 
 def run_not(options: argparse.Namespace, color: bool) -> int:
     """Show what stopped an alert. Return 1 if there is one after all. Raises: UsageError, SourceError."""
+    use_secrets_file(options.secrets)
     console = _console(color)
     rules = GivenRules.read(
         options.rules, options.control, options.levels, trust=given_trust(options.signers, options.root_key)
     )
     at_ms = None if options.at is None else _time(options.at)
-    key = key_of(options.key)
     versions = rules.versions(options.rule)
     if not versions:
         console.print(Text(rules.reason_against(options.rule)))
@@ -209,11 +214,13 @@ def run_not(options: argparse.Namespace, color: bool) -> int:
         raise UsageError(f"{options.rule} is keyed by {fields}: give --key {len(domain)} times, not {len(options.key)}")
     versions = [rule for rule in versions if rule.pattern.key == domain]
     _check_source(versions[-1], rules.deployment.schema)
+    parts = tokens_of_key(rules.deployment.schema, domain, options.key)[0]
+    key = key_of(parts)
     records = read_key(options.events, rules.deployment.schema, domain, key)
     _print_poison(records, console)
     late = _late_ids(options.dead_letters, domain, key)
     answer = why_not(_world(rules.deployment), versions, records.batch, at_ms, late)
-    shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, options.key, strict=True))}"
+    shown = f"{options.rule} for {', '.join(f'{f} {v}' for f, v in zip(domain, parts, strict=True))}"
     _print_doc(versions[-1], console)
     for line in rules.set_aside(options.rule):
         console.print(Text(line, style="yellow"))

@@ -27,6 +27,7 @@ from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
 from cep.columnar.plain_json import PlainShape, plain_shape, read_plain
 from cep.columnar.texts import numbered
+from cep.columnar.tokens import with_tokens
 from cep.kernels.text.lines import join_lines
 
 TYPE_FIELD = "event_type"
@@ -222,6 +223,8 @@ def _decode_halves(
 
 def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Callable[[int], str]) -> Decoded:
     event_type, verdict = _event_types(schema, given.get(TYPE_FIELD), rows)
+    if schema.protected:
+        given = with_tokens(schema, given, verdict.refuse)
     columns: dict[str, pa.Array] = {}
     times = np.zeros(rows, np.int64)
     ids: pa.Array | pa.Scalar = _NO_ID

@@ -274,7 +274,7 @@ class ChoiceSyntax:
 
 @dataclass(frozen=True, slots=True)
 class TypeSyntax:
-    """`decimal(2)?`, `enum(a, b)`, `string`; `list of prefix`, where `of` is what the list is of."""
+    """`decimal(2)?`, `enum(a, b)`, `string sensitive`; `list of prefix`, where `of` is what the list is of."""
 
     name: str
     span: Span
@@ -282,6 +282,7 @@ class TypeSyntax:
     symbols: tuple[NameRef, ...] = ()
     nullable: bool = False
     of: TypeSyntax | None = None
+    sensitive: bool = False
 
 
 @dataclass(frozen=True, slots=True)

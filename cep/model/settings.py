@@ -1,6 +1,6 @@
 """Settings of a job: a TOML file, and flags that win over it → one checked value; and the model → a commented file.
 
-    [job] [events] [control] [publish] [kafka] [output] [observe] [spark] [embedded]
+    [job] [events] [control] [publish] [kafka] [output] [observe] [secrets] [spark] [embedded]
 
 Every runner reads the same model. A setting is declared once, here: its name, type, default, what it means, and the
 flag of the command line that says the same. Unknown names and wrong types are problems, never ignored. A path in a file
@@ -408,6 +408,19 @@ class EmbeddedSettings(_Section):
     )
 
 
+class SecretsSettings(_Section):
+    """The keys that protected values (`pan`, `sensitive`) are replaced with."""
+
+    file: PathText | None = _setting(
+        None,
+        "File of keys, a line each: an id, a secret of 32 characters or more, and perhaps the event time from which it "
+        "counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
+        "--secrets",
+        "FILE",
+        '"/run/secrets/cep-keys"',
+    )
+
+
 class Settings(_Section):
     """All settings of a job."""
 
@@ -418,6 +431,7 @@ class Settings(_Section):
     kafka: KafkaSettings = KafkaSettings()
     output: OutputSettings = OutputSettings()
     observe: ObserveSettings = ObserveSettings()
+    secrets: SecretsSettings = SecretsSettings()
     spark: SparkSettings = SparkSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
 

@@ -22,6 +22,7 @@ from cep.base.errors import SourceError
 from cep.base.schema import Schema
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, decode_json, decode_table
+from cep.columnar.redact import redact
 from cep.columnar.route import KEY_SEPARATOR, KeyDomain, route
 
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".jsonl": "json", ".json": "json", ".ndjson": "json"}
@@ -79,9 +80,22 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
             else _decoded_table(path, kind, schema, domain, key)
         )
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, schema, error) from (None if schema.protected else error)
     batch, _ = route(decoded, domain, schema.columns())
-    return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), decoded.poison)
+    poison = tuple(redact(schema, record) for record in decoded.poison)
+    return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), poison)
+
+
+def _written_parts(schema: Schema, domain: KeyDomain, key: str) -> list[tuple[str, str]]:
+    """Return the fields of the key whose values stand in the files as they are, with these values."""
+    protected = dict(schema.protected)
+    return [at for at in zip(domain, key_parts(key, domain), strict=False) if at[0] not in protected]
+
+
+def unreadable(path: Path, schema: Schema, error: Exception) -> SourceError:
+    """Return the error for files that cannot be read. It quotes no row where a schema protects a field."""
+    reason = type(error).__name__ if schema.protected and not isinstance(error, OSError) else error
+    return SourceError(f"{path} cannot be read: {reason}")
 
 
 def key_of(parts: Sequence[str]) -> str:
@@ -103,7 +117,7 @@ def key_parts(key: str, domain: KeyDomain) -> list[str]:
 
 def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
     source = open_dataset(path, kind, schema)
-    table = source.to_table(filter=_has_parts(source.schema, domain, key))
+    table = source.to_table(filter=_has_parts(source.schema, _written_parts(schema, domain, key)))
 
     def show(row: int) -> str:
         return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
@@ -111,10 +125,10 @@ def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key
     return decode_table(schema, table, show)
 
 
-def _has_parts(written: pa.Schema, domain: KeyDomain, key: str) -> ds.Expression | None:
+def _has_parts(written: pa.Schema, parts: Sequence[tuple[str, str]]) -> ds.Expression | None:
     """Filter rows by the parts of the key, as far as the file's types can say; decoding decides."""
     whole: ds.Expression | None = None
-    for name, part in zip(domain, key_parts(key, domain), strict=False):
+    for name, part in parts:
         equal = _equals(written.field(name).type, name, part) if name in written.names else None
         if equal is not None:
             whole = equal if whole is None else whole & equal
@@ -139,7 +153,8 @@ def _equals(type_: pa.DataType, name: str, part: str) -> ds.Expression | None:
 
 
 def _decoded_lines(path: Path, schema: Schema, domain: KeyDomain, key: str) -> Decoded:
-    lines = [line for file in files_of(path) for line in _lines_with(file, key_parts(key, domain))]
+    parts = [part for _, part in _written_parts(schema, domain, key)]
+    lines = [line for file in files_of(path) for line in _lines_with(file, parts)]
     return decode_json(schema, pa.array(lines, pa.large_binary()))
 
 

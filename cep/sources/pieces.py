@@ -18,10 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from cep.base.errors import SourceError
 from cep.base.schema import Schema
 from cep.columnar.decode import TYPE_FIELD, Decoded, decode_json, decode_table
-from cep.sources.files import files_of, kind_of, open_dataset
+from cep.sources.files import files_of, kind_of, open_dataset, unreadable
 from cep.sources.json_lines import json_values
 
 # Enough to make fixed costs small, few enough that several threads have work and a column fits the cache.
@@ -55,11 +54,11 @@ def read_pieces(path: Path, schema: Schema) -> Pieces:
     files = files_of(path)
     size = sum(file.stat().st_size for file in files)
     if kind == "json":
-        return Pieces(size // 200, size, _guarded(path, _json_pieces(files, schema)))
-    with _guard(path):
+        return Pieces(size // 200, size, _guarded(path, schema, _json_pieces(files, schema)))
+    with _guard(path, schema):
         dataset = open_dataset(path, kind, schema)
         rows = dataset.count_rows() if kind == "parquet" else size // 100
-    return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, _table_pieces(dataset, schema)))
+    return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, schema, _table_pieces(dataset, schema)))
 
 
 def _json_pieces(files: list[Path], schema: Schema) -> Iterator[Piece]:
@@ -114,20 +113,20 @@ def _shower(dataset: ds.Dataset, fragment: ds.Fragment) -> Callable[[int], str]:
     return show
 
 
-def _guarded(path: Path, pieces: Iterator[Piece]) -> Iterator[Piece]:
-    with _guard(path):
+def _guarded(path: Path, schema: Schema, pieces: Iterator[Piece]) -> Iterator[Piece]:
+    with _guard(path, schema):
         for piece in pieces:
-            yield Piece(piece.size, partial(_decoded, path, piece.decode))
+            yield Piece(piece.size, partial(_decoded, path, schema, piece.decode))
 
 
-def _decoded(path: Path, decode: Callable[[], Decoded]) -> Decoded:
-    with _guard(path):
+def _decoded(path: Path, schema: Schema, decode: Callable[[], Decoded]) -> Decoded:
+    with _guard(path, schema):
         return decode()
 
 
 @contextmanager
-def _guard(path: Path) -> Iterator[None]:
+def _guard(path: Path, schema: Schema) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        raise unreadable(path, schema, error) from (None if schema.protected else error)

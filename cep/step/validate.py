@@ -13,6 +13,7 @@ import numpy as np
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
+from cep.columnar.redact import redact
 from cep.columnar.route import route
 from cep.kernels.layout import Int64
 from cep.step.dead_letters import ahead_letters, dead_letter
@@ -48,7 +49,7 @@ def validate_events(job: Job, decoded: Decoded, now_ms: int = TIME_MS_MAX) -> Va
     `now_ms` is the clock. An event that is dated too far ahead of it is set aside.
     """
     counters = Counter({"records": len(decoded) + len(decoded.poison), "events": len(decoded)})
-    dead_letters = [dead_letter(poison) for poison in decoded.poison]
+    dead_letters = [dead_letter(redact(job.schema, poison)) for poison in decoded.poison]
     latest_ms = job.latest_ms(now_ms)
     if len(decoded) and np.maximum.reduce(decoded.time_ms) > latest_ms:
         dead_letters += ahead_letters(job, decoded.between(latest_ms + 1, TIME_MS_MAX), now_ms)

@@ -154,3 +154,14 @@ def test_a_pattern_without_clauses() -> None:
     assert formatted("event t { }") == "event t {\n}\n"
     assert formatted('test "x" of p { }') == 'test "x" of p {\n}\n'
     assert formatted("list l = []") == "list l = []\n"
+
+
+def test_sensitive_stands_behind_its_type_or_names_a_field() -> None:
+    text = "event t { a id, event_time time, b string? sensitive, c pan\nsensitive bool, d id sensitive }\n"
+    formatted, mistakes = format_text(text)
+    assert not mistakes
+    assert formatted == (
+        "event t {\n  a           id\n  event_time  time\n  b           string? sensitive\n  c           pan\n"
+        "  sensitive   bool\n  d           id sensitive\n}\n"
+    )
+    assert format_text(formatted) == (formatted, [])

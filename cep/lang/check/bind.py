@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from decimal import Decimal, InvalidOperation
 
 from cep.base.limits import LIST_PARAM_ENTRIES_MAX, REPETITIONS_MAX, TIME_MS_MAX
 from cep.base.schema import Kind
 from cep.lang.check.text import constant_problem
-from cep.lang.check.types import INT64_MAX, convert_const
+from cep.lang.check.types import INT64_MAX, convert_const, is_raw
 from cep.lang.diagnostics import Collector, Diagnostic, did_you_mean
 from cep.lang.ir import (
     Aggregate,
@@ -281,10 +281,13 @@ class _Binder:
             case Unary():
                 return Unary(expr.op, self.expr(expr.argument), expr.type)
             case Binary():
+                self._check_tokens(expr.left, (expr.right,))
+                self._check_tokens(expr.right, (expr.left,))
                 return Binary(expr.op, self.expr(expr.left), self.expr(expr.right), expr.type)
             case Cast():
                 return self._cast(expr)
             case In():
+                self._check_tokens(expr.argument, expr.items)
                 return In(self.expr(expr.argument), tuple(self.expr(item) for item in expr.items), expr.type)
             case If():
                 parts = (self.expr(expr.condition), self.expr(expr.then), self.expr(expr.otherwise))
@@ -293,6 +296,13 @@ class _Binder:
                 return self._call(expr)
             case History():
                 return self._history(expr)
+
+    def _check_tokens(self, value: Expr, others: Iterable[Expr]) -> None:
+        """Report parameters that a protected value is compared with, and that are no tokens."""
+        for other in others:
+            if isinstance(other, Param) and is_raw(self.values[other.name], value.type):
+                message = f"the parameter `{other.name}` is compared with a value of type {value.type}, and is no token"
+                self.collector.add("CEP320", message, help_line="give the token, as alerts show it")
 
     def _call(self, expr: Call) -> Expr:
         arguments = tuple(self.expr(argument) for argument in expr.arguments)

@@ -19,6 +19,7 @@ from cep.lang.check.types import (
     cast,
     common_number,
     is_ordered,
+    is_raw,
     same,
     shortened,
 )
@@ -116,6 +117,10 @@ def unify(
     checker: Checker, left: Expr, right: Expr, spans: tuple[Span, Span], scope: Scope, *, exact: bool
 ) -> tuple[Expr, Expr] | None:
     """Bring two values to one type. `exact`: a literal must not be finer than the value it is compared with."""
+    for const, other, span in ((left, right, spans[0]), (right, left, spans[1])):
+        if isinstance(const, Const) and is_raw(const, other.type):
+            raw(checker, other.type, span, scope)
+            return None
     if same(left.type, right.type):
         pair = (cast(left, right.type), cast(right, left.type)) if left.type.is_text else (left, right)
         assert pair[0] is not None
@@ -136,6 +141,13 @@ def unify(
         checker.collector.add("CEP309", f"this number does not fit into {target}", spans[0].to(spans[1]))
         return None
     return first, second
+
+
+def raw(checker: Checker, protected: Type, span: Span, scope: Scope) -> None:
+    """Report a constant beside a value that a rule sees as a token only. The report does not quote it."""
+    message = f"a value of type {protected} is a token here, and this is none"
+    help_line = "write the token, as alerts show it; never write the value itself into a rule"
+    checker.collector.add("CEP320", message, span, help_line, scope.labels())
 
 
 def _is_finer(const: Const, other: Expr) -> bool:

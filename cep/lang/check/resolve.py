@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 
 from cep.base.schema import EventType, Field, Kind, Schema, Type
 from cep.lang.check.scope import Definitions
-from cep.lang.check.types import resolve_list_type, resolve_type, same
+from cep.lang.check.types import resolve_field_type, resolve_list_type, same
 from cep.lang.diagnostics import Collector, Label, Span
 from cep.lang.functions import FUNCTIONS
 from cep.lang.syntax import (
@@ -139,7 +139,7 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
     fields: list[Field] = []
     complete = not event.broken
     for declared in event.fields:
-        value_type = resolve_type(declared.type, collector)
+        value_type = resolve_field_type(declared.type, collector)
         if value_type is not None and value_type.scale < 0:
             help_line = "write `decimal(2)` for two digits after the point"
             collector.add("CEP212", "a decimal field needs its number of decimals", declared.type.span, help_line)
@@ -162,7 +162,7 @@ def _event(resolved: Resolved, event: EventSyntax, first: dict[str, tuple[Type, 
 
 def _clash(declared: FieldSyntax, value_type: Type, first: dict[str, tuple[Type, Span]], collector: Collector) -> None:
     earlier, span = first.setdefault(declared.name, (value_type, declared.span))
-    if earlier.kind is value_type.kind and same(earlier, value_type):
+    if (earlier.kind, earlier.protected) == (value_type.kind, value_type.protected) and same(earlier, value_type):
         return
     plain = value_type.as_nullable(nullable=False)
     other = earlier.as_nullable(nullable=False)

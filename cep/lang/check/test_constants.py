@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from cep.base.limits import PAN_DIGITS_MIN
 from cep.base.schema import Kind, Type
 from cep.lang.check.types import convert_const, written_constant
 from cep.lang.diagnostics import Collector, did_you_mean
@@ -39,11 +40,20 @@ def slot_of(node: ExprSyntax, value_type: Type, what: str, collector: Collector)
         return Const(None, value_type)
     if const is not None and const.type.kind is Kind.DURATION and value_type.kind is Kind.TIME:
         return Const(const.value, value_type)
+    if value_type.protected and const is not None and may_be_card_number(str(const.value)):
+        help_line = 'write a name, like "card-1"'
+        collector.add("CEP320", f"{what} is a token in a rule; a test needs no number", node.span, help_line)
+        return None
     converted = convert_const(const, value_type) if const is not None else None
     if converted is None:
         collector.add("CEP604", f"this is not a value of {what}, {_a(value_type)}", node.span, _help(node, value_type))
         return None
     return converted
+
+
+def may_be_card_number(text: str) -> bool:
+    """Return True for a text with as many digits as a card number has."""
+    return sum(character.isdigit() for character in text) >= PAN_DIGITS_MIN
 
 
 def _a(value_type: Type) -> str:

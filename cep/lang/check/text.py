@@ -99,6 +99,11 @@ def _is_event_text(checker: Checker, name: str, value: Expr, argument: ExprSynta
         message = f"`{name}` needs text, this is {value.type}"
         checker.collector.add("CEP301", message, argument.span, labels=scope.labels())
         return False
+    if value.type.protected and name != "in list of string":
+        message = f"`{name}` cannot look into a value of type {value.type}: it is a token"
+        help_line = "send what the rule needs of it as a field of its own, such as the first digits"
+        checker.collector.add("CEP321", message, argument.span, help_line, scope.labels())
+        return False
     if isinstance(value, CurrentField) or (isinstance(value, Call) and value.fn in _GIVE_TEXT):
         return True
     message = f"`{name}` looks at a field of the event under test"

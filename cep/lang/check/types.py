@@ -7,10 +7,12 @@ Tested by: tests/lang/test_types.py
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from decimal import Decimal
 
 from cep.base.limits import DECIMAL_SCALE_MAX
 from cep.base.schema import Kind, Type, list_type
+from cep.base.secrets import PAN, SENSITIVE, token_key
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.ir import Binary, Cast, Const, Expr
 from cep.lang.syntax import DurationLiteral, ExprSyntax, Literal, TypeSyntax, UnarySyntax
@@ -31,9 +33,9 @@ _ORDERED = (Kind.INT, Kind.DECIMAL, Kind.FLOAT, Kind.TIME, Kind.DURATION)
 
 def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
     """Return the type that was written, None after a report. A decimal without scale gets scale -1."""
-    kind = _NAMED.get(syntax.name)
+    kind = Kind.STRING if syntax.name == PAN else _NAMED.get(syntax.name)
     if kind is None:
-        help_line = did_you_mean(syntax.name, _NAMED, "types")
+        help_line = did_you_mean(syntax.name, (*_NAMED, PAN), "types")
         collector.add("CEP212", f"`{syntax.name}` is not a type", syntax.span, help_line)
         return None
     if kind is not Kind.ENUM and syntax.symbols:
@@ -53,7 +55,19 @@ def resolve_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
         if not names:
             collector.add("CEP212", "an enum names its symbols", syntax.span, "write `enum(approved, declined)`")
         return None if twice or not names else Type(kind, syntax.nullable, 0, names)
-    return Type(kind, syntax.nullable)
+    return Type(kind, syntax.nullable, protected=PAN if syntax.name == PAN else "")
+
+
+def resolve_field_type(syntax: TypeSyntax, collector: Collector) -> Type | None:
+    """Return the type of a field that was written, None after a report. Only here may a value be protected."""
+    value_type = resolve_type(syntax, collector)
+    if value_type is None or not syntax.sensitive or value_type.protected:
+        return value_type
+    if value_type.is_text:
+        return replace(value_type, protected=SENSITIVE)
+    message = f"a value that is `{SENSITIVE}` becomes a token, which is a text, and not {value_type}"
+    collector.add("CEP212", message, syntax.span, "declare it `string sensitive`: a whole number becomes its digits")
+    return None
 
 
 def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
@@ -65,6 +79,11 @@ def resolve_list_type(of: TypeSyntax, collector: Collector) -> Type | None:
     help_line = did_you_mean(of.name, LIST_KINDS) or f"{', '.join(LIST_KINDS)} or decimal(2)"
     collector.add("CEP212", "a list cannot hold values of this type", of.span, help_line)
     return None
+
+
+def is_raw(value: Const, other: Type) -> bool:
+    """Return True for a constant that a protected value is compared with, and that is no token."""
+    return bool(other.protected) and isinstance(value.value, str) and token_key(value.value) is None
 
 
 def is_ordered(value_type: Type) -> bool:

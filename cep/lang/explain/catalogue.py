@@ -230,6 +230,17 @@ CATALOGUE: dict[str, Entry] = {
         "of time, like `over 90 d`. They work neither for a sub-key (`by`) nor for a calendar unit (`over month`). "
         "There, use `distinct` and `percentile`: they are exact, and keep each event.",
     ),
+    "CEP320": Entry(
+        "value where a rule has a token",
+        "A field of type `pan` or `sensitive` is replaced by a token while events are decoded. So a rule never sees "
+        "its value, and a literal that is no token equals nothing. It would bring a card number into a file of rules. "
+        "Write the token, which alerts and `cep why` show. Lists of tokens work as other lists do.",
+    ),
+    "CEP321": Entry(
+        "look into a token",
+        "The token of a card number has nothing of its digits, so no function of text says anything about it. Let the "
+        "producer send what a rule needs as a field of its own: the issuer's first digits, the domain of an address.",
+    ),
     # ---------------------------------------------------------------------------------------------- structure
     "CEP401": Entry(
         "absence without a window",

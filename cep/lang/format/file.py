@@ -159,12 +159,15 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
     rows: list[list[Piece]] = []
     depth = 0
     complete = True  # the row has its type
-    for piece in group:
+    for at, piece in enumerate(group):
         if depth == 0 and piece.text == ",":
             # The comma between two fields is left out, its comment is not.
             rows[-1][-1].trail = " ".join(c for c in (rows[-1][-1].trail, *piece.lead, piece.trail) if c)
             continue
         is_name = piece.token.kind is TokenKind.NAME
+        if depth == 0 and complete and piece.text == "sensitive" and _ends_field(piece, group[at + 1 : at + 2]):
+            rows[-1].append(piece)
+            continue
         if depth == 0 and is_name and complete:
             rows.append([])
             complete = False
@@ -175,6 +178,13 @@ def _rows(group: list[Piece]) -> list[list[Piece]]:
         rows[-1].append(piece)
         depth += (piece.text == "(") - (piece.text == ")")
     return rows
+
+
+def _ends_field(word: Piece, following: list[Piece]) -> bool:
+    """Return True for `sensitive` behind a type, False where it is the name of a field."""
+    if word.token.first_on_line or word.token.kind is not TokenKind.NAME:
+        return False
+    return not following or following[0].token.first_on_line or following[0].text == ","
 
 
 # ------------------------------------------------------------------------------------------------------ patterns

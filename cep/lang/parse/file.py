@@ -7,6 +7,7 @@ Tested by: tests/lang/test_parser.py, tests/lang/test_fuzz.py
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from cep.lang.diagnostics import Collector, did_you_mean
 from cep.lang.parse.cursor import DECLARATIONS, Cursor, Panic
@@ -24,6 +25,7 @@ from cep.lang.syntax import (
     ImportSyntax,
     ListSyntax,
     NameRef,
+    TypeSyntax,
 )
 
 
@@ -115,7 +117,7 @@ class _Parser:
                     continue
                 field_name = cursor.name("the name of a field")
                 cursor.accept(":")
-                fields.append(FieldSyntax(field_name.text, field_name.span, parse_type(cursor)))
+                fields.append(FieldSyntax(field_name.text, field_name.span, self._field_type()))
                 cursor.accept(",", ";")
             except Panic:
                 broken = True
@@ -125,6 +127,16 @@ class _Parser:
         if not (broken and cursor.at_declaration()):
             cursor.expect("}", "at the end of the fields")
         return EventSyntax(name.text, name.span, tuple(fields), broken, doc, retain)
+
+    def _field_type(self) -> TypeSyntax:
+        """Parse a type, perhaps with `sensitive` behind it. That may also be the name of the next field."""
+        written = parse_type(self.cursor)
+        after = self.cursor.ahead()
+        ends = after.first_on_line or after.text in (",", ";", "}") or after.kind is TokenKind.END
+        if not self.cursor.at("sensitive") or self.cursor.token.first_on_line or not ends:
+            return written
+        word = self.cursor.take()
+        return replace(written, sensitive=True, span=written.span.to(word.span))
 
     def _at_retain(self) -> bool:
         """Return True at the clause `retain`. It may also be the name of a field: then a type follows."""

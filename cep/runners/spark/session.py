@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from cep.base.errors import UsageError
+from cep.base.secrets import SECRETS_FILE
 from cep.runners.java import check_java
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -73,6 +74,8 @@ _SETTINGS = {
     "spark.redaction.options.regex": "(?i)url|secret|password|token|access[.]?key|sasl|[.]pem|ssl[.]key",
 }
 
+_KEYS_OF_WORKERS = f"spark.executorEnv.{SECRETS_FILE}"  # the path alone; where the text is given, workers inherit it
+
 
 def create_session(
     app_name: str, cores: int = 2, settings: Mapping[str, str] | None = None, java_options: str = ""
@@ -100,6 +103,7 @@ def create_session(
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_path()),
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()} {_FAST_SPAWN} {java_options}",
         **_SETTINGS,
+        **({_KEYS_OF_WORKERS: os.environ[SECRETS_FILE]} if SECRETS_FILE in os.environ else {}),
         **(settings or {}),
     }
     if _SUBMITTED in os.environ:

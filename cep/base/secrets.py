@@ -1,0 +1,117 @@
+"""A file or the environment → the keys that card numbers are replaced with, and the token of one value.
+
+    CEP_SECRETS_FILE names a file, or CEP_SECRETS has the same text: a line a key
+        ID SECRET [TIME]      k2 9f0c…(32 characters or more) 2026-12-01T00:00:00Z
+
+A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, of which 128 bits remain, in base32.
+Base32 has few digits, so no token looks like a card number. HMAC-SHA-256 is slower than SipHash. It is standard, and no
+one who has tokens comes nearer to the key.
+
+An event is given the key with the latest TIME that its own event time has reached. Of keys without a time the first
+counts. The environment is the only way to a key: job descriptions, checkpoints and pickles of Spark never have one.
+Tested by: tests/base/test_secrets.py
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+from base64 import b32encode
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+from cep.base.errors import UsageError
+from cep.base.limits import SECRET_CHARS_MIN, SECRETS_FILE_BYTES_MAX, SECRETS_MAX, TIME_MS_MIN
+
+SECRETS_FILE, SECRETS = "CEP_SECRETS_FILE", "CEP_SECRETS"
+PAN, SENSITIVE = "pan", "sensitive"  # what a field is declared as
+_PREFIXES = {PAN: "pan", SENSITIVE: "secret"}
+_HASH_BYTES = 16
+_ID = re.compile(r"[a-z0-9]{1,16}")
+_TOKEN = re.compile(r"(?:pan|secret)_([a-z0-9]{1,16})_[a-z2-7]{26}")
+_HELP = "a line of it is `ID SECRET` or `ID SECRET TIME`, as `k1 …` with 32 characters or more"
+
+
+@dataclass(frozen=True, slots=True)
+class SecretKey:
+    """One key: its id, its secret, and the event time from which it counts. Its text never shows the secret."""
+
+    id: str
+    secret: bytes = field(repr=False)
+    from_ms: int = TIME_MS_MIN
+
+    def token(self, kind: str, value: bytes) -> str:
+        """Return the token of a value of a field of this kind."""
+        digest = hmac.digest(self.secret, kind.encode() + b"\0" + value, "sha256")[:_HASH_BYTES]
+        return f"{_PREFIXES[kind]}_{self.id}_{b32encode(digest)[:26].decode().lower()}"
+
+
+def token_key(text: str) -> str | None:
+    """Return the key's id of a token, None for what is no token."""
+    parts = _TOKEN.fullmatch(text)
+    return None if parts is None else parts[1]
+
+
+def secret_keys() -> tuple[SecretKey, ...]:
+    """Return the keys of this process, those without a time first. Raises: UsageError for none, or bad ones."""
+    file, text = os.environ.get(SECRETS_FILE), os.environ.get(SECRETS)
+    if not file and not text:
+        raise UsageError(
+            "the events have a field of type pan or sensitive, and there is no key to replace its values with; name a "
+            "file of keys with --secrets or CEP_SECRETS_FILE, or put its text into CEP_SECRETS"
+        )
+    return _file_keys(file) if file else _read(text or "", SECRETS)
+
+
+def use_secrets_file(path: Path | None) -> None:
+    """Let this process, and those that it starts, take their keys from a file."""
+    if path is not None:
+        os.environ[SECRETS_FILE] = str(path.resolve())
+
+
+@lru_cache(maxsize=8)
+def _file_keys(path: str) -> tuple[SecretKey, ...]:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(SECRETS_FILE_BYTES_MAX + 1)
+        if len(data) > SECRETS_FILE_BYTES_MAX:
+            raise UsageError(f"the file of keys {path} has more than {SECRETS_FILE_BYTES_MAX} bytes; {_HELP}")
+        return _read(data.decode(), path)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise UsageError(f"the file of keys {path} cannot be read: {reason}; {_HELP}") from None
+
+
+@lru_cache(maxsize=8)
+def _read(text: str, where: str) -> tuple[SecretKey, ...]:
+    keys: list[SecretKey] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            keys.append(_key(words, f"line {number} of {where}"))
+    if not 1 <= len(keys) <= SECRETS_MAX:
+        raise UsageError(f"{where} has {len(keys)} keys, 1 to {SECRETS_MAX} are possible; {_HELP}")
+    if len({key.id for key in keys}) < len(keys):
+        raise UsageError(f"two keys of {where} have one id; give each an id of its own")
+    if all(key.from_ms > TIME_MS_MIN for key in keys):
+        raise UsageError(f"every key of {where} has a time, so earlier events have none; leave out that of the oldest")
+    return tuple(sorted(keys, key=lambda key: key.from_ms))  # stable: of those without a time the first stays first
+
+
+def _key(words: list[str], where: str) -> SecretKey:
+    if len(words) not in (2, 3) or not _ID.fullmatch(words[0]) or len(words[1]) < SECRET_CHARS_MIN:
+        raise UsageError(
+            f"{where} is no key: an id of letters a-z and digits, a secret of {SECRET_CHARS_MIN} characters or more, "
+            "and perhaps a time; the secret is not shown"
+        )
+    try:
+        moment = datetime.fromisoformat(words[2]) if len(words) == 3 else None
+    except ValueError:
+        raise UsageError(f"{where}: the third word is no time such as 2026-12-01T00:00:00Z") from None
+    if moment is None:
+        return SecretKey(words[0], words[1].encode())
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return SecretKey(words[0], words[1].encode(), int(moment.timestamp() * 1000))

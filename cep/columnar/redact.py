@@ -1,0 +1,90 @@
+"""A record that was set aside → the same without what the schema protects, so that a dead letter may have it.
+
+A record that can be read keeps the fields of the schema: protected ones as their token, others as they are. Fields
+that the schema does not declare are counted. A run of twelve digits or more is replaced by its length and a keyed
+digest. So is a record that cannot be read: its producer can work out the same digest.
+Tested by: tests/columnar/test_redact.py
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import orjson
+
+from cep.base.schema import Kind, Schema
+from cep.base.secrets import SENSITIVE, SecretKey, secret_keys
+from cep.columnar.decode import TYPE_FIELD, Poison
+from cep.columnar.tokens import NO_CARD_NUMBER, is_card_number, token_of
+
+# Digits as people write them in groups, too.
+_MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")
+_QUOTED = re.compile(r"(field `[^`]*`: ).*( is not a value of type .*)", re.DOTALL)
+_NO_VALUE = ("missing_field", NO_CARD_NUMBER)  # their reasons quote nothing
+_TIMES_MS_MAX = 4_000_000_000_000  # of thirteen digits, up to the year 2096, and no card number begins so
+
+
+def redact(schema: Schema, poison: Poison) -> Poison:
+    """Return the record as a letter may have it. A schema that protects nothing changes nothing. Raises: UsageError."""
+    if not schema.protected:
+        return poison
+    key = secret_keys()[0]
+    return replace(poison, reason=_reason(poison), record=_record(schema, poison, key))
+
+
+def _reason(poison: Poison) -> str:
+    if poison.code in _NO_VALUE:
+        return poison.reason
+    if poison.code == "unreadable":
+        return "the record cannot be read; what it has is not shown, for it may have a protected value"
+    quoted = _QUOTED.fullmatch(poison.reason)
+    if quoted is not None:
+        return f"{quoted[1]}what it has{quoted[2]}"
+    return "the event type is not one of the schema's" if poison.code == "unknown_event_type" else poison.code
+
+
+def _record(schema: Schema, poison: Poison, key: SecretKey) -> str:
+    try:
+        fields = orjson.loads(poison.record)
+    except orjson.JSONDecodeError:
+        fields = None
+    if not isinstance(fields, dict):
+        digest = key.token(SENSITIVE, poison.record.encode("utf-8", "backslashreplace"))
+        return f"{len(poison.record)} characters, {digest}"
+    protected, columns = dict(schema.protected), schema.columns()
+    shown: dict[str, object] = {}
+    undeclared = 0
+    for name, value in fields.items():
+        if name in protected:
+            shown[name] = _token(protected[name].protected, value, key)
+        elif name in columns and columns[name].kind is Kind.TIME and _is_time(value):
+            shown[name] = value
+        elif name in columns or name == TYPE_FIELD:
+            shown[name] = _shown(value, key)
+        else:
+            undeclared += 1
+    if undeclared:
+        shown["undeclared"] = f"{undeclared} fields that the schema does not declare"
+    return orjson.dumps(shown).decode()
+
+
+def _token(kind: str, value: object, key: SecretKey) -> object:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else str(value)
+    return token_of(key, kind, text, {key.id}) or f"{len(text)} characters, {_digest(text, key)}"
+
+
+def _digest(text: str, key: SecretKey) -> str:
+    return key.token(SENSITIVE, text.encode("utf-8", "backslashreplace"))
+
+
+def _is_time(value: object) -> bool:
+    return type(value) is int and abs(value) < _TIMES_MS_MAX and not is_card_number(str(abs(value)).encode())
+
+
+def _shown(value: object, key: SecretKey) -> object:
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    masked = _MANY_DIGITS.sub(lambda digits: f"({len(digits[0])} characters, {_digest(digits[0], key)})", text)
+    return value if masked == text else masked

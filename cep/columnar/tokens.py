@@ -1,0 +1,127 @@
+"""Columns of fields that are declared `pan` or `sensitive` → columns of tokens; nothing behind has the values.
+
+Each different text of a column is hashed once. A `pan` may have spaces and hyphens between its digits; the token is
+that of the digits. A value that is a token of one of the job's keys stays: what was set aside can be sent again.
+Tested by: tests/columnar/test_tokens.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.base.errors import UsageError
+from cep.base.limits import PAN_DIGITS_MAX, PAN_DIGITS_MIN, TIME_MS_MIN
+from cep.base.schema import Schema
+from cep.base.secrets import PAN, SecretKey, secret_keys, token_key
+from cep.columnar.batch import TEXT
+from cep.columnar.convert import convert
+
+NO_CARD_NUMBER = "no_card_number"
+_DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
+_ZERO = ord("0")
+Refuse = Callable[[NDArray[np.bool_], str, str], None]
+
+
+def is_card_number(digits: bytes) -> bool:
+    """Return True for 12 to 19 ASCII digits of which the last one checks the others (Luhn)."""
+    if not PAN_DIGITS_MIN <= len(digits) <= PAN_DIGITS_MAX or not digits.isdigit():
+        return False
+    total = sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - _ZERO * len(digits)
+    return total % 10 == 0
+
+
+def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str]) -> str | None:
+    """Return the token of a value, None for a `pan` that is no card number. `ids` are those of the job's keys."""
+    if token_key(text) in ids and text.startswith(PAN) == (kind == PAN):
+        return text
+    value = text.encode()
+    if kind != PAN:
+        return key.token(kind, value)
+    digits = value.translate(None, b" -")
+    return key.token(kind, digits) if is_card_number(digits) else None
+
+
+def with_tokens(schema: Schema, given: Mapping[str, pa.Array], refuse: Refuse) -> Mapping[str, pa.Array]:
+    """Replace the values of the schema's protected fields by tokens, and refuse what is no card number.
+
+    `refuse` takes the rows bool[N] of a column, whatever the event's type, a code and a reason. Raises: UsageError
+    without keys.
+    """
+    keys = secret_keys()
+    which = _key_of_rows(schema, given, keys)
+    replaced = dict(given)
+    for name, type_ in schema.protected:
+        if name not in given:
+            continue
+        texts = convert(given[name], type_)
+        if texts.bad is not None:
+            refuse(texts.bad, "wrong_value", f"field `{name}`: the value is not a value of type {type_}")
+        replaced[name], bad = _tokens(texts.values, type_.protected, keys, which)
+        if bad.any():
+            refuse(bad, NO_CARD_NUMBER, f"field `{name}`: the value is no card number")
+    return replaced
+
+
+def _tokens(
+    texts: pa.Array, kind: str, keys: Sequence[SecretKey], which: NDArray[np.int64] | None
+) -> tuple[pa.Array, NDArray[np.bool_]]:
+    ids = {key.id for key in keys}
+    coded = texts.dictionary_encode()
+    different = coded.dictionary.to_pylist()
+    codes = np.asarray(coded.indices.fill_null(-1)).astype(np.int64)
+    is_there = codes >= 0
+    at = np.zeros(len(codes), np.int64) if which is None else which
+    tokens: list[str | None] = [None] * (len(different) * len(keys))
+    for number, key in enumerate(keys):
+        # Only those of the key's own rows: after a change of keys a batch rarely has rows of two.
+        used = np.arange(len(different)) if which is None else np.unique(codes[is_there & (which == number)])
+        if which is not None or number == 0:
+            for code in used.tolist():
+                tokens[number * len(different) + code] = token_of(key, kind, different[code], ids)
+    place = np.where(is_there, at * len(different) + codes, -1)
+    values = pa.array(tokens, TEXT).take(pa.array(place, mask=~is_there))
+    return values, is_there & np.asarray(pc.is_null(values))
+
+
+def _key_of_rows(schema: Schema, given: Mapping[str, pa.Array], keys: Sequence[SecretKey]) -> NDArray[np.int64] | None:
+    """Return the number of each row's key: the last one whose time has come. None if that is the first for all."""
+    from_ms = np.array([key.from_ms for key in keys])
+    if from_ms.max() == TIME_MS_MIN:
+        return None
+    name, type_ = schema.event_types[0].time_field, schema.columns()[schema.event_types[0].time_field]
+    if name not in given:
+        return None
+    times = np.asarray(convert(given[name], type_).values.fill_null(TIME_MS_MIN))
+    # Of keys without a time the first counts, those with one stand behind all of them.
+    untimed = int((from_ms == TIME_MS_MIN).sum())
+    numbers = np.searchsorted(from_ms[untimed:], times, side="right") + untimed - 1
+    return np.where(numbers < untimed, 0, numbers).astype(np.int64)
+
+
+def tokens_of_key(schema: Schema, domain: Sequence[str], parts: Sequence[str]) -> list[list[str]]:
+    """Return the parts of a key as events have them: values that the schema protects as their token.
+
+    One list for each of the job's keys, for a key may have events from before and after a change of keys.
+    Raises: UsageError without keys, or for a `pan` that is no card number.
+    """
+    protected = dict(schema.protected)
+    if not protected.keys() & set(domain):
+        return [list(parts)]
+    keys = secret_keys()
+    ids = {key.id for key in keys}
+    variants: list[list[str]] = []
+    for key in keys:
+        variant = []
+        for name, part in zip(domain, parts, strict=True):
+            token = token_of(key, protected[name].protected, part, ids) if name in protected else part
+            if token is None:
+                raise UsageError(f"the value of `{name}` is neither a card number nor a token of one of the job's keys")
+            variant.append(token)
+        if variant not in variants:
+            variants.append(variant)
+    return variants

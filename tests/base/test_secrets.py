@@ -1,0 +1,75 @@
+"""Keys are read from a file or the environment; nothing shows a secret; tokens say which key made them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from base64 import b32decode
+from pathlib import Path
+
+import pytest
+
+from cep.base.errors import UsageError
+from cep.base.secrets import SecretKey, secret_keys, token_key, use_secrets_file
+
+ONE, OTHER = "a1" * 20, "b2" * 20
+
+
+@pytest.fixture(autouse=True)
+def _no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CEP_SECRETS", raising=False)
+    monkeypatch.setenv("CEP_SECRETS_FILE", "")
+
+
+def test_keys_of_the_environment_and_of_a_file_are_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    text = f"# keys\nk1 {ONE}\n\nk2 {OTHER} 2026-12-01T00:00:00Z\n"
+    monkeypatch.setenv("CEP_SECRETS", text)
+    given = secret_keys()
+    (tmp_path / "keys").write_text(text)
+    use_secrets_file(tmp_path / "keys")
+    assert given == secret_keys()
+    assert [(key.id, key.from_ms) for key in given][1] == ("k2", 1_796_083_200_000)
+
+
+def test_a_token_is_128_bits_of_the_hmac_and_names_its_key() -> None:
+    token = SecretKey("k1", ONE.encode()).token("pan", b"4111111111111111")
+    digest = hmac.new(ONE.encode(), b"pan\x004111111111111111", hashlib.sha256).digest()
+    assert token.startswith("pan_k1_")
+    assert b32decode(token.removeprefix("pan_k1_").upper() + "======") == digest[:16]
+    assert token_key(token) == "k1"
+    assert token_key("4111111111111111") is None
+    assert SecretKey("k1", OTHER.encode()).token("pan", b"4111111111111111") != token
+    assert SecretKey("k1", ONE.encode()).token("sensitive", b"4111111111111111")[-26:] != token[-26:]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "there is no key"),
+        ("# nothing", "has 0 keys"),
+        ("k1 short", "line 1"),
+        (f"K1 {ONE}", "line 1"),
+        (f"k1 {ONE}\nk1 {OTHER}", "one id"),
+        (f"k1 {ONE} tomorrow", "no time"),
+        (f"k1 {ONE} 2026-12-01T00:00:00Z", "earlier events have none"),
+    ],
+)
+def test_bad_keys_are_refused_without_showing_them(monkeypatch: pytest.MonkeyPatch, text: str, reason: str) -> None:
+    monkeypatch.setenv("CEP_SECRETS", text)
+    with pytest.raises(UsageError, match=reason) as refused:
+        secret_keys()
+    assert "short" not in str(refused.value)
+    assert ONE not in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, data in (("missing", None), ("bytes", b"\xff\xfe"), ("large", b"#" * 70_000)):
+        if data is not None:
+            (tmp_path / name).write_bytes(data)
+        monkeypatch.setenv("CEP_SECRETS_FILE", str(tmp_path / name))
+        with pytest.raises(UsageError, match=name):
+            secret_keys()
+
+
+def test_a_key_in_a_message_has_no_secret() -> None:
+    assert ONE not in repr(SecretKey("k1", ONE.encode()))

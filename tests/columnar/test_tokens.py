@@ -1,0 +1,123 @@
+"""Protected fields hold tokens after decoding, in every format; what is no card number is set aside unquoted."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+
+from cep.base.errors import UsageError
+from cep.base.schema import Schema
+from cep.base.secrets import SecretKey, secret_keys, token_key
+from cep.columnar.decode import Decoded, decode_json, decode_table
+from cep.columnar.tokens import is_card_number, tokens_of_key
+from tests.columnar.common import ONE
+from tests.columnar.protected import AMEX, CARDS, KEYS, PAYMENT, SECOND, VISA, card_numbers, keys
+
+__all__ = ["keys"]
+GOOD: dict[str, Any] = {"tx_id": "t1", "event_time": "2026-11-30T10:00:00Z", "card": VISA, "amount": 9.5}
+
+
+def read(*records: dict[str, Any]) -> Decoded:
+    return decode_json(CARDS, pa.array([orjson.dumps(GOOD | record) for record in records], pa.large_binary()))
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_number_is_one_token_however_it_is_written() -> None:
+    ways = [VISA, int(VISA), "4111 1111 1111 1111", "4111-1111-1111-1111", f" {VISA} "]
+    decoded = [read({"card": way}) for way in ways]
+    tokens = {text for part in decoded for text in part.columns["card"].to_pylist()}
+    assert tokens == {secret_keys()[0].token("pan", VISA.encode())}
+    table = pa.table({name: [value] for name, value in GOOD.items()})
+    assert set(decode_table(CARDS, table, str).columns["card"].to_pylist()) == tokens
+    floats = table.set_column(2, "card", pa.array([float(VISA)]))  # what a data frame makes of numbers beside nulls
+    assert set(decode_table(CARDS, floats, str).columns["card"].to_pylist()) == tokens
+    coded = table.set_column(2, "card", pa.array([VISA]).dictionary_encode())
+    assert set(decode_table(CARDS, coded, str).columns["card"].to_pylist()) == tokens
+
+
+@pytest.mark.usefixtures("keys")
+def test_many_rows_have_the_tokens_of_each_row_alone() -> None:
+    chosen = random.Random(5)
+    numbers = card_numbers(5, 40)
+    rows = [
+        {"tx_id": str(i), "card": chosen.choice(numbers), "email": chosen.choice([None, "a@b"])} for i in range(300)
+    ]
+    decoded = read(*rows)
+    key = secret_keys()[0]
+    assert decoded.columns["card"].to_pylist() == [key.token("pan", str(row["card"]).encode()) for row in rows]
+    email = key.token("sensitive", b"a@b")
+    assert decoded.columns["email"].to_pylist() == [email if row["email"] else None for row in rows]
+
+
+@pytest.mark.usefixtures("keys")
+@pytest.mark.parametrize(
+    "card", ["4111111111111112", "411111111111", "4" * 20, "", "a@b", "٤١١١١١١١١١١١١١١١", "4111_1111"]
+)
+def test_what_is_no_card_number_is_set_aside_unquoted(card: str) -> None:
+    decoded = read({"card": card}, {"tx_id": "t2"})
+    assert [(p.code, p.reason) for p in decoded.poison] == [
+        ("no_card_number", "field `card`: the value is no card number")
+    ]
+    assert decoded.event_id.to_pylist() == ["t2"]
+
+
+@pytest.mark.usefixtures("keys")
+def test_card_numbers_are_those_with_their_check_digit() -> None:
+    for number in (VISA, AMEX, *card_numbers(1, 30), *card_numbers(2, 30, 19), *card_numbers(3, 30, 12)):
+        others = [number[:-1] + digit for digit in "0123456789" if digit != number[-1]]
+        assert is_card_number(number.encode())
+        assert not any(is_card_number(other.encode()) for other in others)
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_token_of_the_job_stays_and_another_is_no_card_number() -> None:
+    token = secret_keys()[0].token("pan", VISA.encode())
+    stranger = SecretKey("k9", b"x" * 32).token("pan", VISA.encode())
+    decoded = read({"card": token}, {"tx_id": "t2", "card": stranger})
+    assert decoded.columns["card"].to_pylist() == [token]
+    assert [p.code for p in decoded.poison] == ["no_card_number"]
+
+
+@pytest.mark.usefixtures("keys")
+def test_missing_and_null_are_as_in_other_fields() -> None:
+    assert [p.code for p in read({"card": None}).poison] == ["missing_field"]
+    assert read({"email": None}).columns["email"].null_count == 1
+
+
+def test_a_key_counts_from_its_time_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CEP_SECRETS_FILE", raising=False)
+    monkeypatch.setenv("CEP_SECRETS", f"{SECOND}\n{KEYS}\nold {'o' * 40}")
+    times = ["2026-11-30T23:59:59.999Z", "2026-12-01T00:00:00Z", "2026-11-30T23:00:00Z", "2027-01-01T00:00:00Z"]
+    decoded = read(*({"tx_id": str(i), "event_time": time} for i, time in enumerate(times)))
+    assert [token_key(text) for text in decoded.columns["card"].to_pylist()] == ["k1", "k2", "k1", "k2"]
+    alone = [read({"event_time": time}).columns["card"].to_pylist()[0] for time in times]
+    assert decoded.columns["card"].to_pylist() == alone  # where a stream is cut makes no difference
+
+
+def test_without_a_key_nothing_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CEP_SECRETS_FILE", raising=False)
+    monkeypatch.delenv("CEP_SECRETS", raising=False)
+    with pytest.raises(UsageError, match="no key"):
+        read({})
+    assert not ONE.protected  # and who has no such field needs none
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_key_of_a_domain_is_that_of_its_events() -> None:
+    event = read({"email": "a@b"})
+    [parts] = tokens_of_key(CARDS, ("card", "note", "email"), (VISA, "plain", "a@b"))
+    assert parts == [event.columns["card"][0].as_py(), "plain", event.columns["email"][0].as_py()]
+    with pytest.raises(UsageError, match="neither a card number"):
+        tokens_of_key(CARDS, ("card",), ("4111111111111112",))
+
+
+def test_a_schema_says_what_it_protects() -> None:
+    again = Schema.from_json(CARDS.to_json())
+    assert again == CARDS
+    assert [name for name, _ in again.protected] == ["card", "email"]
+    assert [str(field.type) for field in PAYMENT.fields][2:4] == ["pan", "string? sensitive"]
+    assert "protected" not in orjson.dumps(ONE.to_json()).decode()
