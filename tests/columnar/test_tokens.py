@@ -116,7 +116,7 @@ def test_a_key_of_a_domain_is_that_of_its_events() -> None:
 
 
 def test_a_schema_says_what_it_protects() -> None:
-    again = Schema.from_json(CARDS.to_json())
+    again = Schema.from_json([*CARDS.to_json()])
     assert again == CARDS
     assert [name for name, _ in again.protected] == ["card", "email"]
     assert [str(field.type) for field in PAYMENT.fields][2:4] == ["pan", "string? sensitive"]
