@@ -20,7 +20,6 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -40,6 +39,9 @@ from cep.base.limits import (
 from cep.base.reading import read_file
 from cep.base.toml import parse_toml
 from cep.model.problem import problems_of
+from cep.model.section import SecretsSettings
+from cep.model.section import Section as _Section
+from cep.model.section import setting as _setting
 from cep.model.setting_types import (
     Address,
     DurationMs,
@@ -55,17 +57,6 @@ from cep.model.setting_types import (
 
 _WIDTH = 100
 _PATH_OR_NONE: Any = PathText | None
-
-
-def _setting(default: Any, description: str, flag: str | None = None, metavar: str = "", example: str = "") -> Any:
-    """Declare a field for the command line and the commented file. `example` stands where there is no default."""
-    extra: dict[str, Any] = {"flag": flag, "metavar": metavar, "example": example}
-    return Field(default, description=description, json_schema_extra=extra)
-
-
-class _Section(BaseModel):
-    # Not strict as a whole: TOML has arrays where we want tuples. Numbers are strict by their field.
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class JobSettings(_Section):
@@ -405,19 +396,6 @@ class EmbeddedSettings(_Section):
         "exactly-once: alerts go out with the next commit; at-least-once: at once, and again after a crash.",
         "--delivery",
         "HOW",
-    )
-
-
-class SecretsSettings(_Section):
-    """The keys that protected values (`pan`, `sensitive`) are replaced with."""
-
-    file: PathText | None = _setting(
-        None,
-        "File of keys, a line each: an id, a secret of 32 characters or more, and perhaps the event time from which it "
-        "counts. Without it CEP_SECRETS_FILE names the file, or CEP_SECRETS has its text.",
-        "--secrets",
-        "FILE",
-        '"/run/secrets/cep-keys"',
     )
 
 
