@@ -3,9 +3,9 @@
     CEP_SECRETS_FILE names a file, or CEP_SECRETS has the same text: a line a key
         ID SECRET [TIME]      k2 9f0c…(32 characters or more) 2026-12-01T00:00:00Z
 
-A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, of which 128 bits remain, in base32.
-Base32 has few digits, so no token looks like a card number. HMAC-SHA-256 is slower than SipHash. It is standard, and no
-one who has tokens comes nearer to the key.
+A token is `pan_ID_HASH` or `secret_ID_HASH`. HASH is HMAC-SHA-256 of the value, of which 128 bits remain, in 32 letters
+from a to p: without digits no token looks like a card number. HMAC-SHA-256 is slower than SipHash. It is standard, and
+no one who has tokens comes nearer to the key.
 
 An event is given the key with the latest TIME that its own event time has reached. Of keys without a time the first
 counts. The environment is the only way to a key: job descriptions, checkpoints and pickles of Spark never have one.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import hmac
 import os
 import re
-from base64 import b32encode
+from binascii import hexlify
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -29,9 +29,11 @@ from cep.base.limits import SECRET_CHARS_MIN, SECRETS_FILE_BYTES_MAX, SECRETS_MA
 SECRETS_FILE, SECRETS = "CEP_SECRETS_FILE", "CEP_SECRETS"
 PAN, SENSITIVE = "pan", "sensitive"  # what a field is declared as
 _PREFIXES = {PAN: "pan", SENSITIVE: "secret"}
+TOKEN_STARTS = tuple(f"{prefix}_" for prefix in _PREFIXES.values())
 _HASH_BYTES = 16
 _ID = re.compile(r"[a-z0-9]{1,16}")
-_TOKEN = re.compile(r"(?:pan|secret)_([a-z0-9]{1,16})_[a-z2-7]{26}")
+_TOKEN = re.compile(r"(?:pan|secret)_([a-z0-9]{1,16})_[a-p]{32}")
+_LETTERS = bytes.maketrans(b"0123456789abcdef", b"abcdefghijklmnop")
 _HELP = "a line of it is `ID SECRET` or `ID SECRET TIME`, as `k1 …` with 32 characters or more"
 
 
@@ -45,8 +47,9 @@ class SecretKey:
 
     def token(self, kind: str, value: bytes) -> str:
         """Return the token of a value of a field of this kind."""
-        digest = hmac.digest(self.secret, kind.encode() + b"\0" + value, "sha256")[:_HASH_BYTES]
-        return f"{_PREFIXES[kind]}_{self.id}_{b32encode(digest)[:26].decode().lower()}"
+        digest = hmac.digest(self.secret, kind.encode() + b"\0" + value, "sha256")
+        hash_text = hexlify(digest[:_HASH_BYTES]).translate(_LETTERS).decode()
+        return f"{_PREFIXES[kind]}_{self.id}_{hash_text}"
 
 
 def token_key(text: str) -> str | None:

@@ -38,6 +38,7 @@ VERB_PAGES = {
     "lists": "guides/lists",
     **dict.fromkeys(("run", "live"), "guides/live"),
     **dict.fromkeys(("keys", "sign", "approve", "audit"), "guides/approve"),
+    "erase": "guides/card-data",
     "settings": "reference/settings",
     "state": "guides/operate",
     **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),

@@ -97,6 +97,7 @@ _GROUPS = {
         "state": _Verb("show the runs and histories that a job keeps", "state", is_private=True),
         "savepoint": _Verb("copy the state of a stopped job", "savepoint", is_private=True),
         "restore": _Verb("make a job from a savepoint", "savepoint", "_restore", is_private=True),
+        "erase": _Verb("remove keys from the state of a stopped job", "erase", is_private=True),
         "rescale": _Verb("change the number of matching tasks", "rescale", is_private=True),
     },
 }

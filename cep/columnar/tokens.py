@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cep.base.errors import UsageError
 from cep.base.limits import PAN_DIGITS_MAX, PAN_DIGITS_MIN, TIME_MS_MIN
 from cep.base.schema import Schema
-from cep.base.secrets import PAN, SecretKey, secret_keys, token_key
+from cep.base.secrets import PAN, TOKEN_STARTS, SecretKey, secret_keys, token_key
 from cep.columnar.batch import TEXT
 from cep.columnar.convert import convert
 
@@ -37,7 +37,7 @@ def is_card_number(digits: bytes) -> bool:
 
 def token_of(key: SecretKey, kind: str, text: str, ids: frozenset[str] | set[str]) -> str | None:
     """Return the token of a value, None for a `pan` that is no card number. `ids` are those of the job's keys."""
-    if token_key(text) in ids and text.startswith(PAN) == (kind == PAN):
+    if text.startswith(TOKEN_STARTS) and token_key(text) in ids and text.startswith(PAN) == (kind == PAN):
         return text
     value = text.encode()
     if kind != PAN:

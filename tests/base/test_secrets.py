@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from base64 import b32decode
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,11 @@ def test_a_token_is_128_bits_of_the_hmac_and_names_its_key() -> None:
     token = SecretKey("k1", ONE.encode()).token("pan", b"4111111111111111")
     digest = hmac.new(ONE.encode(), b"pan\x004111111111111111", hashlib.sha256).digest()
     assert token.startswith("pan_k1_")
-    assert b32decode(token.removeprefix("pan_k1_").upper() + "======") == digest[:16]
+    assert token.removeprefix("pan_k1_") == "".join(chr(ord("a") + int(half, 16)) for half in digest[:16].hex())
     assert token_key(token) == "k1"
     assert token_key("4111111111111111") is None
     assert SecretKey("k1", OTHER.encode()).token("pan", b"4111111111111111") != token
-    assert SecretKey("k1", ONE.encode()).token("sensitive", b"4111111111111111")[-26:] != token[-26:]
+    assert SecretKey("k1", ONE.encode()).token("sensitive", b"4111111111111111")[-32:] != token[-32:]
 
 
 @pytest.mark.parametrize(

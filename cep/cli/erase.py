@@ -1,0 +1,177 @@
+"""`cep erase`: keys → the state of a stopped job, or a savepoint, without them; and what else may have them.
+
+Tested by: tests/cli/test_erase.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import orjson
+
+from cep.base.errors import UsageError
+from cep.base.secrets import use_secrets_file
+from cep.cli.configured import add_secrets_argument
+from cep.cli.paths import printed
+from cep.columnar.route import KeyDomain
+from cep.columnar.tokens import tokens_of_key
+from cep.runners.embedded import savepoint as embedded
+from cep.runners.embedded.targets import is_embedded, own_target, target_of
+from cep.runners.handover.erase import Erased, erase_savepoint
+from cep.runners.handover.payload import Payload
+from cep.runners.live_checkpoint import read_job
+from cep.sources.files import key_of
+from cep.state.savepoints import open_savepoint
+from cep.state.target import Target
+from cep.step.job import Job
+
+HELP = """\
+Remove keys from the state of a stopped job of `cep run`, or from a portable savepoint: runs, waiting events, histories,
+the memory of what was alerted, and dead letters. The folder then has one new checkpoint, and no older one. At the end
+every file and entry is searched for the keys. All other keys go on as before.
+
+examples:
+  cep erase --key card_id=c17 --checkpoint /var/lib/cep/job
+  cep erase --key card=4111111111111111 --secrets cep-keys --checkpoint /var/lib/cep/job
+  cep erase --key card_id=c17,merchant_id=m3 --savepoint /backup/cep
+  cep erase --keys-file keys.txt --checkpoint /var/lib/cep/job      (a line a key)
+
+A job on Spark: `cep savepoint --portable`, then `cep erase --savepoint`, then `cep restore --engine spark` into a new
+folder. Remove the old one.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE,…",
+        help="a key, with the value of each of its fields; may be given several times",
+    )
+    parser.add_argument("--keys-file", type=Path, metavar="FILE", help="a file of keys, a line each, as with --key")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--checkpoint", type=Path, metavar="FOLDER", help="checkpoint folder of a stopped `cep run`")
+    what.add_argument("--savepoint", type=Path, metavar="FOLDER", help="folder of a portable savepoint")
+    add_secrets_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Erase; returns 0, or 1 if something still has a key's bytes. Raises: UsageError, StateError."""
+    use_secrets_file(options.secrets)
+    given = [*options.key, *_lines(options.keys_file)]
+    if not given:
+        raise UsageError("give --key FIELD=VALUE, or --keys-file")
+    folder: Path = options.checkpoint or options.savepoint
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}")
+    if options.checkpoint and not is_embedded(folder):
+        raise UsageError(
+            f"{folder} is no checkpoint folder of `cep run`. For a job on Spark make a portable savepoint, erase the "
+            "key there, and restore it into a new folder: `cep erase --help` has the commands"
+        )
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-erase-", dir=folder.resolve().parent) as scratch:
+        erased, searched = (_erase_job if options.checkpoint else _erase_saved)(folder, Path(scratch), given)
+    left = _files_with(folder, searched)
+    _print(folder, erased, left, is_job=options.checkpoint is not None)
+    return 1 if erased.left or left else 0
+
+
+def _lines(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"the file of keys {path} cannot be read: {type(error).__name__}") from None
+
+
+def _keys(job: Job, given: Sequence[str]) -> dict[KeyDomain, set[str]]:
+    """Return the keys by domain, as events have them. Raises: UsageError without quoting a value."""
+    keys: dict[KeyDomain, set[str]] = {}
+    for number, text in enumerate(given, 1):
+        parts = dict(part.partition("=")[::2] for part in text.split(","))
+        domain = next((domain for domain in job.domains if set(domain) == set(parts)), None)
+        if domain is None or not all(parts.values()):
+            domains = " or ".join(",".join(f"{name}=…" for name in domain) for domain in job.domains)
+            raise UsageError(f"key {number} is none of this job: write {domains}")
+        for variant in tokens_of_key(job.schema, domain, [parts[name] for name in domain]):
+            keys.setdefault(domain, set()).add(key_of(variant))
+    return keys
+
+
+def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erased, list[bytes]]:
+    job = read_job(folder)
+    if job is None:
+        raise UsageError(f"{folder} has no job")
+    keys = _keys(job, given)
+    embedded.save([folder], Target(str(scratch / "before")))
+    erased = erase_savepoint(Target(str(scratch / "before")), Target(str(scratch / "after")), scratch / "work", keys)
+    embedded.load(Target(str(scratch / "after")), scratch / "job")
+    searched = _searched(keys)
+    erased.removed["lines of dead letters"] += _copy_letters(folder, scratch / "job", searched)
+    target = target_of(folder)
+    if target.url != own_target(folder).url:  # its older checkpoints have the key, and a start would take the newest
+        for part in ("", "files"):
+            for name in list(target.sizes(part)):
+                target.remove(f"{part}/{name}" if part else name)
+    folder.rename(scratch / "gone")
+    (scratch / "job").rename(folder)
+    return erased, searched
+
+
+def _erase_saved(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erased, list[bytes]]:
+    source = Target(str(folder.resolve()))
+    payload = Payload.from_bytes(open_savepoint(source, scratch / "payload").payload, source.url)
+    keys = _keys(Job.from_json(payload.job), given)
+    erased = erase_savepoint(source, Target(str(scratch / "after")), scratch / "work", keys)
+    folder.rename(scratch / "gone")
+    (scratch / "after").rename(folder)
+    return erased, _searched(keys)
+
+
+def _searched(keys: dict[KeyDomain, set[str]]) -> list[bytes]:
+    texts = {text for domain in keys.values() for text in domain}
+    return sorted({way for text in texts for way in (text.encode(), orjson.dumps(text)[1:-1])})
+
+
+def _copy_letters(folder: Path, into: Path, searched: Sequence[bytes]) -> int:
+    """Copy what else the folder has, lines of JSON without those of the keys; return how many were left out."""
+    count = 0
+    for path in sorted(path for path in folder.rglob("*.jsonl") if path.is_file()):
+        lines = path.read_bytes().splitlines(keepends=True)
+        others = [line for line in lines if not any(text in line for text in searched)]
+        count += len(lines) - len(others)
+        copy = into / path.relative_to(folder)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(b"".join(others))
+        shutil.copymode(path, copy)
+    return count
+
+
+def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if any(text in path.read_bytes() for text in searched)]
+
+
+def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) -> None:
+    """Print what was removed, what is left, and what this verb cannot reach. No line quotes a key."""
+    for what, count in sorted((+Counter(erased.removed)).items()):
+        printed(f"removed: {count:,} {what}")
+    if not +erased.removed:
+        printed("removed: nothing; the state has no such key")
+    for what, count in sorted(erased.left.items()):
+        printed(f"LEFT: {count:,} entries of {what} have its text; erase the keys that have it among their events too")
+    for path in left:
+        printed(f"LEFT: {path}")
+    if not erased.left and not left:
+        printed(f"searched: no file and no entry of {folder} has a key's text")
+    if is_job:
+        printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
+    printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events")

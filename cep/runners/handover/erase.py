@@ -1,0 +1,190 @@
+"""A portable savepoint → the same without some keys, and what still has their bytes.
+
+A key leaves the pages of runs, the events that wait, the histories, and the memory of what was alerted. Ids of events
+that were seen stay: they are hashes of ids, and not of keys. Everything else of all other keys stays as it is, so that
+a job that goes on gives them the same alerts. At the end every entry that was written is searched for the keys' bytes.
+Tested by: tests/cli/test_erase.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.columnar.batch import TEXT
+from cep.columnar.codec import decode_batch, encode_batch
+from cep.columnar.route import KeyDomain
+from cep.engine.keyed_state import select_keys
+from cep.engine.migrate import migrate_state
+from cep.histories.pages import detach_segments, keys_with_past, partition_histories
+from cep.histories.rows import Block
+from cep.histories.store import StoredSegment
+from cep.kernels.layout import Int64
+from cep.nfa.program import Program
+from cep.rulebook.saved import rulebook_from_bytes
+from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
+from cep.runners.handover.payload import Payload
+from cep.state.checkpoints import Part
+from cep.state.keys import split_key
+from cep.state.memory import MemoryStore
+from cep.state.pages import decode_page, encode_page
+from cep.state.past import SegmentCache, decode_head, decode_segment, encode_head, store_segments
+from cep.state.savepoints import Savepoint, entries_of_group, load_beside, open_savepoint, write_savepoint
+from cep.state.target import Target
+from cep.step.job import Job
+from cep.step.programs import Programs
+
+KeysOf = Mapping[KeyDomain, Collection[str]]
+
+
+@dataclass(slots=True)
+class Erased:
+    """Counts of what was removed, by what it was, and of what still has a key's bytes."""
+
+    removed: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+
+def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) -> Erased:
+    """Write a savepoint again without these keys. `keys` are those of each domain as `route` makes them.
+
+    `work` is a new local folder. Raises: StateError, StoreError.
+    """
+    savepoint = open_savepoint(source, work / "payload")
+    payload = Payload.from_bytes(savepoint.payload, source.url)
+    job = Job.from_json(payload.job)
+    rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
+    rulebook.keep_levels(job.levels_count)
+    compiled = Programs()
+    programs = [compiled.of(rulebook, job.schema, level) for level in range(job.levels_count)]
+    erasing = _Erasing(job, programs, {domain: pa.array(sorted(keys.get(domain, ())), TEXT) for domain in job.domains})
+    payload = _without_memory(payload, keys, erasing.erased)
+    searched = [text.encode() for texts in keys.values() for text in texts]
+    with ExitStack() as opened:
+        parts = []
+        for group in savepoint.groups:
+            entries = sorted(erasing.entries(group, savepoint, work / "entries"))
+            _search(entries, searched, erasing.erased)
+            store = opened.enter_context(MemoryStore())
+            store.ingest(entries)
+            parts.append(Part(f"group-{group}", store, group, group + 1))
+        _search([(b"", payload.to_bytes())], searched, erasing.erased)
+        beside = load_beside(savepoint, work / "beside")
+        write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), beside)
+    return erasing.erased
+
+
+def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
+    gone = {text for texts in keys.values() for text in texts}
+    memory = payload.engine["held_memory"]
+    others = [entry for entry in memory if entry[1] not in gone]
+    erased.removed["alerts remembered"] += len(memory) - len(others)
+    return replace(payload, engine={**payload.engine, "held_memory": others})
+
+
+def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
+    """Count the entries that have a key's bytes. Texts of savepoints are not compressed."""
+    for raw, data in entries:
+        if any(text in data or _quoted(text) in data for text in searched):
+            at = split_key(raw) if raw else None
+            erased.left["rulebook" if at is None else f"{at.namespace.decode()} by {at.name.decode()}"] += 1
+
+
+def _quoted(text: bytes) -> bytes:
+    return orjson.dumps(text.decode())[1:-1]
+
+
+@dataclass(slots=True)
+class _Erasing:
+    """The keys that go, by domain, with what it takes to read their states."""
+
+    job: Job
+    programs: Sequence[Mapping[KeyDomain, Program]]
+    keys: Mapping[KeyDomain, pa.Array]
+    erased: Erased = field(default_factory=Erased)
+
+    def entries(self, group: int, savepoint: Savepoint, work: Path) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries of a key group that stay."""
+        stored = list(entries_of_group(savepoint, group, work))
+        for level, programs in enumerate(self.programs):
+            group_state = state_of(self.job, level, stored)
+            for page in list(group_state.pages):
+                self._page(group_state, page, programs)
+            for page in list(group_state.heads):
+                self._past(group_state, page)
+            for number in list(group_state.waiting):
+                self._waiting(group_state, number)
+            yield from entries_of(self.job, level, group, group_state)
+
+    def _is_gone(self, number: int, keys: pa.Array) -> Any:
+        return np.asarray(pc.is_in(keys, value_set=self.keys[self.job.domains[number]]))
+
+    def _count(self, what: str, number: int, count: int) -> None:
+        if count:
+            self.erased.removed[f"{what} by {','.join(self.job.domains[number])}"] += count
+
+    def _page(self, group_state: GroupState, page: int, programs: Mapping[KeyDomain, Program]) -> None:
+        number = page >> PAGE_BITS
+        whole = decode_page(group_state.pages[page])
+        gone = self._is_gone(number, whole.keys)
+        if not gone.any():
+            return
+        program = programs.get(self.job.domains[number])
+        rest = None
+        self._count("runs", number, int(gone[whole.run_key].sum()))
+        if program is not None and not gone.all():
+            fitted, _ = migrate_state(whole, program)
+            rest = select_keys(fitted, ~self._is_gone(number, fitted.keys), program.row_registers)
+        if rest is None or rest.expiry_min is None:
+            del group_state.pages[page]
+            group_state.deadlines.pop(page, None)
+            return
+        group_state.pages[page] = encode_page(rest)
+        group_state.deadlines[page] = rest.expiry_min
+
+    def _past(self, group_state: GroupState, page: int) -> None:
+        number = page >> PAGE_BITS
+
+        def load(stored: StoredSegment) -> Block:
+            return decode_segment(group_state.segments[page, stored.number])
+
+        past = decode_head(group_state.heads[page], load)
+        gone = self._is_gone(number, keys_with_past(past))
+        if not gone.any():
+            return
+        self._count("keys with a past", number, len(pc.unique(keys_with_past(past).filter(pa.array(gone)))))
+        whole = replace(past, segments=detach_segments(past.segments))
+        part_of: Callable[[pa.Array], Int64] = lambda keys: self._is_gone(number, keys).astype(np.int64)  # noqa: E731
+        parts = sorted({*part_of(keys_with_past(past)).tolist()})
+        by_part = dict(zip(parts, partition_histories(whole, parts, part_of), strict=True))
+        written: dict[int, bytes] = {}
+        rest = by_part.get(0)
+        if rest is not None:
+            rest = store_segments(rest, written.__setitem__, load, SegmentCache(None))
+        for at in [at for at in group_state.segments if at[0] == page]:
+            del group_state.segments[at]
+        if rest is None:
+            del group_state.heads[page]
+            group_state.over.pop(page, None)
+            return
+        group_state.segments.update({(page, segment): data for segment, data in written.items()})
+        group_state.heads[page] = encode_head(rest)
+
+    def _waiting(self, group_state: GroupState, number: int) -> None:
+        events = decode_batch(group_state.waiting[number])
+        gone = self._is_gone(number, events.key)
+        if gone.any():
+            self._count("waiting events", number, int(gone.sum()))
+            del group_state.waiting[number]
+            if not gone.all():
+                group_state.waiting[number] = encode_batch(events.take(~gone))

@@ -1,0 +1,97 @@
+"""A key that is erased is in no file any more, and all other keys have the alerts of a job that erased nothing."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cep.base.secrets import secret_keys
+from cep.cli.main import FINDINGS, USAGE, main
+from tests.cli.test_card_data import START_MS, assert_absent, rules, stored
+from tests.columnar.protected import card_numbers
+
+__all__ = ["rules"]
+NUMBERS = card_numbers(21, 6)
+
+
+def events(seed: int, first: int, count: int) -> bytes:
+    """Return payments of some cards, a few seconds apart and out of order."""
+    chosen = random.Random(seed)
+    lines = [
+        orjson.dumps({
+            "tx_id": f"t{i}", "event_time": START_MS + i * 20_000 - chosen.randrange(60_000),
+            "card": chosen.choice(NUMBERS), "amount": 9, "email": "jo@example.org",
+        })
+        for i in range(first, first + count)
+    ]  # fmt: skip
+    return b"\n".join(lines) + b"\n"
+
+
+def alerts_of(folder: Path) -> list[tuple[str, str]]:
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in path.read_bytes().splitlines()]
+    return sorted((str(orjson.loads(line)["key"]), str(orjson.loads(line)["alert_id"])) for line in lines)
+
+
+def run(rules: Path, folder: Path) -> None:
+    assert main([
+        "run", "--rules", str(rules), "--events", str(folder / "events"), "--alerts", str(folder / "alerts"),
+        "--checkpoint", str(folder / "job"), "--lateness", "2 min", "--dedup", "1 d", "--available-now",
+    ]) == 0  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_others_go_on_as_if_nothing_was_erased(rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gone = [secret_keys()[0].token("pan", number.encode()) for number in NUMBERS[:2]]
+    # Three that wait, of the card that goes and of others: one of two is bound, and the other is to come.
+    first = events(1, 0, 120) + b"".join(events(seed, 120, 1) for seed in (3, 4)) + events(1, 0, 3)
+    for name in ("whole", "erased"):
+        folder = tmp_path / name
+        (folder / "events").mkdir(parents=True)
+        (folder / "events" / "1.jsonl").write_bytes(first)
+        run(rules, folder)
+        if name == "erased":
+            capsys.readouterr()
+            before = stored_portably(folder / "job", tmp_path / "proof")
+            assert all(any(token.encode() in content for content in before) for token in gone)
+            keys = ["--key", f"card={NUMBERS[0]}", "--key", f"card={gone[1]}"]
+            assert main(["erase", *keys, "--checkpoint", str(folder / "job")]) == 0
+            said = capsys.readouterr().out
+            for what in ("runs by card", "keys with a past by card", "waiting events by card", "alerts remembered"):
+                assert what in said
+            assert_absent([NUMBERS[0], *gone], iter([said.encode()]))
+            assert_absent(gone, (path.read_bytes() for path in (folder / "job").rglob("*") if path.is_file()))
+            assert_absent(gone, iter(stored_portably(folder / "job", tmp_path / "proof-2")))
+        (folder / "events" / "2.jsonl").write_bytes(events(2, 120, 120))
+        run(rules, folder)
+    whole, erased = alerts_of(tmp_path / "whole" / "alerts"), alerts_of(tmp_path / "erased" / "alerts")
+    assert [alert for alert in whole if alert[0] not in gone] == [alert for alert in erased if alert[0] not in gone]
+    assert len({key for key, _ in erased}) == len(NUMBERS)  # those erased begin anew
+
+
+def stored_portably(job: Path, into: Path) -> list[bytes]:
+    """Return the entries of a job as a portable savepoint, whose texts are not compressed."""
+    from cep.state.entries import read_entries  # noqa: PLC0415
+
+    assert main(["savepoint", "--checkpoint", str(job), "--to", str(into)]) == 0
+    contents = [path.read_bytes() for path in into.rglob("*") if path.is_file()]
+    for path in (into / "files").iterdir():
+        try:
+            contents += [key + value for key, value in read_entries(path)]
+        except Exception:  # noqa: BLE001 a payload or a list
+            continue
+    return contents
+
+
+def test_what_makes_no_sense_is_refused_without_a_value(
+    rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["erase", "--key", "card=1", "--checkpoint", str(tmp_path / "none")]) == USAGE
+    assert main(["erase", "--key", "card=1", "--checkpoint", str(rules)]) == USAGE
+    assert "portable savepoint" in capsys.readouterr().err
+    assert main(["erase", "--checkpoint", str(rules)]) == USAGE
+    assert FINDINGS == 1
+    assert stored is not None
