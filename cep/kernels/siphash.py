@@ -20,7 +20,7 @@ from cep.kernels.jit import bare
 from cep.kernels.layout import Int64, UInt8, UInt64
 
 _U = np.uint64
-_BYTES = 8  # of a word
+WORD_BYTES = 8  # of a word
 _V0, _V1, _V2, _V3 = _U(0x736F6D6570736575), _U(0x646F72616E646F6D), _U(0x6C7967656E657261), _U(0x7465646279746573)
 _LAST, _LAST_WIDE, _WIDE, _SECOND = _U(0xFF), _U(0xEE), _U(0xEE), _U(0xDD)
 State = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
@@ -64,7 +64,7 @@ def finish(sip: State) -> np.uint64:
 
 
 @bare
-def _word(data: UInt8, at: int) -> np.uint64:
+def word_at(data: UInt8, at: int) -> np.uint64:
     """Return eight bytes as a word, little-endian. Indexes without a sign make it one load."""
     k = _U(at)
     low = _U(data[k]) | _U(data[k + _U(1)]) << _U(8) | _U(data[k + _U(2)]) << _U(16) | _U(data[k + _U(3)]) << _U(24)
@@ -86,9 +86,9 @@ def _last_word(data: UInt8, at: int, hi: int, length: int) -> np.uint64:
 def keyed_hash(data: UInt8, lo: int, hi: int, key: UInt64) -> np.uint64:
     """Return SipHash-1-3 of data[lo:hi]. Shapes: key uint64[2]."""
     sip, at = begin(key), lo
-    while at + _BYTES <= hi:
-        sip = take_word(sip, _word(data, at))
-        at += _BYTES
+    while at + WORD_BYTES <= hi:
+        sip = take_word(sip, word_at(data, at))
+        at += WORD_BYTES
     return finish(take_word(sip, _last_word(data, at, hi, hi - lo)))
 
 
@@ -124,12 +124,12 @@ def keyed_id_hashes(kinds: Int64, offsets: Int64, data: UInt8, keys: UInt64, out
         v0, v1, v2, v3 = _rounds(_V0 ^ k0, _V1 ^ k1 ^ _WIDE, _V2 ^ k0, _V3 ^ k1 ^ kind, 2)
         v0 ^= kind
         at = lo
-        while at + _BYTES <= hi:
-            word = _word(data, at)
+        while at + WORD_BYTES <= hi:
+            word = word_at(data, at)
             v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
             v0 ^= word
-            at += _BYTES
-        word = _last_word(data, at, hi, _BYTES + hi - lo)
+            at += WORD_BYTES
+        word = _last_word(data, at, hi, WORD_BYTES + hi - lo)
         v0, v1, v2, v3 = _rounds(v0, v1, v2, v3 ^ word, 2)
         v0, v1, v2, v3 = _rounds(v0 ^ word, v1, v2 ^ _LAST_WIDE, v3, 4)
         out[0, i] = v0 ^ v1 ^ v2 ^ v3

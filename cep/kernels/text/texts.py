@@ -11,7 +11,7 @@ import numpy as np
 from cep.kernels.jit import bare, inlined, kernel
 from cep.kernels.layout import Int32, Int64, UInt8, UInt64, int64
 from cep.kernels.records import NumberedTexts, Texts
-from cep.kernels.siphash import keyed_hash
+from cep.kernels.siphash import WORD_BYTES, keyed_hash, word_at
 
 _FIRST_WIDE = 128  # bytes of characters of several bytes
 _TABLE_MIN = 16
@@ -77,6 +77,11 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
     """Return True if data[start:end] and other[other_start:other_end] are the same bytes."""
     if end - start != other_end - other_start:
         return False
+    while start + WORD_BYTES <= end:
+        if word_at(data, start) != word_at(other, other_start):
+            return False
+        start += WORD_BYTES
+        other_start += WORD_BYTES
     for k in range(end - start):
         if data[start + k] != other[other_start + k]:
             return False
