@@ -30,7 +30,8 @@ def _found(done: Advanced) -> dict[tuple[str, ...], tuple[int, int]]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 12])
-def test_every_combination_is_a_match_with_its_own_measures(count: int) -> None:
+def test_every_combination_is_a_match_with_its_own_measures(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 10_000)
     compiled = program(rule(PATTERN))
     first = advance(compiled, None, batch(*_events(count)), 0)
     kept = decode_page(encode_page(first.keyed_state))
