@@ -61,9 +61,10 @@ def _checked(block: pa.RecordBatch, path: Path) -> pa.RecordBatch:
     """
     try:
         block.validate(full=True)  # each offset is inside of its buffer
-    except pa.ArrowInvalid as error:
+        is_whole = block.schema.types == _SCHEMA.types and not any(column.null_count for column in block.columns)
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:  # the names of columns, too, are the writer's
         raise StateCorruptError(f"{path} has a block that is none: {error}; take an older copy") from error
-    if block.schema.types != _SCHEMA.types or any(column.null_count for column in block.columns):
+    if not is_whole:
         raise StateCorruptError(f"{path} has a block without keys and values; take an older copy")
     return block
 

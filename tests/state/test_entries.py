@@ -56,6 +56,18 @@ def test_a_missing_file_and_a_missing_folder_have_names(tmp_path: Path) -> None:
         write_entries(tmp_path / "none" / "e", ())
 
 
+def test_a_forged_block_whose_columns_have_no_names_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "entries"
+    write_entries(path, [(b"key", b"other")])
+    data = bytearray(path.read_bytes())
+    at = data.index(b"value")
+    data[at : at + 1] = b"\xcc"
+    data[8:12] = struct.pack("<I", zlib.crc32(data[12:-4]))
+    path.write_bytes(data)
+    with pytest.raises(StateCorruptError, match="a block that is none"):
+        list(read_entries(path))
+
+
 @pytest.mark.parametrize("at", range(0, 600, 7))
 def test_a_forged_block_with_the_right_checksum_is_refused_or_whole(tmp_path: Path, at: int) -> None:
     """Offsets that lead out of a buffer would read, and show, memory of the process."""
