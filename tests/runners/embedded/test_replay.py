@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,9 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
+from rich.console import Console
 
+from cep.cli import replay as verb
 from cep.model.rule import ControlRecord, RetireRecord, utc_text
 from cep.rulebook.deploy import deploy
 from cep.runners.embedded import replay as embedded
@@ -115,6 +118,8 @@ def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) ->
     (tmp_path / "events.jsonl").write_text("{}\n")
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
+        "import cep.cli.replay\n"
+        "cep.cli.replay.IN_PROCESS_BYTES_MAX = 0\n"  # else Spark is not thought of for so little
         "from cep.cli.main import main\n"
         f"sys.exit(main(['replay', '--rules', {str(rules)!r}, '--events', {str(tmp_path / 'events.jsonl')!r}, "
         f"'--out', {str(tmp_path / 'alerts.jsonl')!r}]))"
@@ -127,3 +132,24 @@ def test_replay_imports_neither_spark_nor_java(history: Path, tmp_path: Path) ->
     assert "the embedded engine takes its place" in " ".join(done.stderr.split())  # lines break anywhere
     assert (tmp_path / "alerts.jsonl").read_bytes() == b""
     assert (tmp_path / "alerts.jsonl.dead.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("bytes_count", "words", "engine"),
+    [
+        (9, [], "embedded"),
+        (10, [], "spark"),
+        (9, ["--partitions", "2"], "spark"),
+        (10, ["--engine", "embedded"], "embedded"),
+    ],
+)
+def test_a_small_history_is_not_worth_a_start_of_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bytes_count: int, words: list[str], engine: str
+) -> None:
+    monkeypatch.setattr(verb, "IN_PROCESS_BYTES_MAX", 9)
+    monkeypatch.setattr(verb, "check_java", lambda: None)
+    (tmp_path / "events.jsonl").write_bytes(b" " * bytes_count)
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    options = parser.parse_args(["--events", str(tmp_path), "--out", "alerts.jsonl", *words])
+    assert verb._engine(options, Console()) == engine

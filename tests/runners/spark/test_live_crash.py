@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,8 +65,9 @@ def committed(kafka: KafkaCluster, topic: str) -> list[tuple[bytes | None, bytes
 def write_rules(folder: Path) -> None:
     """The rules of this repository, and one that nearly every micro-batch has alerts of."""
     folder.mkdir()
+    shutil.copytree(ROOT / "patterns", folder.parent / "patterns")
     for path in (ROOT / "rules").glob("*.toml"):
-        text = path.read_text().replace("../patterns/", f"{ROOT}/patterns/")
+        text = path.read_text()
         (folder / path.name).write_text(text)
         if path.stem == "small_then_large":
             chatty = text.replace('id = "small_then_large"', 'id = "chatty"').replace("1.00", "50.00")
