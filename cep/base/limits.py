@@ -41,8 +41,18 @@ RUNS_PER_KEY_MAX = 1_000
 # events that the rule looks at. Past it the oldest runs leave until half of it is left, and are counted as above.
 NODES_PER_KEY_MAX = 50_000
 # Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them. Nobody looks at a
-# thousand alerts of one payment, and each of them may have many events.
-MATCHES_PER_EVENT_MAX = 1_000
+# hundred alerts of one payment. Each takes some 250 bytes until it is written, so one event 25 kB a rule.
+MATCHES_PER_EVENT_MAX = 100
+# As above where a match may be made on several ways, as with groups that repeat: ways are counted before what binds the
+# same is left out.
+WAYS_PER_EVENT_MAX = 1_000
+# Matches, and the events that they have bound, that are worked out together: 20 and 80 MB. Past it events are matched
+# in slices, half of them and then the others, which gives the same.
+MATCHES_AT_ONCE_MAX = 262_144
+BINDINGS_AT_ONCE_MAX = 4_194_304
+# Bytes of a text in a field of an event, of an id too. It is in memory and state for each run that has bound it; a
+# record with more is set aside with the code `too_long`. No address, name or description is as long.
+FIELD_BYTES_MAX = 65_536
 # The file of keys for card numbers: some keys in turn, each a line. A larger file is a wrong path.
 SECRETS_FILE_BYTES_MAX = 65_536
 SECRETS_MAX = 32
@@ -51,12 +61,6 @@ SECRET_CHARS_MIN = 32
 # Digits of a card number (ISO/IEC 7812), its check digit among them.
 PAN_DIGITS_MIN = 12
 PAN_DIGITS_MAX = 19
-
-# Runs of one rule on one key. At the bound the oldest runs are dropped and `runs_evicted` counts them: a key that
-# holds this many partial matches is an attack or a mistake in the rule, and must not take the job down.
-RUNS_PER_KEY_MAX = 10_000
-# Matches completed by one event, per rule; the rest are dropped and `matches_dropped` counts them.
-MATCHES_PER_EVENT_MAX = 10_000
 
 DECIMAL_SCALE_MAX = 9  # 10**9 units still leave 9.2e9 whole ones in an int64
 
@@ -140,8 +144,8 @@ TRACE_STEPS_MAX = 500_000
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800
 # Estimated keyed state of a busy key above which `cep lint` asks whether that is meant: a hundred thousand busy keys on
-# one worker are then 25 GB.
-STATE_BYTES_PER_KEY_BUDGET = 262_144
+# one worker are then 5 GB. No more than RUNS_PER_KEY_MAX runs count.
+STATE_BYTES_PER_KEY_BUDGET = 49_152
 PLAN_EVENTS_PER_KEY = 100  # events of a busy key in one window, for estimates
 
 STORE_KEY_BYTES_MAX = 4_096  # of one store key; the longest key of an event is far below

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
+from cep.base.limits import FIELD_BYTES_MAX
 from cep.base.schema import Kind, Schema
 from cep.columnar.batch import TEXT, data_columns, text_buffers
 from cep.columnar.convert import WIDE_DECIMAL, convert
@@ -31,9 +32,11 @@ from cep.columnar.tokens import with_tokens
 from cep.kernels.text.lines import join_lines
 
 TYPE_FIELD = "event_type"
+TOO_LONG = "too_long"
 _PARSE_BLOCK_BYTES = 1 << 26
 # Unknown event types that are named in the reason: a stream of noise may have a new one in every record.
 _TYPES_NAMED_MAX = 16
+_TYPE_CHARS = 64
 _SHAPES_KEPT = 64  # ways of reading JSON that are kept: of a few schemas, by which fields are written as numbers
 _NO_ID = pa.scalar(None, TEXT)
 
@@ -242,6 +245,8 @@ def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Call
             has_field = np.array(use.has_field)[event_type]
             if not has_field.all():
                 values = pc.if_else(pa.array(has_field), values, pa.scalar(None, values.type))
+        if use.type.is_text:
+            _refuse_long(name, values, np.array(use.has_field)[event_type], verdict)
         if use.is_time:
             times = np.asarray(values.fill_null(0) if values.null_count else values)
             continue
@@ -261,6 +266,16 @@ def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Call
         {name: column.take(indices) for name, column in columns.items()},
         verdict.poison(show),
     )
+
+
+def _refuse_long(name: str, texts: pa.Array, has_field: NDArray[np.bool_], verdict: _Verdict) -> None:
+    offsets, data = text_buffers(texts)
+    if len(data) <= FIELD_BYTES_MAX:
+        return
+    is_long = (np.diff(offsets) > FIELD_BYTES_MAX) & has_field
+    if texts.null_count:
+        is_long &= np.asarray(pc.is_valid(texts))
+    verdict.refuse(is_long, TOO_LONG, f"field `{name}` has more than {FIELD_BYTES_MAX} bytes")
 
 
 class _Verdict:
@@ -307,7 +322,7 @@ def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[ND
     strange = numbered(names.filter(pa.array(unknown)).cast(TEXT))[0].slice(0, _TYPES_NAMED_MAX).to_pylist()
     for name in strange:
         which = unknown & np.asarray(pc.equal(names, name).fill_null(False))
-        verdict.refuse(which, "unknown_event_type", f"event type {name!r} is not one of {declared}")
+        verdict.refuse(which, "unknown_event_type", f"event type {name[:_TYPE_CHARS]!r} is not one of {declared}")
     verdict.refuse(unknown, "unknown_event_type", f"the event type is not one of {declared}")
     return np.asarray(codes.fill_null(given[0] if single else 0)).astype(np.int16), verdict
 

@@ -15,13 +15,13 @@ import orjson
 
 from cep.base.schema import Kind, Schema
 from cep.base.secrets import SENSITIVE, SecretKey, secret_keys
-from cep.columnar.decode import TYPE_FIELD, Poison
+from cep.columnar.decode import TOO_LONG, TYPE_FIELD, Poison
 from cep.columnar.tokens import NO_CARD_NUMBER, is_card_number, token_of
 
 # Digits as people write them in groups, too.
 _MANY_DIGITS = re.compile(r"\d(?:[ -]?\d){11,}")
 _QUOTED = re.compile(r"(field `[^`]*`: ).*( is not a value of type .*)", re.DOTALL)
-_NO_VALUE = ("missing_field", NO_CARD_NUMBER)  # their reasons quote nothing
+_NO_VALUE = ("missing_field", TOO_LONG, NO_CARD_NUMBER)  # their reasons quote nothing
 _TIMES_MS_MAX = 4_000_000_000_000  # of thirteen digits, up to the year 2096, and no card number begins so
 
 

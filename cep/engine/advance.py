@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.base.schema import MADE_FROM, MADE_TOLD, TOLD_CUT, TOLD_FOLDED
 from cep.columnar.batch import NO_TEXTS, EventBatch, from_slots, read_only
 from cep.columnar.table_key import table_key
@@ -91,6 +91,17 @@ class Advanced:
     counters: Mapping[str, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most matches of a call, and the most events that they have bound together."""
+
+    matches: int = TIME_MS_MAX
+    bindings: int = TIME_MS_MAX
+
+
+_NO_BOUNDS = Bounds()
+
+
 def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int) -> Advanced:
     """Carry the runs of all keys over a batch of events and close what is over by the watermark.
 
@@ -98,6 +109,15 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     `keyed_state` None is the state in which nothing has happened. Inputs are left unchanged.
     Cost: O(N) for the columns read, plus for each rule its events times their keys' open runs.
     """
+    advanced = advance_within(program, keyed_state, batch, watermark_ms, _NO_BOUNDS)
+    assert isinstance(advanced, Advanced), "nothing is over no bounds"
+    return advanced
+
+
+def advance_within(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, most: Bounds
+) -> Advanced | Int64:
+    """As `advance`, but give up past the bounds: then return the order of the events, rows int64[N] of the batch."""
     fitted, orphans = migrate_state(empty_state(program) if keyed_state is None else keyed_state, program)
     if len(batch) == 0 and (fitted.expiry_min is None or fitted.expiry_min > watermark_ms):
         nothing = _no_matches(program, fitted.keys)
@@ -106,8 +126,12 @@ def advance(program: Program, keyed_state: KeyedState | None, batch: EventBatch,
     bounds = np.searchsorted(fitted.run_rule, np.arange(len(program.places) + 1))
     starts = [find_starts(shared, prepared, fitted, bounds) for shared in program.shared]
     outputs = Outputs(program, fitted.runs, fitted.nodes, len(batch), len(prepared.keys))
-    _advance_rules(program, prepared, fitted, bounds, all_starts(program, starts), watermark_ms, outputs)
-    matches = _read_matches(program, fitted, batch, prepared, outputs)
+    shared = all_starts(program, starts)
+    if not _advance_rules(program, prepared, fitted, bounds, shared, watermark_ms, outputs, most):
+        return prepared.batch_rows
+    matches = _read_matches(program, fitted, batch, prepared, outputs, most)
+    if matches is None:
+        return prepared.batch_rows
     counters = Counter(dict(zip(_COUNTER_NAMES, outputs.work.counters.tolist(), strict=True)))
     live = _live_runs(program, outputs, starts, watermark_ms, counters)
     next_state = _keep(program, fitted, batch, prepared, live)
@@ -140,9 +164,9 @@ def _count_cost(rule: RuleProgram, batch: EventBatch, steps: int, counters: Coun
 
 def _advance_rules(
     program: Program, prepared: PreparedEvents, fitted: KeyedState, bounds: Int64, shared: SharedStarts,
-    watermark_ms: int, outputs: Outputs,
-) -> None:  # fmt: skip
-    """Carry the runs of each rule over the new events, into `outputs`."""
+    watermark_ms: int, outputs: Outputs, most: Bounds,
+) -> bool:  # fmt: skip
+    """Carry the runs of each rule over the new events, into `outputs`; return False if there are too many matches."""
     rules = program.tables._replace(image=prepared.image)
     runs = AllRuns(read_only(fitted.runs), read_only(fitted.run_key), bounds)
     while True:
@@ -150,12 +174,15 @@ def _advance_rules(
             rules, prepared.events, runs, shared, watermark_ms, outputs.work, outputs.scratch, outputs.runs
         )
         if full == y.FULL_NOT:
-            return
+            return len(outputs.matches) <= most.matches
+        if full == y.FULL_MATCHES and len(outputs.work.matches) > most.matches:
+            return False
         outputs.enlarge(full)
 
 
 def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepared: PreparedEvents,
-                  outputs: Outputs) -> Matches:  # fmt: skip
+                  outputs: Outputs, most: Bounds) -> Matches | None:  # fmt: skip
+    """Read the matches out of the tree of bound events; None if they have bound too many together."""
     finished, nodes = outputs.matches, outputs.work.nodes
     count = len(finished)
     if count == 0:
@@ -163,6 +190,8 @@ def _read_matches(program: Program, fitted: KeyedState, batch: EventBatch, prepa
     offsets = np.zeros(count + 1, np.int64)
     match_lengths(finished, nodes, offsets[1:])
     np.cumsum(offsets, out=offsets)
+    if offsets[-1] > most.bindings:
+        return None
     rows = np.empty(int(offsets[-1]), np.int64)
     variables = np.empty(len(rows), np.int32)
     match_bindings(prepared.image, finished, nodes, offsets, rows, variables)

@@ -13,6 +13,7 @@ from cep.base.limits import (
     RUNS_PER_KEY_MAX,
     TIME_MS_MAX,
     WAITS_PER_STATE_MAX,
+    WAYS_PER_EVENT_MAX,
 )
 from cep.base.schema import MADE_FROM, MADE_TOLD, Schema, Type
 from cep.kernels import layout as y
@@ -423,7 +424,7 @@ class RuleTables:
             y.R_MEASURES_END: len(self.measures),
             y.R_RUNS_MAX: RUNS_PER_KEY_MAX,
             y.R_NODES_MAX: NODES_PER_KEY_MAX,
-            y.R_MATCHES_MAX: MATCHES_PER_EVENT_MAX,
+            y.R_MATCHES_MAX: WAYS_PER_EVENT_MAX if self.repeats() else MATCHES_PER_EVENT_MAX,
             y.R_COUNTS: int(bool(self.stream)),
             y.R_IN_ORDER: int(self._in_order),
             y.R_MERGES: int(self._merges),

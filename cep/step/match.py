@@ -14,11 +14,12 @@ import pyarrow as pa
 from cep.base.limits import TIME_MS_MIN
 from cep.columnar.batch import EventBatch
 from cep.columnar.decode import Decoded
-from cep.engine.advance import advance
+from cep.engine.advance import Matches
 from cep.engine.alerts import NO_ALERTS, Alerting, alerting, alerts_of
 from cep.engine.keyed_state import KeyedState
 from cep.engine.migrate import hand_over
 from cep.engine.produced import produced_events
+from cep.engine.slices import advance_in_slices
 from cep.nfa.program import Program
 
 
@@ -62,18 +63,25 @@ def match_events(
 def _advanced(
     program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int, output: MatchOutput
 ) -> KeyedState:
-    advanced = advance(program, keyed_state, batch, watermark_ms)
-    output.counters.update(advanced.counters)
-    if len(advanced.matches):
-        parts = alerting(program, advanced.matches)
-        if parts:
-            output.alerts.append(alerts_of(parts, advanced.matches, output.since_ms))
-            output.counters.update(_counted(parts))
-        events = produced_events(program, advanced.matches, output.since_ms)
-        if events is not None:
-            output.produced.append(events)
-            output.counters["events_produced"] += len(events)
-    return advanced.keyed_state
+    for advanced in advance_in_slices(program, keyed_state, batch, watermark_ms):
+        keyed_state = advanced.keyed_state
+        output.counters.update(advanced.counters)
+        if len(advanced.matches):
+            _hand_on(program, advanced.matches, output)
+    assert keyed_state is not None, "there is one slice at least"
+    return keyed_state
+
+
+def _hand_on(program: Program, matches: Matches, output: MatchOutput) -> None:
+    """Add the alerts of matches, and the events that they become."""
+    parts = alerting(program, matches)
+    if parts:
+        output.alerts.append(alerts_of(parts, matches, output.since_ms))
+        output.counters.update(_counted(parts))
+    events = produced_events(program, matches, output.since_ms)
+    if events is not None:
+        output.produced.append(events)
+        output.counters["events_produced"] += len(events)
 
 
 def _counted(parts: Sequence[Alerting]) -> Counter[str]:

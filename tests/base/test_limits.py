@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
+from pathlib import Path
+
 from cep.base import limits
 
 
@@ -25,3 +29,10 @@ def test_stored_numbers_fit() -> None:
     assert limits.NFA_STATES_MAX < 2**15
     assert limits.WAITS_PER_STATE_MAX < 63
     assert limits.KEY_GROUPS_LIVE_DEFAULT <= limits.KEY_GROUPS_DEFAULT <= limits.KEY_GROUPS_MAX <= 2**15
+
+
+def test_every_limit_is_written_once() -> None:
+    """A second line with its name, as a merge may leave one, would win in silence."""
+    tree = ast.parse(Path(limits.__file__).read_text())
+    names = Counter(node.targets[0].id for node in tree.body if isinstance(node, ast.Assign))  # type: ignore[attr-defined]
+    assert [name for name, count in names.items() if count > 1] == []

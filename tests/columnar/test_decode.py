@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pytest
 
+from cep.base.limits import FIELD_BYTES_MAX
 from cep.columnar.decode import Decoded, decode_table
 from tests.columnar.common import GOOD, GOOD_MS, ONE, TWO, decode, record
 
@@ -57,6 +58,9 @@ def test_a_good_record_becomes_one_row() -> None:
         (record(event_time="yesterday"), "wrong_value", "field `event_time`: 'yesterday' is not a value of type time"),
         (record(event_time="2026-13-01T00:00:00Z"), "wrong_value", "field `event_time`"),
         (record(event_type="refund"), "unknown_event_type", "event type 'refund' is not one of payment"),
+        (record(event_type="r" * 99), "unknown_event_type", f"event type {'r' * 64!r} is not one of payment"),
+        (record(tx_id="t" * 65_537), "too_long", "field `tx_id` has more than 65536 bytes"),
+        (record(card_id="\u00e9" * 40_000), "too_long", "field `card_id` has more than 65536 bytes"),
     ],
 )  # fmt: skip
 def test_a_poison_record_is_set_aside_alone(bad: bytes | None, code: str, reason: str) -> None:
@@ -244,6 +248,16 @@ def test_a_missing_column_is_missing_in_every_record() -> None:
     decoded = decode_table(ONE, table, show)
     assert len(decoded) == 0
     assert {p.code for p in decoded.poison} == {"missing_field"}
+
+
+def test_a_text_at_the_limit_is_taken_in_every_form() -> None:
+    texts = ["c" * FIELD_BYTES_MAX, "c" * (FIELD_BYTES_MAX + 1), "c"]
+    table = pa.table({"login_id": ["a", "b", "c"], "event_time": [1, 2, 3], "card_id": texts, "device": ["d"] * 3})
+    table = table.append_column("event_type", pa.array(["login"] * 3))
+    lines = [orjson.dumps(row) for row in table.to_pylist()]
+    for decoded in (decode_table(TWO, table, show), decode(lines, TWO)):
+        assert decoded.event_id.to_pylist() == ["a", "c"]
+        assert [poison.code for poison in decoded.poison] == ["too_long"]
 
 
 def test_the_first_reason_of_a_record_counts() -> None:

@@ -34,6 +34,7 @@ PLACES = (
     "%s",
     '["%s"]',
     '{"card": %s} {"card": 1}',
+    '{"tx_id": "%s' + "a" * 70_000 + '", "event_time": 1, "amount": 1}',
     '{"tx_id": "a", "event_time": 1, "card": 99%s99999999999999}',
 )
 

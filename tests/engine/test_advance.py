@@ -92,7 +92,7 @@ def test_hundreds_of_matches_of_one_event_are_all_handed_out(skip: str, monkeypa
 
     What binds the same on another way counts until it is dropped: two thousand runs and ways to match.
     """
-    for name in ("RUNS_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX"):
+    for name in ("RUNS_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX"):
         monkeypatch.setattr(f"cep.nfa.rule_tables.{name}", 10_000)
     text = """seq x? -> (b+ any -> c?)+ any within 1 h
     where x: e kind == a
@@ -207,7 +207,8 @@ def test_too_many_matches_of_an_event_are_dropped_and_counted(text: str, monkeyp
     assert (done.counters["matches_dropped"], len(done.matches)) == (2, 3)
 
 
-def test_many_runs_and_matches_enlarge_what_holds_them() -> None:
+def test_many_runs_and_matches_enlarge_what_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.nfa.rule_tables.MATCHES_PER_EVENT_MAX", 1_000)
     rows = [f"k{i % 3} a@{i}" for i in range(3_000)] + [f"k{i} b@3001" for i in range(3)]
     text = "seq a -> b within 1 h\nwhere a: e kind == a\n b: e kind == b\nskip none"
     done = advance(program(rule(text)), None, batch(*rows), END_MS)

@@ -93,7 +93,7 @@ def lines_of(found: Finding) -> list[str]:
 def without_limits() -> Iterator[None]:
     """Rules that are compiled here keep all runs and matches, as the library and the oracle do: what is compared is the
     meaning, and fifteen events have more than ten thousand combinations."""
-    limits = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX")
+    limits = ("RUNS_PER_KEY_MAX", "NODES_PER_KEY_MAX", "MATCHES_PER_EVENT_MAX", "WAYS_PER_EVENT_MAX")
     with ExitStack() as patched:
         for name in limits:
             patched.enter_context(patch(f"cep.nfa.rule_tables.{name}", _NO_LIMIT))

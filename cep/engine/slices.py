@@ -1,0 +1,41 @@
+"""As `advance`, in slices of the events where they complete very many matches, so that memory is bounded.
+
+    events ──▶ advance_within ─┬─ few matches ──▶ Advanced
+                               └─ too many ─────▶ the first half of the events, then the others; each the same way
+
+Halves are by (key, time, event id): of each key what comes first is matched first. The first half ends with a watermark
+that no event of the call is behind. What is given up costs no more than its bound, once for each slice.
+Tested by: tests/engine/test_slices.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cep.base.limits import BINDINGS_AT_ONCE_MAX, MATCHES_AT_ONCE_MAX
+from cep.columnar.batch import EventBatch
+from cep.engine.advance import Advanced, Bounds, advance, advance_within
+from cep.engine.keyed_state import KeyedState
+from cep.nfa.program import Program
+
+
+def advance_in_slices(
+    program: Program, keyed_state: KeyedState | None, batch: EventBatch, watermark_ms: int
+) -> Iterator[Advanced]:
+    """Yield what `advance` gives, in one part or in several; the last part has the keyed state after all events."""
+    most = Bounds(MATCHES_AT_ONCE_MAX, BINDINGS_AT_ONCE_MAX)
+    left = [(batch, watermark_ms)]
+    while left:
+        events, until_ms = left.pop()
+        if len(events) < 2:
+            advanced = advance(program, keyed_state, events, until_ms)
+        else:
+            part = advance_within(program, keyed_state, events, until_ms, most)
+            if not isinstance(part, Advanced):
+                half = len(part) // 2
+                left.append((events.take(part[half:]), until_ms))
+                left.append((events.take(part[:half]), min(until_ms, int(events.time_ms.min()))))
+                continue
+            advanced = part
+        keyed_state = advanced.keyed_state
+        yield advanced
