@@ -12,6 +12,8 @@ from functools import cache
 from cep.lang.ir import Aggregate, Expr, History, PatternIR
 from cep.lang.syntax import CallSyntax, HistorySyntax, InSyntax, NameRef
 
+_LEAVES = ("str", "Span", "bool", "int", "str | None", "int | None", "Type")
+
 
 def nodes(tree: object) -> Iterator[object]:
     """Yield every dataclass in a tree of dataclasses and tuples, the outermost first, without recursion."""
@@ -20,15 +22,19 @@ def nodes(tree: object) -> Iterator[object]:
         node = waiting.pop()
         if isinstance(node, tuple):
             waiting.extend(reversed(node))
-        elif is_dataclass(node) and not isinstance(node, type):
+            continue
+        names = _field_names(type(node))  # type: ignore[arg-type] # mypy takes object for unhashable
+        if names is not None:
             yield node
-            waiting.extend([getattr(node, name) for name in _field_names(type(node))])
+            waiting.extend([getattr(node, name) for name in names])
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    """Return the fields of a dataclass that hold other nodes, the last one first."""
-    return tuple(f.name for f in reversed(fields(kind)) if f.type not in ("str", "Span", "bool", "int"))
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the fields of a dataclass that hold other nodes, the last one first; None for any other type."""
+    if not is_dataclass(kind):
+        return None
+    return tuple(f.name for f in reversed(fields(kind)) if f.type not in _LEAVES)
 
 
 def names_in(tree: object) -> set[str]:

@@ -36,9 +36,9 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
 
     `key_domains` are the keys that the job routes events by; None routes by any. Of several reasons the first counts.
     """
-    checked = _checked(record.source, record.id)
-    if not checked.ok:
-        return Refused("the pattern text has mistakes", tuple(checked.diagnostics))
+    checked = checked_text(record.source)
+    if not checked.ok:  # diagnostics call the text by the name of the rule
+        return Refused("the pattern text has mistakes", tuple(load_text(record.source, record.id).diagnostics))
     pattern = checked.patterns.get(record.pattern)
     if pattern is None:
         near = _did_you_mean(record.pattern, tuple(checked.patterns))
@@ -55,34 +55,34 @@ def compile_rule(record: UpsertRecord, schema: Schema, key_domains: KeyDomains |
     return Refused(reason) if reason else bound
 
 
-@lru_cache(_TEXTS_KEPT)
 def patterns_behind(source: str, name: str) -> int:
     """Count the patterns of a sound text that come behind one of them at most, each fed by the one before."""
-    patterns = _read(source).patterns
-    reads = {other: {*p.event_types, *(past.event_type for past in histories(p))} for other, p in patterns.items()}
-    behind = dict.fromkeys(patterns, 0)
-    for _ in range(PRODUCE_DEPTH_MAX):
-        behind = {
-            one: max((behind[other] + 1 for other in patterns if pattern.produces in reads[other]), default=0)
-            for one, pattern in patterns.items()
-        }
-    return behind[name]
-
-
-def _checked(source: str, name: str) -> Checked:
-    """Read a text. Diagnostics call it by the name of the rule."""
-    checked = _read(source)
-    return checked if checked.ok else load_text(source, name)
+    return _behind(source)[name]
 
 
 @lru_cache(_TEXTS_KEPT)
-def _read(source: str) -> Checked:
+def checked_text(source: str) -> Checked:
     """Read a text, or return it from the cache.
 
     A change of parameters, another rule of the same file, or a restart brings a text again. Reading is most of the
     work.
     """
     return load_text(source)
+
+
+@lru_cache(_TEXTS_KEPT)
+def _behind(source: str) -> dict[str, int]:
+    """Count what comes behind each pattern of a sound text."""
+    patterns = checked_text(source).patterns
+    readers: dict[str, set[str]] = {}
+    for name, pattern in patterns.items():
+        for event_type in (*pattern.event_types, *(past.event_type for past in histories(pattern))):
+            readers.setdefault(event_type, set()).add(name)
+    behind = dict.fromkeys(patterns, 0)
+    for _ in range(PRODUCE_DEPTH_MAX):
+        fed = {event_type: 1 + max(behind[name] for name in names) for event_type, names in readers.items()}
+        behind = {name: fed.get(pattern.produces or "", 0) for name, pattern in patterns.items()}
+    return behind
 
 
 def _schema_reason(pattern: PatternIR, rule_schema: Schema, job: Schema) -> str:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from cep.base.collection import paused
 from cep.base.schema import EventType, Field, Kind, Schema
 from cep.lang.diagnostics import Diagnostic
-from cep.lang.load import load_text
+from cep.lang.load import Checked
 from cep.lists.store import ListStore
 from cep.model.rule import (
     ControlRecord,
@@ -23,7 +24,7 @@ from cep.model.rule import (
     UpsertRecord,
     VersionedRecord,
 )
-from cep.rulebook.compatible import KeyDomains
+from cep.rulebook.compatible import KeyDomains, checked_text
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
@@ -79,9 +80,10 @@ def deploy(records: Iterable[ControlRecord], lists: ListStore | None = None, tru
     counted = (record for record in given if isinstance(record, UpsertRecord))
     if trust is not None:
         counted = (record for record in counted if reason_against(record, trust) is None)
-    rulebook = Rulebook(schema_of(counted), None, lists)
-    rulebook.accepted.trust = trust
-    return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given, are_first=True), refused=())
+    with paused():
+        rulebook = Rulebook(schema_of(counted), None, lists)
+        rulebook.accepted.trust = trust
+        return replace(_applied(Deployment(rulebook.schema, rulebook, ()), given, are_first=True), refused=())
 
 
 def deploy_to_job(
@@ -137,10 +139,12 @@ def schema_of(records: Iterable[UpsertRecord]) -> Schema:
     columns: dict[str, Field] = {}
     retained: dict[str, int] = {}
     derived: set[str] = set()
+    last: Checked | None = None
     for record in records:
-        checked = load_text(record.source, record.id)
-        if not checked.ok:
+        checked = checked_text(record.source)
+        if checked is last or not checked.ok:
             continue
+        last = checked  # rules of one file follow each other, and say the same
         for event_type in checked.schema.event_types:
             if event_type.retain_ms is not None:
                 retained[event_type.name] = max(event_type.retain_ms, retained.get(event_type.name, 0))

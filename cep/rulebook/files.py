@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from cep.base.collection import paused
 from cep.base.errors import UnreadableError, UsageError
-from cep.base.limits import CONTROL_FILE_BYTES_MAX, RULE_FILE_BYTES_MAX
+from cep.base.limits import CONTROL_FILE_BYTES_MAX, IMPORTS_MAX, RULE_FILE_BYTES_MAX
 from cep.base.reading import read_file, repository_of
-from cep.lang.load import bundle_source, load_files
+from cep.lang.load import bundle_source, load_files, read_source
 from cep.lists.store import ListStore, given_name
 from cep.model.rule import (
     ControlRecord,
@@ -27,6 +28,7 @@ from cep.model.rule import (
 from cep.nfa.given_lists import GivenList, given_lists
 
 _LIST = re.compile(r"^\s*list\s+\w+\s*:", re.MULTILINE)
+_IMPORT = re.compile(r'\bimport\s+"([^"\n]+)"')
 
 
 def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
@@ -40,14 +42,35 @@ def read_rules(directory: Path) -> tuple[list[UpsertRecord], list[str]]:
     paths = sorted(directory.glob("*.toml"))
     if not paths:
         problems.append(f"{directory}: no rule files (*.toml) here")
-    root = root_of_rules(directory)
-    for path in paths:
-        result = _read_rule(path, root)
-        if isinstance(result, UpsertRecord):
-            records.append(result)
-        else:
-            problems.extend(f"{path}: {problem}" for problem in result)
+    bundles = _Bundles(root_of_rules(directory))
+    with paused():
+        for path in paths:
+            result = _read_rule(path, bundles)
+            if isinstance(result, UpsertRecord):
+                records.append(result)
+            else:
+                problems.extend(f"{path}: {problem}" for problem in result)
     return records, problems
+
+
+class _Bundles:
+    """The texts of pattern files, each read once however many rules name it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._texts: dict[Path, str | UsageError] = {}
+
+    def text(self, path: Path) -> str:
+        """Return a pattern file with its imports in their place. Raises: UsageError as `bundle_source`."""
+        if path not in self._texts:
+            try:
+                self._texts[path] = bundle_source(path, self.root)
+            except UsageError as error:
+                self._texts[path] = error
+        text = self._texts[path]
+        if isinstance(text, UsageError):
+            raise text
+        return text
 
 
 def declared_lists(directory: Path) -> tuple[list[GivenList], list[str]]:
@@ -105,10 +128,19 @@ def root_of_rules(directory: Path) -> Path:
 
 def _may_declare(path: Path, root: Path) -> bool:
     """Return True if a pattern file, or one that it imports, may declare a list: reading it whole takes a while."""
-    try:
-        return _LIST.search(bundle_source(path, root)) is not None
-    except UsageError:
-        return False  # `read_rules` says why
+    waiting, seen = [path], {path}
+    while waiting:
+        at = waiting.pop()
+        try:
+            text = read_source(at, root)
+        except UnreadableError:
+            continue  # `read_rules` says why
+        if _LIST.search(text) is not None:
+            return True
+        imported = {at.parent / name for name in _IMPORT.findall(text)} - seen
+        seen |= imported
+        waiting += imported if len(seen) <= IMPORTS_MAX else ()
+    return False
 
 
 def read_rule_file(path: Path, root: Path | None = None) -> RuleFile | None:
@@ -141,9 +173,9 @@ def read_control(path: Path) -> tuple[list[ControlRecord], list[str]]:
     return records, problems
 
 
-def _read_rule(path: Path, root: Path) -> UpsertRecord | list[str]:
+def _read_rule(path: Path, bundles: _Bundles) -> UpsertRecord | list[str]:
     try:
-        text = read_file(path, RULE_FILE_BYTES_MAX, root)
+        text = read_file(path, RULE_FILE_BYTES_MAX, bundles.root)
     except UnreadableError as error:
         return [f"$: cannot be read: {error}"]
     rule, mistakes = parse_rule_file(text)
@@ -152,9 +184,8 @@ def _read_rule(path: Path, root: Path) -> UpsertRecord | list[str]:
     if rule.id != path.stem:
         # One file a rule: two files with the same id would fight over its versions.
         return [f"$.id: is `{rule.id}`, but the file is named `{path.name}`; name the file `{rule.id}.toml`"]
-    pattern_path = path.parent / rule.file
     try:
-        source = bundle_source(pattern_path, root)
+        source = bundles.text(path.parent / rule.file)
     except UsageError as error:
         return [f"$.file: {error}"]
     return upsert_of(rule, source)

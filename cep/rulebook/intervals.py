@@ -14,8 +14,10 @@ Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tes
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
@@ -26,20 +28,27 @@ from cep.rulebook.completeness import Need
 Spans = tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it remembers its bytes
 class Entry:
     """A version that matches: the record it came from (to save it) and the rule (to run it), without its interval.
 
-    `data` is the record as JSON and `digest` its SHA-256. `carries` says whether its automaton is that of the version
+    `data` is the record as JSON and `digest` its SHA-256, made when the rulebook is saved: a record carries the whole
+    text of its file, and there may be thousands. `carries` says whether its automaton is that of the version
     that it names, so that it may take over the runs of that one. `needs` is what its histories read.
     """
 
     record: UpsertRecord
     rule: DeployedRule
-    data: bytes
-    digest: str
     carries: int = 0
     needs: tuple[Need, ...] = ()
+
+    @cached_property
+    def data(self) -> bytes:
+        return self.record.to_json()
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

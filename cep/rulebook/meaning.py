@@ -11,8 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from operator import attrgetter
 
 from cep.lang.diagnostics import Collector
 from cep.lang.parse.lexer import Token, TokenKind, lex
@@ -24,6 +26,16 @@ _OPENING, _CLOSING = "([{", ")]}"
 _DECIDING = ("pattern", "status", "severity", "priority", "score", "message")
 _OPTIONAL = ("exclusive", "suppress")  # left out when unset, so that a hash outlives what cep learns to do
 _TEXTS_KEPT = 4_096
+_SOURCES_KEPT = 16  # the tokens of one text are a few hundred kB
+
+
+@dataclass(frozen=True, slots=True)
+class _Declaration:
+    """A declaration of a text: its place among the others, its tokens, and the names in them."""
+
+    number: int
+    spelled: tuple[str, ...]
+    names: tuple[str, ...]
 
 
 def content_hash(record: UpsertRecord) -> str:
@@ -42,15 +54,29 @@ def content_hash(record: UpsertRecord) -> str:
 @lru_cache(_TEXTS_KEPT)
 def pattern_hash(source: str, pattern: str) -> str:
     """SHA-256 of a pattern of this text and of what it names."""
-    declared = {name: tokens for kind, name, tokens in _declarations(source) if kind != "pattern" or name == pattern}
-    wanted, meanings = [pattern], dict[str, list[str]]()
+    patterns, others = _declared(source)
+    named = [given[pattern] for given in (patterns, others) if pattern in given]
+    others = {**others, pattern: max(named, key=attrgetter("number"))} if named else others
+    wanted, meanings = [pattern], dict[str, tuple[str, ...]]()
     while wanted:
         name = wanted.pop()
-        if name in declared and name not in meanings:
-            meanings[name] = [_spelled(token) for token in declared[name]]
-            wanted += [token.text for token in declared[name] if token.kind is TokenKind.NAME]
+        if name in others and name not in meanings:
+            meanings[name] = others[name].spelled
+            wanted += others[name].names
     meaning = json.dumps(sorted(meanings.items())) if meanings else source
     return hashlib.sha256(meaning.encode()).hexdigest()
+
+
+@lru_cache(_SOURCES_KEPT)
+def _declared(source: str) -> tuple[dict[str, _Declaration], dict[str, _Declaration]]:
+    """Return the patterns of a text and all else that has a name; of two with one name the last."""
+    patterns: dict[str, _Declaration] = {}
+    others: dict[str, _Declaration] = {}
+    for number, (kind, name, tokens) in enumerate(_declarations(source)):
+        names = tuple(token.text for token in tokens if token.kind is TokenKind.NAME)
+        spelled = tuple(_spelled(token) for token in tokens)
+        (patterns if kind == "pattern" else others)[name] = _Declaration(number, spelled, names)
+    return patterns, others
 
 
 def _declarations(source: str) -> Iterator[tuple[str, str, list[Token]]]:

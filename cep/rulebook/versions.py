@@ -10,7 +10,6 @@ Tested by: tests/rulebook/test_rulebook.py, tests/rulebook/test_timeline.py, tes
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -116,9 +115,8 @@ def turn(
 
 
 def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:
-    """Return the version of a record, with the record's bytes and the needs of its histories."""
-    data = record.to_json()
-    return Entry(record, rule, data, hashlib.sha256(data).hexdigest(), carries, needs_of(rule.pattern))
+    """Return the version of a record, with the needs of its histories."""
+    return Entry(record, rule, carries, needs_of(rule.pattern))
 
 
 def deployed_rule(record: UpsertRecord, pattern: PatternIR, epoch: int) -> DeployedRule:

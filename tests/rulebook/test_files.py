@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from cep.base.errors import UsageError
 from cep.lang.load import bundle_source, load_text
+from cep.lang.parse import lexer
+from cep.lists.store import ListStore
 from cep.model.rule import RetireRecord
-from cep.rulebook.files import read_control, read_rules
+from cep.rulebook import files
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_control, read_lists, read_rules
 from cep.rulebook.rulebook import Rulebook
 from tests.rulebook.records import SOURCE
 
@@ -89,3 +94,29 @@ def test_the_history_of_a_control_topic(folder: Path) -> None:
     assert all(problem.startswith(f"{path}:3: $") for problem in problems)
     with pytest.raises(UsageError, match="cannot be read"):
         read_control(folder / "gone.jsonl")
+
+
+def test_a_pattern_file_is_read_once_however_many_rules_name_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time to load rules grows with their text: each pass over a text happens once for all rules of a file."""
+    for number in range(5):
+        (folder / f"r{number}.toml").write_text(RULE.replace('"good"', f'"r{number}"'))
+    source = SOURCE + "# read once\n"  # no cache of another test has it
+    (folder / "patterns.cep").write_text(source)
+    lexed = Mock(side_effect=lexer._Lexer)
+    monkeypatch.setattr(lexer, "_Lexer", lexed)
+    records, problems = read_rules(folder)
+    assert problems == []
+    read_lists(folder, ListStore())
+    assert len(deploy(records).rulebook.deployed()) == 6
+    assert lexed.call_count == 3, "to bundle it, to check it, and to spell its meaning"
+
+
+def test_a_broken_pattern_file_is_read_once_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "patterns.cep").write_text(SOURCE + "pattern {")
+    (folder / "second.toml").write_text(RULE.replace('"good"', '"second"'))
+    bundled = Mock(side_effect=bundle_source)
+    monkeypatch.setattr(files, "bundle_source", bundled)
+    records, problems = read_rules(folder)
+    assert records == []
+    assert [problem.split(": ")[1] for problem in problems] == ["$.file", "$.file"]
+    assert bundled.call_count == 1
