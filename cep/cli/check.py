@@ -1,4 +1,4 @@
-"""`cep check`: pattern files to a list of their mistakes.
+"""`cep check`: pattern files and rule files → a list of their mistakes.
 
 Tested by: tests/lang/test_cli_check.py
 """
@@ -7,26 +7,35 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
-from cep.cli.help_pages import read_on
+from cep.base.errors import UsageError
+from cep.cli.help_pages import RULE_FILES, read_on, with_page
 from cep.lang.explain.render import render_text, summary, to_json
 from cep.lang.load import load_files
+from cep.lang.syntax import PatternSyntax
+from cep.lists.store import ListStore
 from cep.nfa.diagnose import compilable
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_lists, read_rules
 
 HELP = """\
-Check pattern files: every mistake of every file, with its place and the nearest valid name.
+Check pattern files: every mistake of every file, with its place and the nearest valid name. Of a folder also its rule
+files are checked: their fields, and that their parameters suit the patterns.
 
 examples:
-  cep check patterns
+  cep check patterns rules
+  cep check rules/card_testing.toml
   cep check --json patterns/cards.cep | jq .
 """
+_NAMES_PATTERN = re.compile(r"^\s*pattern\s*=", re.MULTILINE)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the verb."""
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, or a folder of them (*.cep)")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a pattern file, a rule file (*.toml), or a folder")
     parser.add_argument("--json", action="store_true", help="print diagnostics as JSON, for editors")
     parser.add_argument(
         "--color",
@@ -37,30 +46,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(paths: list[str], as_json: bool, color: bool) -> int:
-    """Check files and folders (their `*.cep` files) together; prints, returns 1 if there are errors, else 0."""
-    files = [file for path in paths for file in _expanded(Path(path))]
+    """Check files and folders together; prints, returns 1 if there are mistakes, else 0.
+
+    Raises: UsageError for a folder with neither pattern files nor rule files.
+    """
+    files, rule_files = _expanded(paths)
     checked = compilable(load_files(files))
+    problems = [problem for folder, names in rule_files.items() for problem in _problems(folder, names)]
+    ok = checked.ok and not problems
     if as_json:
         data = {
-            "ok": checked.ok,
+            "ok": ok,
             "patterns": sorted(checked.patterns),
             "diagnostics": [to_json(d, checked.sources) for d in checked.diagnostics],
             "dropped": checked.dropped,
+            "rules": problems,
         }
         _print(json.dumps(data, indent=2))
-        return 0 if checked.ok else 1
+        return 0 if ok else 1
     if checked.diagnostics:
         _print(render_text(checked.diagnostics, checked.sources, color=color))
-    names = f"{len(checked.patterns)} pattern{'' if len(checked.patterns) == 1 else 's'}"
+    for problem in problems:
+        _print(problem)
+    written = {p.name: None for file in checked.files for p in file.declarations if isinstance(p, PatternSyntax)}
+    counts = [_counted(len(written), "pattern")] if files else []
+    counts += [_counted(sum(map(len, rule_files.values())), "rule")] if rule_files else []
     more = f" ({checked.dropped} more not shown)" if checked.dropped else ""
-    _print(f"{names}, {summary(checked.diagnostics, checked.dropped)}{more}")
+    outcome = summary(checked.diagnostics, checked.dropped)
+    if problems:
+        in_rules = _counted(len(problems), "mistake") + " in rules"
+        outcome = f"{outcome}, {in_rules}" if checked.diagnostics else in_rules
+    _print(f"{', '.join(counts)}, {outcome}{more}")
     if line := read_on(checked.diagnostics):
         _print(line)
-    return 0 if checked.ok else 1
+    if problems:
+        _print(with_page("rule files are described on a page", RULE_FILES))
+    return 0 if ok else 1
 
 
-def _expanded(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.cep")) if path.is_dir() else [path]
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _expanded(paths: list[str]) -> tuple[list[Path], dict[Path, list[str]]]:
+    """List the pattern files, and by folder the names of the rule files. Raises: UsageError."""
+    patterns: list[Path] = []
+    rules: dict[Path, list[str]] = {}
+    for path in map(Path, paths):
+        if path.is_dir():
+            here = sorted(path.rglob("*.cep"))
+            tables = [table for table in sorted(path.rglob("*.toml")) if _is_rule_file(table)]
+            if not here and not tables:
+                raise UsageError(f"{path} holds no pattern files (*.cep) and no rule files (*.toml)")
+        else:
+            here, tables = ([], [path]) if path.suffix == ".toml" else ([path], [])
+        patterns += here
+        for table in tables:
+            rules.setdefault(table.parent, []).append(table.name)
+    return patterns, rules
+
+
+def _is_rule_file(path: Path) -> bool:
+    """Tell rule files from settings and the like: they name a pattern."""
+    try:
+        return _NAMES_PATTERN.search(path.read_text(encoding="utf-8", errors="replace")) is not None
+    except OSError:
+        return False
+
+
+def _problems(folder: Path, names: list[str]) -> list[str]:
+    """List what is wrong with the rule files of these names, a line each; drafts are checked as if they were live."""
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        return [f"{folder / name}: there is no such file" for name in missing]
+    records, problems = read_rules(folder)
+    store = ListStore()
+    lists, _ = read_lists(folder, store)
+    records = [r.model_copy(update={"status": "shadow"}) if r.status == "draft" else r for r in records]
+    wrong = [problem for problem in problems if Path(problem.split(": ")[0]).name in names]
+    refused = deploy([*lists, *records], store).set_aside
+    return wrong + [f"{folder / r.rule_id}.toml: {r.full_reason}" for r in refused if f"{r.rule_id}.toml" in names]
 
 
 def _print(text: str) -> None:

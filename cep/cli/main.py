@@ -11,12 +11,13 @@ Tested by: tests/cli/test_main.py
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -138,6 +139,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report_bug(error)
         return INTERNAL
     return code
+
+
+def entry() -> None:
+    """Run one verb as a program, and end the process with its exit code.
+
+    The process ends without the destructors of C++ libraries: threads that Arrow's readers have left behind would now
+    and then abort it behind its answer (apache/arrow#34314). Python's own handlers run.
+    """
+    code: int = INTERNAL
+    try:
+        code = main()
+    except SystemExit as ended:  # argparse: help, or arguments that make no sense
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        atexit._run_exitfuncs()  # noqa: SLF001 there is no public name
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
 
 
 def _print_error(error: CepError, verb: str) -> None:

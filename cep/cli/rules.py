@@ -108,7 +108,7 @@ def _record(options: argparse.Namespace, records: list[UpsertRecord], problems: 
 def _list(directory: Path, records: list[UpsertRecord], problems: list[str], console: Console) -> int:
     contradictions = {problem.rule_id: str(problem) for problem in problems_of_lock(records, read_lock(directory))}
     deployment: Deployment = deploy(records)
-    set_aside = {rule.rule_id: rule.reason for rule in deployment.set_aside}
+    set_aside = {rule.rule_id: rule.full_reason for rule in deployment.set_aside}
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("rule", "version", "status", "severity", "owner", "review", "meaning"):
         table.add_column(title, no_wrap=True)
@@ -134,7 +134,7 @@ def _show(record: UpsertRecord, console: Console) -> int:
     printed("\n" + record.source.rstrip())
     deployment = deploy([record])
     for rule in deployment.set_aside:
-        console.print(f"\nis not in force: {rule.reason}", markup=False, style="red")
+        console.print(f"\nis not in force: {rule.full_reason}", markup=False, style="red")
     return 1 if deployment.set_aside else 0
 
 

@@ -28,6 +28,7 @@ from cep.base.schema import Kind, Type
 from cep.columnar.batch import TEXT, arrow_type
 
 _FLOAT_UNITS_MAX = 2.0**53
+_SHOWN_CHARACTERS = 40
 # What sums of doubles may be off by, in units; for large sums some of their last bits, never a visible part of a unit.
 _SLACK_UNITS = 1e-6
 _SLACK_SPACINGS = 8
@@ -40,12 +41,12 @@ WIDE_DECIMAL = pa.decimal128(37, 19)
 @dataclass(frozen=True, slots=True)
 class Converted:
     """Values in the field's Arrow type, null where the source is null or the value is bad; the masks bool[N], None if
-    there are none of them."""
+    there are none of them. `reason(row)` says what is wrong with the bad value of a row."""
 
     values: pa.Array
     nulls: NDArray[np.bool_] | None
     bad: NDArray[np.bool_] | None = None
-    reason: str = ""
+    reason: Callable[[int], str] = str
 
 
 def convert(source: pa.Array, type_: Type) -> Converted:
@@ -62,8 +63,12 @@ def convert(source: pa.Array, type_: Type) -> Converted:
         return Converted(values, nulls)
     bad = np.asarray(pc.is_null(values))
     bad = bad if nulls is None else bad & ~nulls
-    sample = str(source[int(np.flatnonzero(bad)[0])].as_py())[:40]
-    return Converted(values, nulls, bad, f"{sample!r} is not a value of type {type_.as_nullable(False)}")
+    shown_type = type_.as_nullable(False)
+
+    def reason(row: int) -> str:
+        return f"{str(source[row].as_py())[:_SHOWN_CHARACTERS]!r} is not a value of type {shown_type}"
+
+    return Converted(values, nulls, bad, reason)
 
 
 def _cast(source: pa.Array, target: pa.DataType) -> pa.Array:

@@ -237,7 +237,7 @@ def _decode(schema: Schema, rows: int, given: Mapping[str, pa.Array], show: Call
         values = converted.values
         if converted.bad is not None:
             bad = converted.bad & np.array(use.has_field)[event_type]
-            verdict.refuse(bad, "wrong_value", f"field `{name}`: {converted.reason}")
+            verdict.refuse(bad, "wrong_value", partial(_of_field, name, converted.reason))
         if converted.nulls is not None:
             missing = converted.nulls & np.array(use.is_required)[event_type]
             verdict.refuse(missing, "missing_field", f"field `{name}` is missing or null")
@@ -284,9 +284,10 @@ class _Verdict:
     def __init__(self, rows: int) -> None:
         self.bad: NDArray[np.bool_] | None = None
         self._reason = np.empty(rows, np.int32)
-        self._reasons: list[tuple[str, str]] = []
+        self._reasons: list[tuple[str, str | Callable[[int], str]]] = []
 
-    def refuse(self, rows: NDArray[np.bool_], code: str, reason: str) -> None:
+    def refuse(self, rows: NDArray[np.bool_], code: str, reason: str | Callable[[int], str]) -> None:
+        """Refuse rows, with a reason for all of them or a function that gives the reason for one."""
         new = rows if self.bad is None else rows & ~self.bad
         if new.any():
             self._reason[new] = len(self._reasons)
@@ -295,8 +296,15 @@ class _Verdict:
 
     def poison(self, show: Callable[[int], str]) -> tuple[Poison, ...]:
         rows = [] if self.bad is None else np.flatnonzero(self.bad).tolist()
-        reasons = [(self._reasons[self._reason[row]], row) for row in rows]
-        return tuple(Poison(code, reason, show(row)) for (code, reason), row in reasons)
+        return tuple(self._poison(row, show) for row in rows)
+
+    def _poison(self, row: int, show: Callable[[int], str]) -> Poison:
+        code, reason = self._reasons[self._reason[row]]
+        return Poison(code, reason if isinstance(reason, str) else reason(row), show(row))
+
+
+def _of_field(name: str, reason: Callable[[int], str], row: int) -> str:
+    return f"field `{name}`: {reason(row)}"
 
 
 def _event_types(schema: Schema, column: pa.Array | None, rows: int) -> tuple[NDArray[np.int16], _Verdict]:

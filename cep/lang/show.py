@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Type, list_kind
 from cep.lang.ir import (
     Aggregate,
@@ -31,6 +32,7 @@ _PRECEDENCE = {
     "or": 1, "and": 2, "==": 4, "!=": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6,
 }  # fmt: skip
 _NOT, _COMPARISON, _SIGN, _ATOM = 3, 4, 7, 9
+END_OF_EVENTS = "the end of the events"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -48,7 +50,12 @@ def show_duration(ms: int) -> str:
 
 
 def show_time(ms: int) -> str:
-    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar as its number."""
+    """ISO 8601 in UTC; milliseconds only if there are any. A time outside of the calendar as its number.
+
+    What is certain only because no more events come has no time of its own.
+    """
+    if ms >= TIME_MS_MAX:
+        return END_OF_EVENTS
     try:
         moment = _EPOCH + timedelta(milliseconds=ms)
     except OverflowError:

@@ -85,7 +85,8 @@ def _least(param: ParamDecl) -> object:
         return ""
     if param.type.kind is Kind.DECIMAL:
         return 0 if param.minimum is None else f"{int(param.minimum) / 10**param.type.scale:.{param.type.scale}f}"
-    return 1 if param.minimum is None else param.minimum
+    least = 1 if param.minimum is None else param.minimum
+    return f"{least} ms" if param.type.kind is Kind.DURATION else least
 
 
 def _diagnostic(name: str, error: CompileError, checked: Checked) -> Diagnostic:

@@ -41,6 +41,12 @@ class SetAside:
     diagnostics: tuple[Diagnostic, ...]
     source: str
 
+    @property
+    def full_reason(self) -> str:
+        """The reason and what each diagnostic says, with its next step, as one line."""
+        said = (f"{d.code} {d.message}" + (f" ({d.help})" if d.help else "") for d in self.diagnostics)
+        return "; ".join([self.reason, *said])
+
 
 @dataclass(frozen=True, slots=True)
 class RefusedRecord:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from cep.base.limits import TIME_MS_MAX
 from cep.base.schema import Kind, Type
 from cep.lang.ir_tests import Expected, Slot
-from cep.lang.show import show_duration, show_value
+from cep.lang.show import END_OF_EVENTS, show_duration, show_value
 from cep.testing.explain import Explainer
 from cep.testing.harness import START_MS, Difference, Outcome, Verdict
 from cep.testing.matches import FoundMatch
@@ -23,7 +24,7 @@ _FOUND_SHOWN_MAX = 5
 
 def clock(ms: int) -> str:
     """Show an event time as the time since the start of the test."""
-    return show_duration(ms - START_MS)
+    return END_OF_EVENTS if ms >= TIME_MS_MAX else show_duration(ms - START_MS)
 
 
 def difference_lines(tested: Verdict) -> list[tuple[str, str]]:

@@ -324,7 +324,8 @@ class _Tracer:
                 self.conditions.covered.waits.add((run.position, index))
             late = why is Why.WITHIN and self._is_late(run, waits[index])
             reason = Why.CERTAIN if is_absence else Why.LATE if late else why
-            self._close(run, Closing(index, reason, at_ms))
+            closed_ms = at_ms if is_absence else min(at_ms, self._deadline_ms(run, waits[index]))
+            self._close(run, Closing(index, reason, closed_ms))
         if run.open:
             run.expiry_ms = self._expiry_ms(run)
         fresh = ran_out and self.times_out and not run.is_reported
@@ -339,9 +340,11 @@ class _Tracer:
             self._emit(run, at_ms, is_match=absent, is_timeout=fresh)
 
     def _run_out(self, run: Run) -> None:
-        """End every wait because its time is up; nothing fires."""
+        """End every wait whose time is up; nothing fires."""
         for index in list(run.open):
             wait = self.positions[run.position].waits[index]
+            if self._deadline_ms(run, wait) >= _FOREVER:
+                continue  # it waits without an end, beside one whose time is up
             reason = Why.LATE if self._is_late(run, wait) else Why.WITHIN
             self._close(run, Closing(index, reason, self._deadline_ms(run, wait)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,17 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["--version"])
     assert capsys.readouterr().out == f"cep {__version__}\n"
+
+
+def test_a_process_ends_without_the_destructors_of_libraries() -> None:
+    """A thread that a reader has left behind aborts a process in them, behind its answer: here `abort` stands in."""
+    script = (
+        "import atexit, ctypes, sys; from cep.cli.main import entry; libc = ctypes.CDLL(None); "
+        "libc.__cxa_atexit(libc.abort, None, None); atexit.register(print, 'cleared'); sys.argv = ['cep', {}]; entry()"
+    )
+    for argument, code in (("'docs'", 0), ("'--help'", 0), ("'--no-such'", 2)):
+        ended = subprocess.run(
+            [sys.executable, "-c", script.format(argument)], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == code
+        assert ended.stdout.endswith("cleared\n")

@@ -82,3 +82,9 @@ def test_the_schemas_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert kinds == {"upsert", "retire", "rollback", "pause", "resume", "snooze", "list", "heartbeat"}
     assert main(["rules", "schema", "--files"]) == 0
     assert "approved_by" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_a_list_says_which_parameter_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed(folder / "card_testing.toml", 'window = "10 min"', "window = 600")
+    assert main(["rules", "list", "--rules", str(folder)]) == 1
+    assert "CEP503 the parameter `window` is of type duration, 600 does not fit" in said(capsys)

@@ -35,7 +35,8 @@ def given_as(values: list[Any], arrow: pa.DataType | None, type_: Type) -> Found
     bad = none if converted.bad is None else converted.bad
     assert len(converted.values) == len(nulls) == len(bad) == len(values)
     assert nulls.tolist() == [v is None for v in values]
-    return Found(converted.values, nulls, bad, converted.reason)
+    reason = converted.reason(int(np.flatnonzero(bad)[0])) if bad.any() else ""
+    return Found(converted.values, nulls, bad, reason)
 
 
 @given(st.lists(st.integers(-(2**53) // 100, 2**53 // 100).map(lambda units: units / 100) | st.none()))

@@ -73,6 +73,13 @@ def test_a_poison_record_is_set_aside_alone(bad: bytes | None, code: str, reason
     assert poison.record == ("" if bad is None else bad.decode("utf-8", "backslashreplace"))
 
 
+def test_a_reason_names_the_value_of_its_own_record() -> None:
+    wrong = ["lost", "", "gone"]
+    decoded = decode([record(tx_id=f"t{i}", status=status) for i, status in enumerate(["approved", *wrong])])
+    assert [p.reason.split("'")[1] for p in decoded.poison] == wrong
+    assert [orjson.loads(p.record)["status"] for p in decoded.poison] == wrong
+
+
 def test_records_that_complete_each_other_are_not_mixed() -> None:
     halves = [b'{"tx_id":"evil",', record()[1:]]
     decoded = decode([*halves, record(tx_id="a") + record(tx_id="b"), record(tx_id="good")])

@@ -59,14 +59,14 @@ def test_the_pattern_itself_stays_open(pattern: PatternIR) -> None:
 
 @pytest.mark.parametrize("value", ["3.50", 3.5, Decimal("3.50"), "35e-1"], ids=repr)
 def test_decimals_are_exact_whatever_they_come_as(pattern: PatternIR, value: object) -> None:
-    bound, _ = bind(pattern, {"gap": 1, "limit": value})
+    bound, _ = bind(pattern, {"gap": "1 s", "limit": value})
     assert bound is not None
     assert "350:decimal(2)" in dump_pattern(bound)
 
 
-@pytest.mark.parametrize(("value", "ms"), [("10 min", 600_000), ("5m", 300_000), ("1.5 s", 1_500), (250, 250)])
+@pytest.mark.parametrize(("value", "ms"), [("10 min", 600_000), ("5m", 300_000), ("1.5 s", 1_500), ("250 ms", 250)])
 def test_durations(pattern: PatternIR, value: object, ms: int) -> None:
-    bound, _ = bind(pattern, {"gap": 1, "window": value})
+    bound, _ = bind(pattern, {"gap": "1 s", "window": value})
     assert bound is not None
     assert bound.within_ms == ms
 
@@ -94,6 +94,7 @@ def test_unknown_and_missing(pattern: PatternIR) -> None:
         ("least", True),
         ("least", 2**70),
         ("window", "10"),
+        ("window", 600_000),
         ("window", "10 parsecs"),
         ("window", "0.0001 s"),
         ("window", -5),
@@ -116,7 +117,7 @@ def test_values_that_do_not_fit(pattern: PatternIR, name: str, value: object) ->
 def test_bounds(pattern: PatternIR) -> None:
     assert messages(pattern, least=11) == ["CEP504 the parameter `least` must be in 1 .. 10, it is 11"]
     assert messages(pattern, least=6) == ["CEP504 the most of a repetition is below its least (`least`, `most`)"]
-    assert messages(pattern, window=0)[0] == "CEP504 the parameter `window` is 0 where the pattern needs at least 1"
+    assert messages(pattern, window="0 s")[0] == "CEP504 the parameter `window` is 0 where the pattern needs at least 1"
 
 
 def test_defaults_that_make_no_sound_pattern_are_found_by_the_check() -> None:

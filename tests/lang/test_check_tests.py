@@ -40,9 +40,15 @@ def test_unnamed_fields_have_neutral_values() -> None:
 
 
 def test_events_are_in_the_order_of_time_and_text_and_so_are_their_ids() -> None:
-    test = one("c1: 9s transaction 0s transaction c2: 0s transaction x2 every 9s expect none")
+    test = one("c2: 9s transaction c1: 0s transaction x2 every 9s c3: 0s transaction expect none")
     found = [(e.key, e.time_ms, e.event_id) for e in test.events]
-    assert found == [("c1", 0, "e00001"), ("c2", 0, "e00002"), ("c1", 9_000, "e00003"), ("c2", 9_000, "e00004")]
+    assert found == [("c1", 0, "e00001"), ("c3", 0, "e00002"), ("c2", 9_000, "e00003"), ("c1", 9_000, "e00004")]
+
+
+def test_times_of_a_key_that_go_back_are_a_mistake() -> None:
+    checked = loaded("c1: 9s transaction c2: 1s transaction c1: 5s transaction expect none")
+    assert [d.code for d in checked.diagnostics] == ["CEP610"]
+    assert loaded("c1: 9s transaction x2 every 5 min\n 9s transaction 1 min transaction expect none").ok
 
 
 def test_a_given_id_is_kept_and_no_made_up_one_equals_it() -> None:

@@ -42,6 +42,12 @@ WHERE = "where a: pay amount < 10  b: pay amount > 100"
             id="a condition on null",
         ),
         pytest.param(
+            f"seq a, !b {WHERE}",
+            "0s pay amount=1",
+            ["a 0 s · match at the end of the events"],
+            id="an absence that only the end makes certain",
+        ),
+        pytest.param(
             f"seq a, b {WHERE}",
             "0s pay amount=1  1m pay amount=50  2m pay amount=200",
             [

@@ -58,7 +58,7 @@ def bind(pattern: PatternIR, arguments: Mapping[str, object]) -> tuple[PatternIR
     """Replace every parameter by its argument or default.
 
     Arguments: int; decimal as str, int, float or Decimal; float; bool; string; an enum's symbol as str; a duration
-    as text with a unit or as milliseconds. Returns the pattern without parameters, or None and the mistakes.
+    as text with a unit. Returns the pattern without parameters, or None and the mistakes.
     """
     collector = Collector()
     names = [p.name for p in pattern.params]
@@ -90,7 +90,7 @@ def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector
     if slot is None:
         shown = repr(value)[:60]
         help_line = {
-            Kind.DURATION: 'write a duration like "10 min"',
+            Kind.DURATION: _duration_help(value),
             Kind.LIST: f"write the name of a list, or at most {LIST_PARAM_ENTRIES_MAX} entries: [1, 2]",
             Kind.ENUM: f"symbols: {', '.join(param.type.symbols)}",
             Kind.DECIMAL: f"write a number with at most {param.type.scale} decimals",
@@ -106,6 +106,12 @@ def _slot_or_report(param: ParamDecl, arguments: Mapping[str, object], collector
             collector.add("CEP504", message)
             return None
     return slot
+
+
+def _duration_help(value: object) -> str:
+    """Say how a duration is written; a bare number is a duration in as many units as there are."""
+    bare = isinstance(value, int) and not isinstance(value, bool)
+    return f'a duration has a unit: write "{value} s" or "{value} min"' if bare else 'write a duration like "10 min"'
 
 
 def shown_slot(slot: float | None, param: ParamDecl) -> str:
@@ -180,8 +186,6 @@ def _list(value: object) -> str | None:
 
 
 def _duration(value: object) -> int | None:
-    if isinstance(value, int):
-        return value if 0 <= value < TIME_MS_MAX else None
     written = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if written is None or written[2] not in UNITS_MS:
         return None

@@ -91,7 +91,7 @@ def argument_of(const: Const) -> object:
         return Decimal(value).scaleb(-value_type.scale)
     if value_type.kind is Kind.ENUM and isinstance(value, int):
         return value_type.symbols[value]
-    return value
+    return f"{value} ms" if value_type.kind is Kind.DURATION else value
 
 
 def neutral(value_type: Type) -> Slot:

@@ -199,11 +199,24 @@ class _TestChecker:
             message = f"this test has {count} events, more than {TEST_EVENTS_MAX}"
             self.collector.add("CEP609", message, span)
             return ()
+        self._check_order(written)
         events: list[ScriptedEvent] = []
         for event, label in written:
             events += self._event(event, label, pattern)
         events.sort(key=lambda e: e.time_ms)
         return tuple(self._identified(event, number) for number, event in enumerate(events, start=1))
+
+    def _check_order(self, written: list[tuple[ScriptedEventSyntax, str]]) -> None:
+        """Report an event that is written below a later one of its key: a slip, for both would be sorted."""
+        latest: dict[str, ScriptedEventSyntax] = {}
+        for event, label in written:
+            before = latest.setdefault(label, event)
+            if event.time.ms < before.time.ms:
+                labels = (Label(before.time.span, "comes later, and is written above"),)
+                message = f"events of the key `{label}` are not in the order of their times"
+                help_line = "write them in order; each time is since the start of the test, not since the event before"
+                self.collector.add("CEP610", message, event.time.span, help_line, labels)
+            latest[label] = event
 
     def _event(self, event: ScriptedEventSyntax, label: str, pattern: PatternIR) -> list[ScriptedEvent]:
         name = event.event_type

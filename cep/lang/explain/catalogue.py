@@ -86,10 +86,7 @@ CATALOGUE: dict[str, Entry] = {
         "An entry of `where` begins with the event type: `hit: transaction  amount > 500`. Declare event types with "
         "`event`, in the file or in one that it imports.",
     ),
-    "CEP203": Entry(
-        "unknown field",
-        "The event type of this variable has no such field.",
-    ),
+    "CEP203": Entry("unknown field", "The event type of this variable has no such field."),
     "CEP204": Entry(
         "unknown variable",
         "The variables of a pattern are the names in its `seq`. A definition sees none of them. Give it one as an "
@@ -434,6 +431,7 @@ CATALOGUE: dict[str, Entry] = {
         "An id tells a repeated delivery from a new event. So each event of a test has an id of its own.",
     ),
     "CEP609": Entry("too many events", "A test has a limited number of events. Repetitions count."),
+    "CEP610": Entry("events out of order", "A test has the events of a key in the order of their times."),
     # -------------------------------------------------------------------------------------------------- lints
     "CEP701": Entry(
         "condition that is never true",

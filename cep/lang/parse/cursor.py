@@ -103,13 +103,13 @@ class Cursor:
             self.fail(f"expected `{text}`{' ' + what if what else ''}, found {self.shown()}")
         return self.take()
 
-    def name(self, what: str) -> Token:
-        """Take a name that is not reserved, or report and give up."""
+    def name(self, what: str, help_line: str = "") -> Token:
+        """Take a name that is not reserved, or report and give up; `help_line` is for a reserved word."""
         token = self.token
         if token.kind is not TokenKind.NAME:
             self.fail(f"expected {what}, found {self.shown()}")
         if token.text in RESERVED:
-            self.fail(f"expected {what}, but `{token.text}` is a reserved word")
+            self.fail(f"expected {what}, but `{token.text}` is a reserved word", help_line)
         return self.take()
 
     def name_ref(self, what: str) -> NameRef:

@@ -28,6 +28,8 @@ from cep.lang.syntax import (
     TypeSyntax,
 )
 
+_RESERVED_HELP = "name the field otherwise, and read it from its column: `--columns name=WORD`, or `columns` of a job"
+
 
 class _Parser:
     def __init__(self, cursor: Cursor, name: str) -> None:
@@ -115,7 +117,7 @@ class _Parser:
                 if self._at_retain():
                     retain = self._retain(retain)
                     continue
-                field_name = cursor.name("the name of a field")
+                field_name = cursor.name("the name of a field", _RESERVED_HELP)
                 cursor.accept(":")
                 fields.append(FieldSyntax(field_name.text, field_name.span, self._field_type()))
                 cursor.accept(",", ";")
