@@ -74,6 +74,7 @@ _GROUPS = {
     "Find fraud in the past, and ask about alerts": {
         "replay": _Verb("match a finite history", "replay", is_private=True),
         "diff": _Verb("compare two sets of rules on a history", "diff", is_private=True),
+        "backtest": _Verb("measure what rules have found, by labels", "backtest", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },

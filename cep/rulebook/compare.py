@@ -1,13 +1,11 @@
-"""Two sets of alerts → the alerts that only one of them has, and how good each set is by labelled events.
+"""Two sets of alerts → the alerts that only one of them has.
 
-Two alerts are the same finding if they have the same rule, key and bound events, whatever their versions. An alert is
-right if one of its events is labelled. A labelled event is found if an alert has bound it.
+Two alerts are the same finding if they have the same rule, key and bound events, whatever their versions.
 Tested by: tests/rulebook/test_compare.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,24 +23,6 @@ class Comparison:
     kept_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Quality:
-    """Precision: right alerts of all. Recall: labelled events found of all. None where nothing is there to divide."""
-
-    alerts_count: int
-    right_count: int
-    labelled_count: int
-    found_count: int
-
-    @property
-    def precision(self) -> float | None:
-        return self.right_count / self.alerts_count if self.alerts_count else None
-
-    @property
-    def recall(self) -> float | None:
-        return self.found_count / self.labelled_count if self.labelled_count else None
-
-
 def compare(before: pa.Table, after: pa.Table) -> Comparison:
     """Compare one set of alerts with the one before. Cost: a Python object for each alert."""
     old, new = before.to_pylist(), after.to_pylist()
@@ -52,17 +32,6 @@ def compare(before: pa.Table, after: pa.Table) -> Comparison:
         tuple(alert for alert in old if _finding(alert) not in later),
         len(earlier & later),
     )
-
-
-def quality(alerts: pa.Table, labelled: Collection[str]) -> Quality:
-    """Measure alerts by the ids of the events that are labelled as bad."""
-    right_count = 0
-    found_labels: set[str] = set()
-    for events in alerts["events"].to_pylist():
-        bad = {event["event_id"] for event in events} & set(labelled)
-        right_count += bool(bad)
-        found_labels |= bad
-    return Quality(alerts.num_rows, right_count, len(labelled), len(found_labels))
 
 
 def _finding(alert: dict[str, Any]) -> Finding:

@@ -64,7 +64,7 @@ def test_a_stricter_rule_loses_an_alert_and_is_more_precise(folder: Path, capsys
 
 def test_a_label_that_is_not_there_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert diff(folder, "--label", "nobody") == 2
-    assert "has no column nobody" in capsys.readouterr().err
+    assert "have no column nobody" in capsys.readouterr().err
 
 
 def test_a_shadow_is_compared_with_the_live_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,13 @@ def read_and_replay(
     Raises: UsageError for numbers that make no sense, SourceError for a path without events.
     """
     job = job_until(job, ending)
-    history = read_pieces(path, job.schema)
+    return replay_shown(job, rulebook, read_pieces(path, job.schema), workers, console, ending)
+
+
+def replay_shown(
+    job: Job, rulebook: Rulebook, history: Pieces, workers: int, console: Console, ending: Ending | None = None
+) -> Replayed:
+    """Match all events, and show on `console` how far it is."""
     if not console.is_terminal:
         return replay(job, rulebook, history, workers, ending=ending)
     columns = (

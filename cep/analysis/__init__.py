@@ -1,0 +1,1 @@
+"""Rules, a history and labels → figures, reports and proposals."""

@@ -1,0 +1,223 @@
+"""A column of the events, or a file of labels → a table of labels in one form.
+
+    row = int64, of the table that was given
+    event_id, or field and key with from_ms and to_ms: the events that the label is of
+    label, kind, episode, amount, reported_ms
+
+A label is of one event, or of all events of a key between two times. Labels of the same episode are one fraud. A key
+stands in a column `key`, or in one that has the name of the field. Of a column of the events every value but nothing,
+0, false and no is a fraud; a value that is no plain yes is its kind.
+Tested by: tests/analysis/test_labels.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.json as pj
+import pyarrow.parquet as pq
+
+from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.base.schema import Kind, Schema
+from cep.columnar.batch import TEXT
+from cep.model.rule import utc_ms
+from cep.sources.files import files_of, kind_of, open_dataset
+
+KEY = "key"
+_EVENT_ID, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED = (
+    "event_id", "label", "kind", "episode", "amount", "reported_at",
+)  # fmt: skip
+_FROM, _TO = "from", "to"
+_NAMES = (_EVENT_ID, KEY, _FROM, _TO, _LABEL, _KIND, _EPISODE, _AMOUNT, _REPORTED)
+_NO = pa.array(["", "0", "0.0", "false", "f", "no", "n"])
+_YES = pa.array(["1", "1.0", "true", "t", "yes", "y"])
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels in one form. Shapes: arrays of one length. `field` is what `keys` are of; None for labels of events.
+
+    Of labels of events `keys` are event ids. `episode` is null where a label stands for itself. `reported_ms` is
+    TIME_MS_MIN where nobody says when it was reported.
+    """
+
+    field: str | None
+    keys: pa.Array
+    from_ms: np.ndarray
+    to_ms: np.ndarray
+    is_fraud: np.ndarray
+    kind: pa.Array
+    episode: pa.Array
+    amount: np.ndarray
+    reported_ms: np.ndarray
+
+    @property
+    def has_reports(self) -> bool:
+        return bool((self.reported_ms != TIME_MS_MIN).any())
+
+
+def read_labels(source: str, events: Path, schema: Schema) -> Labels:
+    """Read `--labels`: the name of a file, or else a column of the events. Raises: UsageError, SourceError."""
+    if Path(source).is_file():
+        return labels_of_table(_read_table(Path(source)), schema, source)
+    return labels_of_column(_columns_of_events(events, schema, source), source, schema)
+
+
+def labels_of_column(tables: Iterable[pa.Table], column: str, schema: Schema) -> Labels:
+    """Take the labels from a column of the events, given as tables. Raises: UsageError if one lacks it."""
+    id_names = _id_names(schema)
+    ids, values = [pa.array([], TEXT)], [pa.array([], TEXT)]
+    for table in tables:
+        given = [name for name in id_names if name in table.column_names]
+        if column not in table.column_names or not given:
+            raise UsageError(
+                f"the events have no column {column}, or none of the ids {', '.join(id_names)}; give a column of "
+                "theirs, or a file of labels that is there"
+            )
+        id_ = pc.coalesce(*(table[name].cast(TEXT) for name in given))
+        has_label = pc.and_(pc.is_valid(id_), pc.is_valid(table[column]))
+        ids.append(id_.filter(has_label).combine_chunks())
+        values.append(table[column].filter(has_label).cast(TEXT).combine_chunks())
+    joined = pa.table({_EVENT_ID: pa.concat_arrays(ids), _LABEL: pa.concat_arrays(values)})
+    return _without_noes(labels_of_table(joined, schema, f"the column {column}"))
+
+
+def _without_noes(labels: Labels) -> Labels:
+    """Leave the frauds: that a column says no to an event does not mean that somebody has looked."""
+    rows = pa.array(np.flatnonzero(labels.is_fraud))
+    at = np.asarray(rows)
+    return Labels(
+        labels.field, labels.keys.take(rows), labels.from_ms[at], labels.to_ms[at], labels.is_fraud[at],
+        labels.kind.take(rows), labels.episode.take(rows), labels.amount[at], labels.reported_ms[at],
+    )  # fmt: skip
+
+
+def labels_of_table(table: pa.Table, schema: Schema, name: str) -> Labels:
+    """Bring a table of labels into the one form. Raises: UsageError that says what it lacks."""
+    fields = [column for column in table.column_names if column in schema.columns() and column not in _NAMES]
+    of_events = next((column for column in (_EVENT_ID, *_id_names(schema)) if column in table.column_names), None)
+    of_keys = next((column for column in (KEY, *fields) if column in table.column_names), None)
+    if of_events is None and of_keys is None:
+        raise UsageError(f"{name} has no column {_EVENT_ID} or {KEY}, and none of a field of the events; give one")
+    keys = _texts(table, of_events or of_keys or "")
+    if keys.null_count:
+        raise UsageError(f"{name} has {keys.null_count} rows without {of_events or of_keys}; leave them out")
+    rows = table.num_rows
+    label = pc.utf8_lower(pc.fill_null(_texts(table, _LABEL), "")) if _LABEL in table.column_names else None
+    is_fraud = np.ones(rows, np.bool_) if label is None else ~np.asarray(pc.is_in(label, value_set=_NO.cast(TEXT)))
+    kind = _texts(table, _KIND)
+    if _KIND not in table.column_names and label is not None:
+        plain = pc.or_(pc.is_in(label, value_set=_YES.cast(TEXT)), pc.is_in(label, value_set=_NO.cast(TEXT)))
+        kind = pc.if_else(plain, pa.scalar(None, TEXT), _texts(table, _LABEL))
+    return Labels(
+        None if of_events is not None else of_keys,
+        keys,
+        _times(table, _FROM, TIME_MS_MIN, name),
+        _times(table, _TO, TIME_MS_MAX, name),
+        is_fraud,
+        kind,
+        _texts(table, _EPISODE),
+        _amounts(table, name),
+        _times(table, _REPORTED, TIME_MS_MIN, name),
+    )
+
+
+def _id_names(schema: Schema) -> tuple[str, ...]:
+    names = (field.name for e in schema.event_types for field in e.fields if field.type.kind is Kind.ID)
+    return tuple(dict.fromkeys(names))
+
+
+def _texts(table: pa.Table, column: str) -> pa.Array:
+    """Return a column as text; nulls if the table has none of this name."""
+    if column not in table.column_names:
+        return pa.nulls(table.num_rows, TEXT)
+    whole = table[column].cast(TEXT).combine_chunks()
+    return whole if isinstance(whole, pa.Array) else pa.concat_arrays(whole.chunks)
+
+
+def _amounts(table: pa.Table, name: str) -> np.ndarray:
+    try:
+        values = _texts(table, _AMOUNT).cast(pa.float64())
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"{name}: {_AMOUNT} is no number: {error}") from error
+    return np.asarray(values.fill_null(np.nan), np.float64)
+
+
+def _times(table: pa.Table, column: str, otherwise_ms: int, name: str) -> np.ndarray:
+    """Return times in milliseconds UTC: of timestamps, of texts with an offset, or of a number of milliseconds."""
+    if column not in table.column_names:
+        return np.full(table.num_rows, otherwise_ms, np.int64)
+    values = table[column].combine_chunks()
+    type_ = values.type
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        milliseconds = values.cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+    elif pa.types.is_integer(type_):
+        milliseconds = values.cast(pa.int64())
+    elif pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        milliseconds = _parsed(values, column, name)
+    elif pa.types.is_null(type_):
+        milliseconds = values.cast(pa.int64())
+    else:
+        raise UsageError(f"{name}: {column} is {type_}; give times with a zone, like 2026-03-01T10:00:00Z")
+    return np.asarray(milliseconds.fill_null(otherwise_ms), np.int64)
+
+
+def _parsed(values: pa.Array, column: str, name: str) -> pa.Array:
+    encoded = values.dictionary_encode()
+    try:
+        numbers = [utc_ms(text) for text in encoded.dictionary.to_pylist()]
+    except ValueError as error:
+        raise UsageError(f"{name}: {column}: {error}") from error
+    return pa.array(numbers, pa.int64()).take(encoded.indices)
+
+
+def _read_table(path: Path) -> pa.Table:
+    """Read a file of labels: Parquet, CSV or JSON lines. Times of a CSV stay text. Raises: UsageError."""
+    try:
+        match path.suffix.lower():
+            case ".parquet":
+                return pq.read_table(path)
+            case ".csv":
+                with pcsv.open_csv(path) as reader:
+                    names = reader.schema.names
+                options = pcsv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True)
+                return pcsv.read_csv(path, convert_options=options)
+            case ".json" | ".jsonl" | ".ndjson":
+                return _read_lines(path)
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(f"{path} cannot be read as labels: {error}") from error
+    raise UsageError(f"{path} is no file of labels; name it *.parquet, *.csv or *.jsonl")
+
+
+def _read_lines(path: Path) -> pa.Table:
+    """Read JSON lines. Times are texts, or else numbers; Arrow's own times would lose their zone."""
+    times = pa.schema([(name, pa.string()) for name in (_FROM, _TO, _REPORTED)])
+    try:
+        return pj.read_json(path, parse_options=pj.ParseOptions(explicit_schema=times))
+    except pa.ArrowInvalid:
+        return pj.read_json(path)
+
+
+def _columns_of_events(path: Path, schema: Schema, column: str) -> Sequence[pa.Table]:
+    """Read the ids and one more column of the events. Raises: SourceError, UsageError."""
+    kind = kind_of(path)
+    wanted = (*_id_names(schema), column)
+    try:
+        if kind == "json":
+            return [_chosen(pj.read_json(file), wanted) for file in files_of(path)]
+        dataset = open_dataset(path, kind, schema)
+        names = [name for name in wanted if name in dataset.schema.names]
+        return [dataset.to_table(columns=names)]
+    except (OSError, pa.ArrowException) as error:
+        raise UsageError(f"{path}: the column {column} cannot be read: {error}") from error
+
+
+def _chosen(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    return table.select([name for name in names if name in table.column_names])

@@ -1,0 +1,178 @@
+"""Labels and the events of a history → which events are of which fraud, as known on a date.
+
+A fraud is an episode, or a label that stands for itself. It counts if it was reported by the date. An event that is not
+of a known fraud may still become one: it is mature if a label says no, or if it is old enough (`maturity_ms`).
+Tested by: tests/analysis/test_labels.py, tests/analysis/test_backtest.py
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cep.analysis.history import Events
+from cep.analysis.labels import KEY, Labels
+from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
+from cep.columnar.batch import TEXT
+from cep.columnar.route import KeyDomain
+from cep.columnar.tokens import tokens_of_key
+
+# Of the frauds whose report has a date this share came within the time after which an event counts as mature.
+_REPORTED_SHARE = 0.95
+_ALONE = "\x1f"  # behind the number of a label that is of no episode: no episode has such a name
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The known frauds F of a history of N events, and what may be said of the others.
+
+    Shapes: `fraud` int32[N] is the number of the event's fraud, -1 for none; `is_mature` bool[N] is True where an event
+    without a fraud counts as honest. `kind`, `amount`, `first_ms` and `last_ms` are of length F.
+    `unmatched_count` labels are of no event, `later_count` labels were reported after the date.
+    """
+
+    fraud: NDArray[np.int32]
+    is_mature: NDArray[np.bool_]
+    kind: tuple[str, ...]
+    amount: NDArray[np.float64]
+    first_ms: NDArray[np.int64]
+    last_ms: NDArray[np.int64]
+    as_of_ms: int
+    maturity_ms: int
+    unmatched_count: int
+    later_count: int
+
+    @property
+    def frauds_count(self) -> int:
+        return len(self.kind)
+
+
+def key_field(labels: Labels, domains: tuple[KeyDomain, ...]) -> str | None:
+    """Return the field that the labels are of; None for labels of events. Raises: UsageError if `key` may be any."""
+    if labels.field != KEY:
+        return labels.field
+    if len(domains) == 1 and len(domains[0]) == 1:
+        return domains[0][0]
+    shown = "; ".join(", ".join(domain) for domain in domains)
+    raise UsageError(f"the labels have a column {KEY}, and the rules have these keys: {shown}; name it by its field")
+
+
+def mark_events(
+    events: Events, labels: Labels, field: str | None, amount: str | None,
+    as_of_ms: int | None = None, maturity_ms: int | None = None,
+) -> Marks:  # fmt: skip
+    """Say of each event which fraud it is of. `field` is that of `key_field`, `amount` the field of an event's money.
+
+    Without a date all labels count that there are. Raises: nothing.
+    """
+    label_of, event_of = _pairs(events, labels, field)
+    unmatched_count = len(labels.keys) - len(np.unique(label_of))
+    last_ms = int(events.time_ms.max(initial=TIME_MS_MIN))
+    if as_of_ms is None:
+        as_of_ms = max(last_ms, int(labels.reported_ms.max(initial=TIME_MS_MIN)))
+    is_known = (labels.reported_ms <= as_of_ms)[label_of] & (events.time_ms[event_of] <= as_of_ms)
+    label_of, event_of = label_of[is_known], event_of[is_known]
+    bad = labels.is_fraud[label_of]
+    if maturity_ms is None:
+        maturity_ms = _usual_delay_ms(events, labels, label_of[bad], event_of[bad])
+    kinds, numbers = _episodes(labels, label_of[bad])
+    fraud = np.full(len(events), -1, np.int32)
+    fraud[event_of[bad][::-1]] = numbers[::-1]  # the first label of an event counts
+    money = _amounts(events, labels, amount, (label_of[bad], numbers, fraud))
+    with_events, dense = np.unique(fraud[fraud >= 0], return_inverse=True)
+    fraud[fraud >= 0] = dense
+    is_mature = events.time_ms <= as_of_ms - maturity_ms
+    is_mature[event_of[~bad]] = True
+    rows, count = np.flatnonzero(fraud >= 0), len(with_events)
+    first_ms, last_fraud_ms = np.full(count, np.iinfo(np.int64).max), np.full(count, np.iinfo(np.int64).min)
+    np.minimum.at(first_ms, fraud[rows], events.time_ms[rows])
+    np.maximum.at(last_fraud_ms, fraud[rows], events.time_ms[rows])
+    return Marks(
+        fraud, is_mature, tuple(kinds[at] for at in with_events), money[with_events], first_ms, last_fraud_ms,
+        as_of_ms, maturity_ms, unmatched_count, int((labels.reported_ms > as_of_ms).sum()),
+    )  # fmt: skip
+
+
+def _pairs(events: Events, labels: Labels, field: str | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return (label, event) for each event that a label is of, by label."""
+    if field is None:
+        rows = events.rows_of(labels.keys)
+        has_event = np.flatnonzero(rows >= 0)
+        return has_event, rows[has_event]
+    pairs = [_pairs_of_keys(events, labels, field, keys) for keys in _written_keys(events, labels.keys, field)]
+    return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+
+
+def _written_keys(events: Events, keys: pa.Array, field: str) -> list[pa.Array]:
+    """Return the keys as events have them: those of a protected field as tokens, of each of the job's keys."""
+    if field not in dict(events.schema.protected):
+        return [keys]
+    variants = [tokens_of_key(events.schema, (field,), (key,)) for key in keys.to_pylist()]
+    count = max((len(variant) for variant in variants), default=0)
+    return [pa.array([variant[min(at, len(variant) - 1)][0] for variant in variants], TEXT) for at in range(count)]
+
+
+def _pairs_of_keys(
+    events: Events, labels: Labels, field: str, keys: pa.Array
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    column = events.columns[field].cast(TEXT).dictionary_encode()
+    code = np.asarray(column.indices.fill_null(-1)).astype(np.int64)
+    wanted = np.asarray(pc.fill_null(pc.index_in(keys, value_set=column.dictionary), -1)).astype(np.int64)
+    first_ms = int(events.time_ms.min(initial=TIME_MS_MAX)) if len(events) else 0
+    span = int(events.time_ms.max(initial=TIME_MS_MIN)) - first_ms + 2 if len(events) else 2
+    place = (code + 1) * span + (events.time_ms - first_ms)  # keys one after the other, each by time
+    order = np.argsort(place, kind="stable")
+    from_ms, to_ms = (np.clip(at, first_ms, first_ms + span - 1) - first_ms for at in (labels.from_ms, labels.to_ms))
+    low = np.searchsorted(place[order], (wanted + 1) * span + from_ms)
+    high = np.searchsorted(place[order], (wanted + 1) * span + to_ms, side="right")
+    reaches = (wanted >= 0) & (labels.to_ms >= first_ms)
+    counts = np.where(reaches, np.maximum(high - low, 0), 0)
+    label_of = np.repeat(np.arange(len(counts)), counts)
+    within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+    return label_of, order[np.repeat(low, counts) + within]
+
+
+def _usual_delay_ms(events: Events, labels: Labels, label_of: np.ndarray, event_of: np.ndarray) -> int:
+    """Return the time within which nearly all frauds with a date were reported; 0 if none has one."""
+    dated = labels.reported_ms[label_of] != TIME_MS_MIN
+    if not dated.any():
+        return 0
+    delays = np.sort(labels.reported_ms[label_of[dated]] - events.time_ms[event_of[dated]])
+    return max(0, int(delays[int(np.ceil(_REPORTED_SHARE * len(delays))) - 1]))
+
+
+def _episodes(labels: Labels, label_of: np.ndarray) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    """Return the kinds of the frauds of these labels, in the order of the labels, and the number of each label's."""
+    numbers_text = pa.array(np.arange(len(labels.keys))).cast(TEXT)
+    alone = pc.binary_join_element_wise(numbers_text, pa.scalar(_ALONE, TEXT), pa.scalar("", TEXT))
+    name = pc.coalesce(labels.episode, alone).take(pa.array(label_of))
+    encoded = name.dictionary_encode()
+    numbers = np.asarray(encoded.indices).astype(np.int32)
+    _, first = np.unique(numbers, return_index=True)
+    kinds = labels.kind.take(pa.array(label_of[first])).fill_null("").to_pylist()
+    return tuple(kinds), numbers
+
+
+def _amounts(
+    events: Events, labels: Labels, amount: str | None, at: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> NDArray[np.float64]:
+    """Return the money of each fraud: what its labels say, or else that of its events; 0 where nothing says."""
+    label_of, numbers, fraud = at
+    count = int(numbers.max(initial=-1)) + 1
+    said = np.zeros(count)
+    chosen = np.unique(label_of)
+    number_of = np.zeros(len(labels.keys), np.int64)
+    number_of[label_of] = numbers
+    np.add.at(said, number_of[chosen], np.nan_to_num(labels.amount[chosen]))
+    has_said = np.zeros(count, np.bool_)
+    has_said[number_of[chosen[~np.isnan(labels.amount[chosen])]]] = True
+    summed = np.zeros(count)
+    if amount is not None:
+        rows = np.flatnonzero(fraud >= 0)
+        np.add.at(summed, fraud[rows], np.nan_to_num(events.numbers(amount)[rows]))
+    return np.where(has_said, said, summed)

@@ -1,0 +1,72 @@
+"""Rules, events and labels → a measured history: what is asked in one place, for verbs and for Python.
+
+Tested by: tests/analysis/test_backtest.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from cep.analysis.backtest import Backtest, Judged, backtest, judge
+from cep.analysis.history import History, replay_history
+from cep.analysis.labels import Labels, read_labels
+from cep.analysis.marks import Marks, key_field, mark_events
+from cep.base.errors import UsageError
+from cep.base.schema import Schema
+from cep.rulebook.deploy import Deployment
+from cep.sources.pieces import Pieces, read_pieces
+
+_AMOUNT = "amount"  # the field that is the money of an event unless another one is named
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a backtest. `amount` is the field of an event's money; the date and the maturity as in `Marks`."""
+
+    amount: str | None = None
+    as_of_ms: int | None = None
+    maturity_ms: int | None = None
+    cores: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A history with its known frauds, its judged alerts, and the figures."""
+
+    history: History
+    marks: Marks
+    judged: Judged
+    figures: Backtest
+
+
+def measure_files(deployment: Deployment, events: Path, labels: str, terms: Terms, console: Console) -> Measured:
+    """Measure the rules on files. `labels` is a file or a column of the events. Raises: UsageError, SourceError."""
+    read = read_labels(labels, events, deployment.schema)
+    return measure(deployment, lambda schema: read_pieces(events, schema), read, terms, console)
+
+
+def measure(
+    deployment: Deployment, pieces_of: Callable[[Schema], Pieces], labels: Labels, terms: Terms, console: Console
+) -> Measured:
+    """Replay the history once and measure what the rules find. Raises: UsageError, SourceError."""
+    schema, domains = deployment.schema, deployment.key_domains
+    amount, field = amount_field(schema, terms.amount), key_field(labels, domains)
+    wanted = [name for domain in domains for name in domain] + [name for name in (amount, field) if name is not None]
+    history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
+    marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
+    judged = judge(history, marks)
+    return Measured(history, marks, judged, backtest(history, marks, judged))
+
+
+def amount_field(schema: Schema, name: str | None) -> str | None:
+    """Return the field of an event's money: the one named, or `amount` if there is one. Raises: UsageError."""
+    type_ = schema.columns().get(name or _AMOUNT)
+    is_number = type_ is not None and type_.is_number
+    if name is not None and not is_number:
+        numbers = ", ".join(field for field, type_ in schema.columns().items() if type_.is_number)
+        raise UsageError(f"--amount {name} is no field of numbers that the rules' events have; these are: {numbers}")
+    return (name or _AMOUNT) if is_number else None

@@ -1,0 +1,130 @@
+"""`cep backtest`: rules, events and labels → what each rule is worth, as a table and as JSON.
+
+Tested by: tests/cli/test_backtest.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+
+from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.measure import measure_files
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError
+from cep.base.secrets import use_secrets_file
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of
+from cep.runners.output import check_writable
+
+HELP = """\
+Replay a history, in this process, and measure by labels what each rule and all together have found: precision and
+recall with intervals of 95 %, money, lead times, and what a rule adds to the others. All matches count, also those of
+shadow versions and suppressed alerts. `cep docs guides/measure` says what each figure means.
+
+examples:
+  cep backtest --rules rules --events history.parquet --labels is_fraud
+  cep backtest --rules rules --events history/ --labels chargebacks.csv --as-of 2026-03-01T00:00:00Z --json figures.json
+"""
+_WIDTH_MAX = 10_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    add_label_arguments(parser)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure and print; returns 0. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    if options.json is not None:
+        check_writable(options.json)
+    errors = Console(stderr=True, highlight=False)
+    deployment = deployed_folder(options.rules, errors)
+    measured = measure_files(deployment, options.events, options.labels, terms_of(options), errors)
+    console = Console(highlight=False, soft_wrap=True)
+    print_figures(measured.figures, console)
+    if options.json is not None:
+        write_figures(measured.figures, options.json)
+        console.print(f"wrote {options.json}", markup=False)
+    return 0
+
+
+def write_figures(figures: Backtest, path: Path) -> None:
+    """Write all figures as JSON: the same bytes for the same input. Raises: SinkError."""
+    data = orjson.dumps(figures.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    try:
+        replace_file(path, lambda file: file.write(data))
+    except OSError as error:
+        raise SinkError(f"the figures cannot be written to {path}: {error}; make room or name another file") from error
+
+
+_ROWS: dict[str, Callable[[Figures], str]] = {
+    "alerts": lambda each: f"{each.alerts:,}",
+    "alerts a day": lambda each: f"{each.alerts_per_day:,.1f}",
+    "keys": lambda each: f"{each.keys:,}",
+    "precision": lambda each: _with_interval(each.precision),
+    "not mature": lambda each: f"{each.immature:,}",
+    "recall of frauds": lambda each: _with_interval(each.fraud_recall),
+    "recall of events": lambda each: _with_interval(each.event_recall),
+    "recall of keys": lambda each: "–" if each.key_recall is None else _with_interval(each.key_recall),
+    "lift": lambda each: "–" if each.lift is None else f"{each.lift:,.1f}",
+    "money found": lambda each: f"{each.money_found:,.2f}",
+    "money missed": lambda each: f"{each.money_missed:,.2f}",
+    "repeats": lambda each: "–" if each.repeat_rate is None else f"{each.repeat_rate:.1%}",
+    "first event to alert": lambda each: time_text(each.seconds_to_alert),
+    "alert to last event": lambda each: time_text(each.seconds_ahead),
+    "frauds it alone finds": lambda each: f"{each.adds:,}",
+    "its share of frauds": lambda each: f"{each.share:,.1f}",
+    "run steps an event": lambda each: "–" if each.steps_per_event is None else f"{each.steps_per_event:.3f}",
+}
+
+
+def print_figures(figures: Backtest, console: Console) -> None:
+    """Print a line about the history, then a column for each rule and one for all."""
+    about = figures.about
+    console.print(
+        f"{about['events']:,} events of {about['days']:,} days; {about['frauds']:,} frauds with "
+        f"{about['fraud_events']:,} events are known as of {about['as_of']}"
+    )
+    if about["labels_without_event"]:
+        console.print(f"{about['labels_without_event']:,} labels are of no event of this history")
+    console.print()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("", no_wrap=True)
+    every = (*figures.rules, figures.together)
+    for each in every:
+        table.add_column(each.rule, justify="right", no_wrap=True)
+    for name, text in _ROWS.items():
+        table.add_row(name, *(text(each) for each in every))
+    wide = console.options.update(width=_WIDTH_MAX)
+    console.width = max(console.width, Measurement.get(console, wide, table).maximum)  # whole cells, if long lines
+    console.print(table)
+
+
+def show_ratio(share: Ratio) -> str:
+    """Return a share with three digits; a dash where there is nothing to divide by."""
+    return "–" if share.value is None else f"{share.value:.3f}"
+
+
+def _with_interval(share: Ratio) -> str:
+    if share.value is None:
+        return "–"
+    return f"{share.value:.3f} ({share.low:.3f}–{share.high:.3f})"
+
+
+def time_text(seconds: float | None) -> str:
+    """Return a time in the unit that fits: `45 s`, `12.5 min`, `3.2 h`, `8.1 d`."""
+    if seconds is None:
+        return "–"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if abs(seconds) >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

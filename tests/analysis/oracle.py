@@ -1,0 +1,68 @@
+"""The figures of a backtest, computed by DuckDB from the alerts, the events and the labels: a second opinion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+# `f`: labelled events that are known, with the fraud they are of. `b`: (alert, event). `d`: alerts with their verdict.
+_VIEWS = """
+create view l as select * from labels where reported_at <= {as_of};
+create view e as select tx_id, epoch_ms(event_time) as t, card_id, shop, amount from events
+    where epoch_ms(event_time) <= {as_of};
+create view f as select e.*, coalesce(l.episode, 'alone ' || l.event_id) as fraud,
+    l.kind from e join l on l.event_id = e.tx_id where l.label;
+create view fr as select fraud, min(t) as first_t, max(t) as last_t, sum(amount) as money from f group by 1;
+create view kinds as select fraud, arg_min(kind, n) as kind from (
+    select coalesce(episode, 'alone ' || event_id) as fraud, kind, n from numbered
+    where label and reported_at <= {as_of} and event_id in (select tx_id from e)) group by 1;
+create view a as select *, epoch_ms(detected_at) as t from alerts where epoch_ms(detected_at) <= {as_of};
+create view b as select a.alert_id, a.rule_id, a.key, a.t, unnest(a.events).event_id as id from a;
+create view d as select a.alert_id, a.rule_id, a.key, a.t,
+    bool_or(f.tx_id is not null) as is_right,
+    not bool_or(f.tx_id is not null) and bool_or(e.t > {as_of} - {maturity} and no.event_id is null) as is_immature
+    from a join b using (alert_id) left join f on f.tx_id = b.id left join e on e.tx_id = b.id
+    left join (select event_id from l where not label) no on no.event_id = b.id
+    group by all;
+create view hit as select b.rule_id, f.fraud, min(b.t) as t from b join f on f.tx_id = b.id group by all;
+"""
+_FIGURES = """
+with d as (select * from d where {rule}), hit as (select fraud, min(t) as t from hit where {rule} group by 1),
+     b as (select * from b where {rule}),
+     others as (select distinct fraud from hit_all where not ({rule})),
+     spread as (select rule_id, fraud, 1 / count(*) over (partition by fraud) as part from hit_all)
+select
+    (select count(*) from d) as alerts,
+    (select count(distinct key) from d) as keys,
+    (select count(*) from d where is_right) as right,
+    (select count(*) from d where is_immature) as immature,
+    (select count(distinct f.tx_id) from f join b on b.id = f.tx_id) as found_events,
+    (select count(*) from f) as bad_events,
+    (select count(*) from hit) as found_frauds,
+    (select count(*) from fr) as frauds,
+    (select coalesce(sum(money), 0) from fr join hit using (fraud)) as money_found,
+    (select coalesce(sum(money), 0) from fr anti join hit using (fraud)) as money_missed,
+    (select median(hit.t - first_t) / 1000 from hit join fr using (fraud)) as seconds_to_alert,
+    (select median(last_t - hit.t) / 1000 from hit join fr using (fraud)) as seconds_ahead,
+    (select count(*) from hit anti join others using (fraud)) as adds,
+    (select coalesce(sum(part), 0) from spread where {rule}) as share,
+    (select count(*) from e) as events
+"""
+
+
+def views(alerts: pa.Table, events: pa.Table, labels: pa.Table, as_of_ms: int, maturity_ms: int) -> Any:
+    connection = duckdb.connect()
+    for name, table in (("alerts", alerts), ("events", events), ("labels", labels)):
+        connection.register(name, table)
+    connection.register("numbered", labels.append_column("n", pa.array(range(labels.num_rows))))
+    connection.execute(_VIEWS.format(as_of=as_of_ms, maturity=maturity_ms))
+    connection.execute("create view hit_all as from hit")
+    return connection
+
+
+def figures(connection: Any, rule: str | None) -> dict[str, Any]:
+    """The figures of one rule; of all if none is named."""
+    query = connection.sql(_FIGURES.format(rule="true" if rule is None else f"rule_id = '{rule}'"))
+    return dict(zip(query.columns, query.fetchall()[0], strict=True))

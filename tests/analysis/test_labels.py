@@ -1,0 +1,161 @@
+"""Labels of events, keys and episodes, from columns and files, and what is known of them on a date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.analysis.history import Events
+from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
+from cep.analysis.marks import Marks, key_field, mark_events
+from cep.base.errors import UsageError
+from cep.base.limits import TIME_MS_MIN
+from cep.base.secrets import secret_keys
+from cep.columnar.batch import TEXT
+from cep.columnar.tokens import token_of
+from tests.analysis.bench_data import START_MS, deployed
+from tests.columnar.protected import CARDS, VISA
+from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
+
+SCHEMA = deployed().schema
+
+
+def events_of(*rows: tuple[str, int, float]) -> Events:
+    """Events t0, t1, … of (card, time, amount)."""
+    return Events(
+        SCHEMA,
+        pa.array([f"t{number}" for number in range(len(rows))], TEXT),
+        np.zeros(len(rows), np.int16),
+        np.array([row[1] for row in rows], np.int64),
+        {
+            "card_id": pa.array([row[0] for row in rows], TEXT),
+            "amount": pa.array([round(row[2] * 100) for row in rows], pa.int64()),
+        },
+    )
+
+
+def marks_of(events: Events, rows: list[dict[str, Any]], **terms: Any) -> Marks:
+    labels = labels_of_table(pa.Table.from_pylist(rows), SCHEMA, "labels")
+    return mark_events(events, labels, key_field(labels, (("card_id",),)), "amount", **terms)
+
+
+def test_an_episode_is_one_fraud_and_a_label_alone_is_another() -> None:
+    events = events_of(("a", 1, 10), ("a", 5, 20), ("b", 7, 30), ("b", 9, 40))
+    rows: list[dict[str, Any]] = [
+        {"event_id": "t1", "episode": "x"},
+        {"event_id": "t0", "episode": "x"},
+        {"event_id": "t3", "episode": None},
+        {"event_id": "nobody", "episode": "x"},
+    ]
+    marks = marks_of(events, rows)
+    assert marks.fraud.tolist() == [0, 0, -1, 1]
+    assert marks.amount.tolist() == [30, 40]
+    assert (marks.first_ms.tolist(), marks.last_ms.tolist()) == ([1, 9], [5, 9])
+    assert marks.unmatched_count == 1
+
+
+def test_a_label_says_its_own_amount_kind_and_verdict() -> None:
+    events = events_of(("a", 1, 10), ("a", 5, 20), ("b", 7, 30))
+    rows: list[dict[str, Any]] = [
+        {"event_id": "t0", "label": "mule", "amount": 99.5},
+        {"event_id": "t1", "label": "no", "amount": None},
+        {"event_id": "t2", "label": "1", "amount": None},
+    ]
+    marks = marks_of(events, rows, as_of_ms=7, maturity_ms=100)
+    assert marks.fraud.tolist() == [0, -1, 1]
+    assert marks.kind == ("mule", "")
+    assert marks.amount.tolist() == [99.5, 30]
+    assert marks.is_mature.tolist() == [False, True, False], "only the event that was said to be honest"
+
+
+def test_what_is_reported_later_is_not_known() -> None:
+    events = events_of(("a", 1, 10), ("a", 5, 20), ("b", 7, 30), ("b", 90, 30))
+    rows = [{"event_id": "t0", "reported_at": 4}, {"event_id": "t1", "reported_at": 20},
+            {"event_id": "t3", "reported_at": 9}]  # fmt: skip
+    marks = marks_of(events, rows, as_of_ms=10)
+    assert marks.fraud.tolist() == [0, -1, -1, -1], "the last event is after the date"
+    assert (marks.later_count, marks.maturity_ms) == (1, 3)
+    assert marks.is_mature.tolist() == [True, True, True, False]
+    assert marks_of(events, rows).as_of_ms == 90, "all that is there"
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 20)), max_size=25),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-5, 25), st.integers(-5, 25)), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_labels_of_keys_are_of_their_events_between_two_times(
+    given_events: list[tuple[str, int]], spans: list[tuple[str, int, int]], named: bool
+) -> None:
+    events = events_of(*((card, at, 1) for card, at in given_events))
+    rows = [{"card_id" if named else "key": card, "from": low, "to": high} for card, low, high in spans]
+    marks = marks_of(events, rows)
+    wanted = [
+        next((number for number, (card, low, high) in enumerate(spans) if card == key and low <= at <= high), -1)
+        for key, at in given_events
+    ]
+    used = sorted({number for number in wanted if number >= 0})
+    assert [used[at] if at >= 0 else -1 for at in marks.fraud.tolist()] == wanted
+
+
+def test_keys_need_a_field_where_rules_have_several() -> None:
+    labels = labels_of_table(pa.table({"key": ["a"]}), SCHEMA, "labels")
+    assert labels.from_ms[0] == TIME_MS_MIN
+    with pytest.raises(UsageError, match="card_id; shop; name it by its field"):
+        key_field(labels, (("card_id",), ("shop",)))
+
+
+@pytest.mark.usefixtures("keys")
+def test_keys_of_card_numbers_are_compared_as_tokens() -> None:
+    (key,) = secret_keys()
+    token = token_of(key, "pan", VISA, {key.id})
+    events = Events(CARDS, pa.array(["t0"], TEXT), np.zeros(1, np.int16), np.zeros(1, np.int64),
+                    {"card": pa.array([token], TEXT)})  # fmt: skip
+    labels = labels_of_table(pa.table({"card": [VISA]}), CARDS, "labels")
+    assert mark_events(events, labels, "card", None).fraud.tolist() == [0]
+
+
+def test_a_column_of_kinds() -> None:
+    table = pa.table({"tx_id": [1, 2, 3, 4], "fraud": ["0", "leaked", None, "true"]})
+    labels = labels_of_column([table], "fraud", SCHEMA)
+    assert labels.keys.to_pylist() == ["2", "4"]
+    assert labels.kind.to_pylist() == ["leaked", None]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_files_of_labels(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"labels{suffix}"
+    at = "2026-03-01T00:00:01Z"
+    if suffix == ".csv":
+        path.write_text(f"event_id,reported_at,amount\n17,{at},2.50\n18,,\n")
+    elif suffix == ".jsonl":
+        path.write_text(f'{{"event_id": "17", "reported_at": "{at}", "amount": 2.5}}\n{{"event_id": "18"}}\n')
+    else:
+        times = pa.array([START_MS + 1_000, None], pa.timestamp("ms", "UTC"))
+        pa.parquet.write_table(pa.table({"event_id": [17, 18], "reported_at": times, "amount": [2.5, None]}), path)
+    labels = read_labels(str(path), tmp_path, SCHEMA)
+    assert labels.keys.to_pylist() == ["17", "18"]
+    assert labels.reported_ms.tolist() == [START_MS + 1_000, TIME_MS_MIN]
+    assert labels.amount[0] == 2.5
+    assert labels.has_reports
+
+
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        (pa.table({"label": [1]}), "labels has no column event_id or key"),
+        (pa.table({"event_id": ["t1"], "reported_at": ["yesterday"]}), "reported_at"),
+        (pa.table({"event_id": ["t1"], "reported_at": [1.5]}), "give times with a zone"),
+        (pa.table({"event_id": ["t1"], "amount": ["much"]}), "amount is no number"),
+        (pa.table({"event_id": ["t1", None]}), "1 rows without event_id"),
+    ],
+)
+def test_labels_that_cannot_be_used_are_refused(table: pa.Table, reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        labels_of_table(table, SCHEMA, "labels")

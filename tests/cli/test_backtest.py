@@ -1,0 +1,69 @@
+"""`cep backtest` on files: the table, the JSON, and labels that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pyarrow.parquet as pq
+import pytest
+
+from cep.cli.backtest import time_text
+from cep.cli.main import main
+from tests.analysis.bench_data import SOURCE, payments
+
+RULE = """\
+id = "{name}"
+pattern = "{name}"
+file = "../patterns/pays.cep"
+version = 1
+status = "live"
+severity = "low"
+owner = "cards"
+message = "{{key}}"
+"""
+
+
+def write_folder(folder: Path, *names: str) -> Path:
+    """Rules of the source as files, with labelled events beside them."""
+    for part in ("rules", "patterns"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    (folder / "patterns" / "pays.cep").write_text(SOURCE)
+    for name in names:
+        (folder / "rules" / f"{name}.toml").write_text(RULE.format(name=name))
+    events, labels = payments(1)
+    pq.write_table(events, folder / "events.parquet")
+    pq.write_table(labels, folder / "labels.parquet")
+    return folder
+
+
+def backtest(folder: Path, labels: str, *more: str) -> int:
+    given = ["--rules", str(folder / "rules"), "--events", str(folder / "events.parquet"), "--labels", labels]
+    return main(["backtest", *given, *more])
+
+
+def test_a_table_and_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path, "large", "small_large")
+    path = tmp_path / "figures.json"
+    assert backtest(folder, str(folder / "labels.parquet"), "--json", str(path), "--maturity", "5d") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    figures = orjson.loads(path.read_bytes())
+    assert [each["rule"] for each in figures["rules"]] == ["large", "small_large"]
+    precision = figures["together"]["precision"]
+    assert f"{precision['value']:.3f} ({precision['low']:.3f}–{precision['high']:.3f})" in printed
+    assert "large small_large all rules" in printed
+    assert figures["about"]["maturity_seconds"] == 5 * 86_400
+
+
+def test_a_label_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_folder(tmp_path, "large")
+    assert backtest(folder, "nobody") == 2
+    assert "the events have no column nobody" in capsys.readouterr().err
+    assert backtest(folder, "is_fraud", "--as-of", "yesterday") == 2
+    assert backtest(folder, "is_fraud", "--cores", "0") == 2
+
+
+def test_times_have_the_unit_that_suits() -> None:
+    assert [time_text(seconds) for seconds in (None, 45, 750, 11_520, -700_000)] == [
+        "–", "45 s", "12.5 min", "3.2 h", "-8.1 d",
+    ]  # fmt: skip
