@@ -118,6 +118,13 @@ RULE_PRIORITY_MAX = 10_000
 # One wait for a Kafka broker (metadata, offsets, the next record of a planned range). Broker fail-over takes seconds;
 # past this the read fails with what it waited for, and the runner decides on a restart.
 KAFKA_WAIT_MS_MAX = 30_000
+# Between two looks of a job at its brokers, and how long it waits for their answer: one that is away is seen within
+# three of them. A look is two small requests.
+WATCH_MS = 5_000
+# How long sinks may take for a delivery before the job counts as unhealthy; theirs to end it is KAFKA_WAIT_MS_MAX.
+SENDING_MS_MAX = 15_000
+# Between two lines of `cep run` that say how far it is: a day of them is a page.
+PROGRESS_LINES_MS = 60_000
 # Until a webhook's receiver has taken a micro-batch's alerts; longer than a restart of it takes, shorter than a shift.
 WEBHOOK_WAIT_MS_MAX = 300_000
 # One record of a changelog; and one part of a store's entry there (a page, the alerts of a commit), into which larger

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cep.base.errors import UsageError
-from cep.base.limits import TIME_MS_MIN
+from cep.base.limits import TIME_MS_MIN, WATCH_MS
 from cep.base.secrets import secret_keys
-from cep.cli.job_flags import KAFKA, URLS
+from cep.cli.job_flags import KAFKA, URLS, kafka_topics
 from cep.cli.job_lines import tell_rules_differ
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, parse_control
@@ -27,13 +27,15 @@ from cep.rulebook.signers import given_trust
 from cep.rulebook.trust import Trust
 from cep.runners.handover.warm_start import WarmStart, open_warm_start
 from cep.runners.live_checkpoint import open_checkpoint, read_job
-from cep.runners.observe import Log
+from cep.runners.observe import Log, Observed
+from cep.runners.watch import Watch, Watched
 from cep.sinks.base import AlertSink
 from cep.sinks.console import ConsoleSink
 from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sinks.postgres import SCHEMES, PostgresSink
 from cep.sinks.webhook import WebhookSink, WebhookTarget
+from cep.sources.kafka import KafkaSettings
 from cep.step.job import Job
 
 _PARQUET = "parquet:"
@@ -149,6 +151,16 @@ def job_of(settings: JobSettings, deployment: Deployment, warm: WarmStart | None
         ahead_ms=settings.ahead_max,
         trust=deployment.rulebook.accepted.trust,
     )
+
+
+def watch_of(settings: Settings, observed: Observed) -> Watch:
+    """Watch the surroundings of a job: its brokers, its topic of events, its sinks, its disk."""
+    servers = settings.kafka.bootstrap_servers
+    kafka = None if servers is None else KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
+    events, control, output = settings.events.topic, settings.control.topic, settings.output
+    topics = [topic for topic in (events, control, *kafka_topics(settings), output.dead_letter_topic) if topic]
+    watched = Watched(kafka, topics[0] if topics else None, events, settings.job.checkpoint)
+    return Watch(watched, observed, WATCH_MS)
 
 
 def range_of(text: str) -> range:

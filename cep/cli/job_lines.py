@@ -18,6 +18,7 @@ from cep.rulebook.deploy import Deployment
 from cep.runners.observe import Log
 
 Address = tuple[str, int]
+PATHS = "/metrics, /live, /ready and /health"
 
 
 def tell_problems(problems: Sequence[str], deployment: Deployment, log: Log) -> None:

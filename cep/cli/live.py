@@ -15,9 +15,9 @@ from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import settings_of
-from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, webhook_target
+from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, watch_of, webhook_target
 from cep.cli.job_flags import URLS, add_job_arguments, check_ending, check_sources, kafka_topics, record_format
-from cep.cli.job_lines import tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
@@ -82,11 +82,12 @@ def run(options: argparse.Namespace) -> int:
     tell_problems(begins_with.problems, deployment, log)
     job = job_of(settings.job, deployment, begins_with.warm)
     dead_letters_path = settings.output.dead_letters or checkpoint / "dead_letters"
-    observed = Observed(settings.observe.stalled)
+    observed = Observed(settings.observe.stalled, log)
     stop = stop_on_signals()
     with (
         lock_checkpoint(checkpoint),
         served(settings.observe.listen, observed, token=settings.observe.bearer_token()) as address,
+        watch_of(settings, observed),
     ):
         if begins_with.warm is not None and read_job(checkpoint) is None:
             begin_warm(begins_with.warm, job, deployment.rulebook, checkpoint)
@@ -99,14 +100,21 @@ def run(options: argparse.Namespace) -> int:
             _tell_batch(batch, log)
 
         job_name = job_id(checkpoint)
-        output = LiveOutput(
-            checkpoint, _letters(settings, dead_letters_path, job_name), _sinks(settings, job_name), report
-        )
+        dead_letters = _letters(settings, dead_letters_path, job_name)
+        output = LiveOutput(checkpoint, dead_letters, _sinks(settings, job_name), report, observed.sending)
         observed.finished(output.batch_id, output.totals)
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
             query = start_live(spark, live, output)
-            tell_start(log, checkpoint, address, "/metrics and /health", goes_on=goes_on, checkpoint=str(checkpoint))
+            observed.begin()
+            tell_start(
+                log,
+                checkpoint,
+                address,
+                PATHS,
+                goes_on=goes_on,
+                checkpoint=str(checkpoint),
+            )
             serve(query, output, stop, observed)
             if output.refused_batch_id is not None:
                 forget_planned(live.checkpoint, output.refused_batch_id)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
 import pyarrow as pa
 from rich.console import Console
 
@@ -21,20 +19,19 @@ from cep.base.limits import TIME_MS_MIN
 from cep.base.schema import Schema
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
-from cep.cli.given_job import beginning_of, job_of, opened, range_of, sinks_of, stop_on_signals
+from cep.cli.given_job import Beginning, beginning_of, job_of, opened, range_of, sinks_of, stop_on_signals, watch_of
 from cep.cli.job_flags import KAFKA, URLS, add_job_arguments, check_ending, check_sources, record_format
-from cep.cli.job_lines import tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
+from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.topics import made_topics
 from cep.columnar.decode import Decoded
 from cep.model.rule import utc_text
 from cep.model.settings import Settings
-from cep.report.keyed_state import runs_of_key
 from cep.rulebook.deploy import deploy
-from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Outlets, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
-from cep.runners.embedded.run import RECORDS_MAX, BatchReport, Pace, Runner, shorten_pauses
+from cep.runners.embedded.run import RECORDS_MAX, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.observe import Log, Observed
@@ -48,7 +45,6 @@ from cep.sources.live.kafka import TopicSource
 from cep.sources.live.lines import LinesSource
 from cep.sources.registry.kafka import RecordFormat, decode
 from cep.step.job import Job
-from cep.step.rule_status import rule_status
 
 HELP = """\
 Match a stream in this process, without Java: a topic, files that appear in a folder, or JSON lines on standard input. A
@@ -84,14 +80,52 @@ def run(options: argparse.Namespace) -> int:
     if checkpoint is not None:
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     check_ending(settings, available_now=options.available_now)
-    status = made_topics(settings)
-    sources = _sources(settings, options.available_now)
-    observed = Observed(settings.observe.stalled)
+    check_sources(settings, "either --events PATH (`-` is standard input), or --topic")
+    observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
     stop = stop_on_signals()
+    answers = {"/key": key_answers.answer} if observe.answer_keys else {}
+    with served(observe.listen, observed, answers, observe.bearer_token()) as address, watch_of(settings, observed):
+        paths = PATHS + (", /key?key=…" if answers else "")
+        given = _Given(settings, job, initial, workers, options.available_now)
+        try:
+            _match(given, begins_with, _Seen(observed, log, key_answers, address, paths), stop)
+        except CepError as error:
+            observed.failure = type(error).__name__
+            raise
+    return 1 if begins_with.problems or deployment.set_aside else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A checked job: its settings, its first control records, its threads; `until_end` if it ends with its sources."""
+
+    settings: Settings
+    job: Job
+    initial: tuple[bytes, ...]
+    workers: Workers
+    until_end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """How others see the job: metrics and health, its log, its answers, and where they are served."""
+
+    observed: Observed
+    log: Log
+    key_answers: KeyAnswers
+    address: tuple[str, int] | None
+    paths: str
+
+
+def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.Event) -> None:
+    """Open everything, match until the end, and close everything. Raises: UsageError and other CepErrors."""
+    settings, log, checkpoint = given.settings, seen.log, given.settings.job.checkpoint
+    status = made_topics(settings)
+    sources = _sources(settings, given.until_end)
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
-    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings))
+    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings), seen.observed.sending)
     commits = Commits(
         StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints),
         on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
@@ -100,58 +134,23 @@ def run(options: argparse.Namespace) -> int:
     for refused in commits.refused:
         log.tell("checkpoint_refused", f"passed over: {refused}")
     begins_with.lists.copy_into(commits.lists)
-    engine = Engine(job, initial, commits.store, workers, commits.lists)
+    engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
-    rules = _Rules(engine, status)
-
-    def report(batch: BatchReport) -> None:
-        observed.finished(batch.batch_id, batch.totals)
-        rules.tell()
-
-    def idle() -> None:
-        observed.idle()
-        rules.tell()
-
-    def answer(parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
-        """`/key?key=c17`: every partial match of the key, as `cep state --key` shows them."""
-        key = "".join(parameters.get("key", ()))
-        pages, levels = runner.ask(lambda asked: asked.pages_of_key(key))
-        return [asdict(run) for run in runs_of_key(pages, key, levels)] or None
-
+    reports = JobReports(seen.observed, log, engine, commits, sources, status)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
-    runner = Runner(engine, sources, outlets, commits, pace, report, idle)
+    runner = Runner(engine, sources, outlets, commits, pace, reports.report, reports.idle)
+    seen.key_answers.runner = runner
     try:
-        answers = {"/key": answer} if settings.observe.answer_keys else {}
-        with served(settings.observe.listen, observed, answers, settings.observe.bearer_token()) as address:
-            paths = "/metrics, /health and /key?key=…" if answers else "/metrics and /health"
-            tell_start(log, checkpoint, address, paths, goes_on=commits.head is not None)
-            shorten_pauses()
-            runner.run(stop, until_end=options.available_now)
-    except CepError as error:
-        observed.failure = type(error).__name__
-        raise
+        tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
+        shorten_pauses()
+        runner.run(stop, until_end=given.until_end)
     finally:
         outlets.close()
         sources.close()
         engine.close()
         commits.close()
         tell_totals(commits.totals, "", log, Console(stderr=True, highlight=False))
-    return 1 if begins_with.problems or deployment.set_aside else 0
-
-
-class _Rules:
-    """Tells the status topic, at the start and after every change, what the rules are: `cep publish` waits for it."""
-
-    def __init__(self, engine: Engine, status: StatusTopic | None) -> None:
-        self._engine, self._status, self._told = engine, status, ""
-
-    def tell(self) -> None:
-        """Publish the status if the rules have changed. Raises: SinkError."""
-        compiled = self._engine.rulebook
-        if self._status is not None and compiled.digest != self._told:
-            self._status.publish(orjson.dumps(rule_status(compiled.rulebook)))
-            self._told = compiled.digest
 
 
 def _begin(engine: Engine, warm: WarmStart | None) -> int:
@@ -174,7 +173,6 @@ def _sources(settings: Settings, until_end: bool) -> Sources:
     client = KafkaSettings(kafka.bootstrap_servers or "", tuple(kafka.client_settings().items()))
     folder, topic, control = settings.events.folder, settings.events.topic, settings.control
     form = _format(settings)
-    check_sources(settings, "either --events PATH (`-` is standard input), or --topic")
     events: LiveSource
     if topic is not None:
         events = TopicSource(client, topic, settings.events.starting, settings.events.ending)

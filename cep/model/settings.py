@@ -296,14 +296,14 @@ class ObserveSettings(_Section):
 
     listen: Address = _setting(
         None,
-        "Port, or host and port, of /metrics and /health; on this machine only unless a host is named.",
+        "Port, or host and port, of /metrics, /live, /ready and /health; on this machine only unless a host is named.",
         "--listen",
         "[HOST:]PORT",
         '"9464"',
     )
     token: Annotated[SecretStr | None, AfterValidator(secret_from_environment)] = _setting(
         None,
-        "Bearer token that every request but /health needs; `env:NAME` takes it from the environment. A job that "
+        "Bearer token that all but the three of health need; `env:NAME` takes it from the environment. A job that "
         "listens to other machines needs one.",
         example='"env:CEP_TOKEN"',
     )
@@ -318,7 +318,7 @@ class ObserveSettings(_Section):
     )
     stalled: DurationMs = _setting(
         300_000,
-        "Time without a finished micro-batch after which /health says no, while there is work.",
+        "Time without a finished micro-batch after which /live and /health say no, while there is work.",
         example='"5 min"',
     )
 

@@ -149,9 +149,14 @@ def _exclude_and_suppress(
 
 
 def count_suppressed(suppression: Suppression) -> dict[str, int]:
-    """Count suppressed alerts by reason and rule, as `held[suppressed][card_testing]`."""
-    rules = suppression.suppressed["rule_id"].to_pylist()
-    return dict(Counter(f"held[{reason}][{rule}]" for reason, rule in zip(suppression.reasons, rules, strict=True)))
+    """Count suppressed alerts by reason and rule, as `held[suppressed@card_testing]`.
+
+    They were counted as alerts when they were matched; that is taken back here, so these counts are below 0.
+    """
+    rules, versions = (suppression.suppressed[name].to_pylist() for name in ("rule_id", "version"))
+    counts = Counter(f"held[{reason}@{rule}]" for reason, rule in zip(suppression.reasons, rules, strict=True))
+    counts.subtract(f"alerts[{rule}@{version}]" for rule, version in zip(rules, versions, strict=True))
+    return dict(counts)
 
 
 def fired_json(fired: Mapping[tuple[str, str], tuple[int, int]]) -> list[list[Any]]:

@@ -1,8 +1,9 @@
-"""Observations of a job → answers over HTTP: /metrics, /health, and what a runner adds.
+"""Observations of a job → answers over HTTP: /live, /ready, /health, /metrics, and what a runner adds.
 
 A stranger may reach the port, so it is bounded: connections at once, bytes of a request, and the time that one takes.
-A connection above the bound is closed at once. /health says yes or no with a reason, so it asks for no token: probes of
-a platform need it. Everything else asks for the bearer token, if there is one.
+A connection above the bound is closed at once. /live, /ready and /health say yes or no with a reason and ask for no
+token: probes of a platform need them. Everything else asks for the bearer token, if there is one. /metrics has the
+process as well, in the names that Prometheus' own clients use.
 Tested by: tests/runners/test_http.py, tests/runners/test_observe.py
 """
 
@@ -19,7 +20,7 @@ from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import orjson
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from cep.base.errors import UsageError
@@ -123,13 +124,16 @@ def _server_class(host: str) -> type[_Server]:
 def _app(observed: Observed, answers: Answers, token: str | None) -> _App:
     registry = CollectorRegistry()
     registry.register(observed)
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    probes = {"/live": observed.live, "/ready": observed.ready, "/health": observed.health}
     metrics: _App = make_wsgi_app(registry)
 
     def answer(environ: Mapping[str, Any], start_response: _StartResponse) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
-        if path == "/health":
-            is_healthy, reasons = observed.health()
-            return _json(start_response, "200 OK" if is_healthy else "503 Service Unavailable", reasons)
+        if path in probes:
+            is_well, reasons = probes[path]()
+            return _json(start_response, "200 OK" if is_well else "503 Service Unavailable", reasons)
         if token is not None and not _has_token(environ, token):
             start_response("401 Unauthorized", [("Content-Type", "text/plain"), ("WWW-Authenticate", "Bearer")])
             return [b"this needs the job's token: Authorization: Bearer ...\n"]
@@ -139,7 +143,7 @@ def _app(observed: Observed, answers: Answers, token: str | None) -> _App:
             value = answers[path](parse_qs(environ["QUERY_STRING"]))
             return _json(start_response, "404 Not Found" if value is None else "200 OK", value)
         start_response("404 Not Found", [("Content-Type", "text/plain")])
-        return [" ".join(["here are /metrics /health", *answers]).encode() + b"\n"]
+        return [" ".join(["here are /metrics", *probes, *answers]).encode() + b"\n"]
 
     return answer
 

@@ -1,8 +1,13 @@
 """The doings of a job → its log on standard error, and the metrics and health that http.py serves.
 
-    totals (progress.json) ─▶ cep_events_total, cep_late_events_total, cep_poison_total{code="…"},
+    totals                 ─▶ cep_events_total, cep_late_events_total, cep_poison_total{code="…"},
                               cep_alerts_total{rule="…", version="…"}, …: every counter there is, under its own name
     gauges                 ─▶ cep_runs, cep_state_bytes, cep_watermark_delay_seconds, cep_micro_batch_seconds{phase="…"}
+    lag                    ─▶ cep_lag_records{partition="payments[0]"}
+    parts of the job       ─▶ cep_part_up{part="brokers"}, and a line when one stops to be well or is well again
+
+Three questions have answers. Live: does the process get on? Ready: has it its state and its sources? Healthy: is it
+ready, and is every part well? A broker that is away makes a job unhealthy, and a restart would not help it.
 
 Every runner uses it; nothing here knows Spark. No payload goes through: fields of a log line are numbers and names.
 Totals go on over restarts, and so do the counters. A reader never waits for the job, nor the job for a reader.
@@ -16,106 +21,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TextIO
 
 import orjson
+import pyarrow as pa
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cep.base.limits import EVENT_TIME_MS_MIN
 from cep.model.rule import utc_text
+from cep.runners.latency import Latency
+from cep.runners.meanings import FROM_ZERO, GAUGES, LABELS, TOTALS_THAT_FALL, counter_text
 
-# What stands in the brackets of a counter's name: `poison[missing_field]`, `alerts[card_testing@3]`.
-_LABELS: Mapping[str, tuple[str, ...]] = {
-    "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"),
-    "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
-    "rule_overflows": ("rule", "version"),
-    "rule_runs_evicted": ("rule", "version"),
-}  # fmt: skip
 _COUNTER = re.compile(r"(\w+)(?:\[(.*)\])?")
-# Counters that stand at 0 before the first one is counted, so that a rate has a beginning and an alarm finds its name.
-_TEXTS: Mapping[str, str] = {
-    "records": "Records read, also those that cannot be decoded.",
-    "events": "Records that could be decoded.",
-    "late_events": "Events behind the watermark, set aside.",
-    "events_ahead": "Events dated too far ahead of the clock, set aside.",
-    "duplicates": "Events that have come before, ignored.",
-    "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",
-    "runs_started": "Partial matches begun.",
-    "runs_expired": "Partial matches that have ended without a match because their time was over.",
-    "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
-    "matches_dropped": "Matches lost to the limit of one event.",
-}
-# Totals that rise and fall.
-_GAUGES: Mapping[str, str] = {"runs": "Partial matches alive."}
-
-
-@dataclass(eq=False)
-class Observed(Collector):
-    """The latest that is known of a job. Threads of the runner write it, the server's read it."""
-
-    stalled_ms: int
-    totals: Counter[str] = field(default_factory=Counter)
-    gauges: dict[str, float] = field(default_factory=dict)
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    batch_id: int = -1
-    watermark_ms: int | None = None
-    failure: str | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _alive_s: float = field(default_factory=time.monotonic)
-
-    def finished(
-        self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None,
-        phases_ms: Mapping[str, float] | None = None,
-    ) -> None:  # fmt: skip
-        """Note that a micro-batch is done.
-
-        `totals` are those of the job so far. Without a watermark the last one stays.
-        """
-        with self._lock:
-            self.batch_id, self.totals, self._alive_s = batch_id, Counter(totals), time.monotonic()
-            self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
-            self.phases_ms.update(phases_ms or {})
-
-    def measured(self, gauges: Mapping[str, float], phases_ms: Mapping[str, float]) -> None:
-        """Gauges by name (state_bytes …), and what the latest micro-batch took, by phase."""
-        with self._lock:
-            self.gauges.update(gauges)
-            self.phases_ms.update(phases_ms)
-
-    def idle(self) -> None:
-        """There is nothing to do, which is not the same as being stuck."""
-        with self._lock:
-            self._alive_s = time.monotonic()
-
-    def health(self) -> tuple[bool, dict[str, Any]]:
-        """Return True if the job gets on, and the reasons."""
-        with self._lock:
-            silent_s = time.monotonic() - self._alive_s
-            is_healthy = self.failure is None and silent_s * 1_000 < self.stalled_ms
-            answer = {"healthy": is_healthy, "batch_id": self.batch_id, "seconds_since_progress": round(silent_s, 1)}
-            return is_healthy, answer if self.failure is None else {**answer, "failure": self.failure}
-
-    def collect(self) -> Iterator[Metric]:
-        """For prometheus_client: all of it as metric families."""
-        with self._lock:
-            totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
-            batch_id, watermark_ms = self.batch_id, self.watermark_ms
-        if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
-            gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
-        yield from _counters(totals)
-        for name, text in _GAUGES.items():
-            yield GaugeMetricFamily(f"cep_{name}", text, value=totals.get(name, 0))
-        for name, value in gauges.items():
-            yield GaugeMetricFamily(f"cep_{name}", f"{name.replace('_', ' ').capitalize()}.", value=value)
-        yield GaugeMetricFamily("cep_micro_batch_id", "The latest micro-batch that is done.", value=batch_id)
-        taken = GaugeMetricFamily(
-            "cep_micro_batch_seconds", "What the latest micro-batch took, by phase.", labels=["phase"]
-        )
-        for phase, ms in phases.items():
-            taken.add_metric([phase], ms / 1_000)
-        yield taken
+BROKERS, EVENTS, SINKS, CHECKPOINTS = "brokers", "events", "sinks", "checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +55,171 @@ class Log:
         print(orjson.dumps(line).decode(), file=self.stream, flush=True)
 
 
+@dataclass(eq=False)
+class Observed(Collector):
+    """The latest that is known of a job. Threads of the runner write it, the server's read it."""
+
+    stalled_ms: int
+    log: Log | None = None
+    totals: Counter[str] = field(default_factory=Counter)
+    gauges: dict[str, float] = field(default_factory=dict)
+    phases_ms: dict[str, float] = field(default_factory=dict)
+    lags: dict[str, int] = field(default_factory=dict)
+    positions: Mapping[str, int] = field(default_factory=dict)  # of the events; replaced, never changed
+    batch_id: int = -1
+    watermark_ms: int | None = None
+    failure: str | None = None
+    has_begun: bool = False
+    sending_since_s: float | None = None  # by time.monotonic(): a delivery is under way
+    _troubles: dict[str, str | None] = field(default_factory=dict)  # by part; None: it is well
+    _troubled_s: dict[str, float] = field(default_factory=dict)
+    _latency: Latency = field(default_factory=Latency)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _alive_s: float = field(default_factory=time.monotonic)
+
+    # -------------------------------------------------------------------------------------------- for the runner
+
+    def begin(self) -> None:
+        """Note that the job has its state and its sources."""
+        with self._lock:
+            self.has_begun, self._alive_s = True, time.monotonic()
+
+    def finished(
+        self, batch_id: int, totals: Mapping[str, int], watermark_ms: int | None = None,
+        phases_ms: Mapping[str, float] | None = None,
+    ) -> None:  # fmt: skip
+        """Note that a micro-batch is done.
+
+        `totals` are those of the job so far. Without a watermark the last one stays.
+        """
+        with self._lock:
+            self.batch_id, self.totals, self._alive_s = batch_id, Counter(totals), time.monotonic()
+            self.watermark_ms = self.watermark_ms if watermark_ms is None else watermark_ms
+            self.phases_ms.update(phases_ms or {})
+
+    def measured(self, gauges: Mapping[str, float], phases_ms: Mapping[str, float]) -> None:
+        """Note gauges by name (state_bytes …), and what the latest micro-batch took, by phase."""
+        with self._lock:
+            self.gauges.update(gauges)
+            self.phases_ms.update(phases_ms)
+
+    def lagging(self, lags: Mapping[str, int]) -> None:
+        """Note how many records of each partition wait."""
+        with self._lock:
+            self.lags = dict(lags)
+
+    def idle(self) -> None:
+        """There is nothing to do, which is not the same as being stuck."""
+        with self._lock:
+            self._alive_s = time.monotonic()
+
+    @contextmanager
+    def sending(self, alerts: pa.Table) -> Iterator[None]:
+        """Note how long the sinks take for the alerts, and how old these are when they have them."""
+        with self._lock:
+            began_s = self.sending_since_s = time.monotonic()
+        try:
+            yield
+            with self._lock:
+                self._latency.add(alerts, int(time.time() * 1_000))
+                self.phases_ms["sinks"] = (time.monotonic() - began_s) * 1_000
+        finally:
+            with self._lock:
+                self.sending_since_s = None
+
+    def note(self, part: str, trouble: str | None, detail: str = "") -> None:
+        """Note what is wrong with a part of the job, None if it is well; say so where that has changed.
+
+        Whoever asks for the health reads `trouble`, without a token. `detail` is for the log alone.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            before = self._troubles.get(part)
+            self._troubles[part] = trouble
+            since_s = self._troubled_s.setdefault(part, now_s) if trouble is not None else None
+            ended_s = self._troubled_s.pop(part, None) if trouble is None else None
+        if self.log is None:
+            return
+        if before is None and since_s is not None:
+            reason = detail or trouble
+            self.log.tell("unhealthy", f"unhealthy: {part}: {reason}", part=part, reason=reason)
+        elif ended_s is not None:
+            seconds = round(now_s - ended_s, 1)
+            self.log.tell("healthy", f"healthy again: {part}, after {seconds:.0f} s", part=part, seconds=seconds)
+
+    # ------------------------------------------------------------------------------------------ for who watches
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """The parts that are not well, and why."""
+        with self._lock:
+            return {part: trouble for part, trouble in self._troubles.items() if trouble is not None}
+
+    def live(self) -> tuple[bool, dict[str, Any]]:
+        """Return True if the job gets on, and the reasons; where it does not, a restart may help."""
+        with self._lock:
+            silent_s = time.monotonic() - self._alive_s
+            is_live = self.failure is None and silent_s * 1_000 < self.stalled_ms
+            answer = {"live": is_live, "batch_id": self.batch_id, "seconds_since_progress": round(silent_s, 1)}
+            return is_live, answer if self.failure is None else {**answer, "failure": self.failure}
+
+    def ready(self) -> tuple[bool, dict[str, Any]]:
+        """Return True if the job gets on, has its state, and has begun to read its sources."""
+        is_live, answer = self.live()
+        is_ready = is_live and self.has_begun
+        return is_ready, {"ready": is_ready, **answer}
+
+    def health(self) -> tuple[bool, dict[str, Any]]:
+        """Return True if the job gets on and no part of it is in trouble, and the reasons.
+
+        A job that has not begun yet is none the worse for it: it reads its state.
+        """
+        is_live, answer = self.live()
+        with self._lock:
+            parts = {part: trouble or "well" for part, trouble in sorted(self._troubles.items())}
+            lag = sum(self.lags.values()) if self.lags else None
+        is_healthy = is_live and all(trouble == "well" for trouble in parts.values())
+        more = {"ready": is_live and self.has_begun, "parts": parts, "lag_records": lag}
+        return is_healthy, {"healthy": is_healthy, **answer, **more}
+
+    def collect(self) -> Iterator[Metric]:
+        """For prometheus_client: all of it as metric families."""
+        with self._lock:
+            totals, gauges, phases = dict(self.totals), dict(self.gauges), dict(self.phases_ms)
+            batch_id, watermark_ms, lags, troubles = self.batch_id, self.watermark_ms, self.lags, dict(self._troubles)
+            latency = self._latency.family()
+        if watermark_ms is not None and watermark_ms >= EVENT_TIME_MS_MIN:
+            gauges["watermark_delay_seconds"] = time.time() - watermark_ms / 1_000
+        yield from _counters(totals)
+        for name, text in TOTALS_THAT_FALL.items():
+            yield GaugeMetricFamily(f"cep_{name}", text, value=totals.get(name, 0))
+        for name, value in {**gauges, "micro_batch_id": batch_id}.items():
+            yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
+        yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
+        yield _labelled("lag_records", "partition", lags)
+        yield _labelled("part_up", "part", {part: float(trouble is None) for part, trouble in troubles.items()})
+        yield latency
+
+
+def _labelled(name: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"cep_{name}", GAUGES[name], labels=[label])
+    for value, number in sorted(values.items()):
+        family.add_metric([value], number)
+    return family
+
+
 def _counters(totals: Mapping[str, int]) -> Iterator[Metric]:
     """Every total as a counter; those that differ only in the brackets are one family."""
     families: dict[str, CounterMetricFamily] = {}
-    for full_name, count in sorted({**dict.fromkeys(_TEXTS, 0), **totals}.items()):
+    for full_name, count in sorted({**dict.fromkeys(FROM_ZERO, 0), **totals}.items()):
         parsed = _COUNTER.fullmatch(full_name)
         assert parsed is not None, full_name
         name, inner = parsed[1], parsed[2]
-        if name in _GAUGES:
+        if name in TOTALS_THAT_FALL:
             continue
-        labels = () if inner is None else _LABELS.get(name, ("of",))
+        labels = () if inner is None else LABELS.get(name, ("of",))
         if name not in families:
-            families[name] = CounterMetricFamily(f"cep_{name}", _TEXTS.get(name, f"Counter {name}."), labels=labels)
+            families[name] = CounterMetricFamily(f"cep_{name}", counter_text(name), labels=labels)
         values = [] if inner is None else inner.split("@") if len(labels) > 1 else [inner]
         families[name].add_metric(values, count)
     yield from families.values()

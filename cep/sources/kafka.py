@@ -150,6 +150,20 @@ def _connect(settings: KafkaSettings) -> Consumer:
 # -------------------------------------------------------------------------------------------------- planning
 
 
+def ask_brokers(settings: KafkaSettings, topic: str) -> None:
+    """Ask for a topic, which need not be there. Raises: SourceError if no broker answers in time."""
+    consumer = _CONSUMERS.take(settings)
+    try:
+        consumer.list_topics(topic, timeout=settings.wait_s)
+    except KafkaException as error:
+        consumer.close()  # what it knows of the brokers may be what is wrong
+        raise SourceError(
+            f"Kafka at {settings.bootstrap_servers} gave no answer within {settings.wait_ms} ms: {reason_of(error)}; "
+            "check the brokers and the network"
+        ) from error
+    _CONSUMERS.give(settings, consumer)
+
+
 def earliest_offsets(settings: KafkaSettings, topics: Sequence[str]) -> Offsets:
     """Return the first offset that is still there, of every partition of the topics.
 

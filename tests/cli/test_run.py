@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
+from cep.cli import given_job
 from cep.cli.main import USAGE, main
 from cep.sources.live.files import FilesSource
 from tests.base.test_private import readable_by_others
@@ -97,3 +107,67 @@ def test_a_single_file_ends(tmp_path: Path) -> None:
     assert sum(len(chunk) for chunk in source.poll(100, 0.0)) + sum(len(c) for c in source.poll(100, 0.0)) == 10
     assert source.poll(100, 0.0) == []
     assert source.ended
+
+
+def test_a_job_whose_broker_is_silent_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is unhealthy, though neither a restart nor more records would help; its log has when, and when it was over."""
+    monkeypatch.setattr(given_job, "WATCH_MS", 1_000)
+    broker = subprocess.Popen(
+        [sys.executable, "-m", "tests.mock_kafka"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert broker.stdout is not None
+    address = broker.stdout.readline().strip()
+    Producer({"bootstrap.servers": address, "log_level": 2}).list_topics("payments", timeout=30)  # makes it
+    seen: list[tuple[int, int, int]] = []
+    port = free_port()
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0  # it does not listen yet
+
+    def look(until: Callable[[tuple[int, int, int]], bool]) -> None:
+        for _ in range(600):
+            statuses = (status("/live"), status("/ready"), status("/health"))
+            if until(statuses):
+                break
+            time.sleep(0.05)
+        seen.append(statuses)
+
+    def operate() -> None:
+        try:
+            look(lambda statuses: statuses == (200, 200, 200))
+            broker.send_signal(signal.SIGSTOP)
+            look(lambda statuses: statuses[2] == 503)
+            broker.send_signal(signal.SIGCONT)
+            look(lambda statuses: statuses[2] == 200)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    try:
+        arguments = ["--topic", "payments", "--bootstrap-servers", address, "--checkpoint", str(tmp_path / "job")]
+        assert main(["run", "--rules", RULES, *arguments, "--listen", str(port), "--log", "json"]) == 0
+    finally:
+        operator.join()
+        broker.kill()
+        broker.wait()
+    assert seen == [(200, 200, 200), (200, 200, 503), (200, 200, 200)]
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["event"] for line in told] == ["started", "rules", "unhealthy", "healthy", "ended"]
+    assert told[2]["part"] == told[3]["part"] == "brokers"
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        number: int = one.getsockname()[1]
+        return number

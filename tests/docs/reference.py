@@ -3,7 +3,7 @@
     argparse of every verb        → reference/verbs.md
     model/settings.py             → reference/settings.md
     model/rule.py                 → reference/control-records.md
-    runners/observe.py, counters  → reference/metrics.md
+    runners/meanings.py           → reference/metrics.md, reference/logs.md
     the catalogue of diagnostics  → reference/diagnostics.md
     engine/alerts.py              → reference/alerts.md
     base/limits.py                → reference/limits.md
@@ -30,8 +30,17 @@ from cep.lang.explain.catalogue import CATALOGUE
 from cep.lang.explain.examples import examples
 from cep.model.rule import _MODELS, UpsertRecord
 from cep.model.settings import SECTIONS, extra_of
-from cep.runners.observe import _GAUGES, _LABELS, _TEXTS
-from tests.docs.meanings import ALERT_FIELDS, COUNTERS, GAUGES
+from cep.runners.meanings import (
+    COUNTERS,
+    FROM_ZERO,
+    GAUGE_LABELS,
+    GAUGES,
+    HISTOGRAMS,
+    LABELS,
+    LOG_LINES,
+    TOTALS_THAT_FALL,
+)
+from tests.docs.meanings import ALERT_FIELDS
 
 MADE = "Generated from the code of this version."
 _GROUPS = {
@@ -130,11 +139,29 @@ def metrics() -> str:
     lines = ["# Metrics", "", MADE, "A job started with `--listen 9464` answers `/metrics` in Prometheus' text format."]
     lines += ["Counters go on over restarts. `cep replay`, `cep run` and `cep live` print the same names at their end."]
     lines += ["", "## Counters", "", "| metric | meaning |", "| --- | --- |"]
-    for name, text in {**_TEXTS, **COUNTERS}.items():
-        labels = ", ".join(_LABELS.get(name, ("of",) if name == "held" else ()))
-        lines.append(f"| `cep_{name}_total{f'{{{labels}}}' if labels else ''}` | {_cell(text)} |")
+    for name, text in {**FROM_ZERO, **COUNTERS}.items():
+        lines.append(f"| `cep_{name}_total{_labels(LABELS.get(name, ()))}` | {_cell(text)} |")
     lines += ["", "## Gauges", "", "| metric | meaning |", "| --- | --- |"]
-    lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in {**_GAUGES, **GAUGES}.items()]
+    for name, text in {**TOTALS_THAT_FALL, **GAUGES}.items():
+        lines.append(f"| `cep_{name}{_labels(GAUGE_LABELS.get(name, ()))}` | {_cell(text)} |")
+    lines += ["", "## Histograms", "", "| metric | meaning |", "| --- | --- |"]
+    lines += [f"| `cep_{name}` | {_cell(text)} |" for name, text in HISTOGRAMS.items()]
+    lines += ["", "Beside them are those of the process, such as `process_resident_memory_bytes`, `process_open_fds`,"]
+    lines += ["`process_cpu_seconds_total` and `python_info`. Both runners have one set of names. On Spark the process"]
+    lines += ["is the driver's Python."]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(names: tuple[str, ...]) -> str:
+    return f"{{{', '.join(names)}}}" if names else ""
+
+
+def logs() -> str:
+    """Return the page of log lines."""
+    lines = ["# Log lines", "", MADE, "A job writes to standard error: with `--log text` a sentence, with `--log json`"]
+    lines += ["an object with `time`, `event` and the numbers and names of that event, never a payload."]
+    lines += ["", "| event | meaning |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(text)} |" for name, text in LOG_LINES.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -206,6 +233,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "settings": settings,
     "control-records": control_records,
     "metrics": metrics,
+    "logs": logs,
     "diagnostics": diagnostics,
     "alerts": alerts,
     "limits": limits,

@@ -80,7 +80,7 @@ def test_what_is_snoozed_or_in_shadow_takes_no_place_and_begins_no_time() -> Non
     expected = {"0001": "snoozed", "0003": "shadow", "0005": "suppressed"}
     assert divided(alerts, policies) == (["0002", "0004"], expected)
     assert count_suppressed(suppress_alerts(alerts, policies, {})) == {
-        "held[shadow][a]": 1, "held[snoozed][a]": 1, "held[suppressed][a]": 1,
+        "held[shadow@a]": 1, "held[snoozed@a]": 1, "held[suppressed@a]": 1, "alerts[a@1]": -3,
     }  # fmt: skip
 
 

@@ -11,11 +11,14 @@ import urllib.request
 from collections import Counter
 
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cep.base.errors import UsageError
 from cep.runners.http import served
+from cep.runners.meanings import current_names
 from cep.runners.observe import Log, Observed
+from tests.rulebook.test_suppression import alert, table
 
 TOTALS = Counter(
     {
@@ -36,6 +39,12 @@ def get(address: tuple[str, int] | None, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
+def registry_of(observed: Observed) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(observed)
+    return registry
+
+
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample by name and labels, as Prometheus reads them."""
     return {
@@ -50,6 +59,7 @@ def test_every_total_is_a_metric() -> None:
     observed.finished(16, TOTALS, int(time.time() * 1_000) - 30_000, {"matching": 125.0})
     observed.finished(17, TOTALS)
     observed.measured({"state_bytes": 1_000.0}, {"addBatch": 250.0})
+    observed.lagging({"payments[0]": 5, "payments[1]": 0})
     with served(("127.0.0.1", 0), observed) as address:
         status, text = get(address, "/metrics")
     assert status == 200
@@ -65,7 +75,9 @@ def test_every_total_is_a_metric() -> None:
     assert found["cep_micro_batch_seconds", (("phase", "addBatch"),)] == 0.25
     assert found["cep_micro_batch_seconds", (("phase", "matching"),)] == 0.125
     assert found["cep_micro_batch_id", ()] == 17
-    counted = sum(value for (name, _), value in found.items() if name.endswith("_total"))
+    assert found["cep_lag_records", (("partition", "payments[0]"),)] == 5
+    assert found["process_open_fds", ()] > 0, "the process is seen as well"
+    counted = sum(value for (name, _), value in found.items() if name.startswith("cep_") and name.endswith("_total"))
     assert counted == TOTALS.total() - TOTALS["runs"]
     assert found["cep_matches_dropped_total", ()] == 0, "there before the first one"
 
@@ -83,7 +95,55 @@ def test_health_tells_stuck_from_idle() -> None:
         observed.failure = "SinkError"
         status, text = get(address, "/health")
         assert (status, json.loads(text)["failure"]) == (503, "SinkError")
+        assert get(address, "/live")[0] == get(address, "/ready")[0] == 503
         assert get(address, "/other")[0] == 404
+
+
+def test_a_part_in_trouble_is_unhealthy_and_no_reason_for_a_restart() -> None:
+    lines = io.StringIO()
+    observed = Observed(3_600_000, Log("json", lines))
+    assert not observed.ready()[0], "it has no state yet"
+    observed.begin()
+    observed.note("sinks", None)
+    assert observed.health()[0]
+    for _ in range(3):
+        observed.note("brokers", "no answer since then", "kafka:9092 gave no answer")
+    is_healthy, answer = observed.health()
+    assert (is_healthy, answer["parts"]) == (False, {"brokers": "no answer since then", "sinks": "well"})
+    assert observed.live()[0]
+    assert observed.ready()[0]
+    assert samples(generate_latest(registry_of(observed)).decode())["cep_part_up", (("part", "brokers"),)] == 0
+    for _ in range(3):
+        observed.note("brokers", None)
+    assert observed.health()[0]
+    told = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(line["event"], line["part"]) for line in told] == [("unhealthy", "brokers"), ("healthy", "brokers")]
+    assert told[0]["reason"] == "kafka:9092 gave no answer"
+    assert "kafka:9092" not in json.dumps(answer), "who asks has no token"
+
+
+def test_latency_counts_each_alert_once_it_is_delivered() -> None:
+    observed = Observed(0)
+    now_ms = int(time.time() * 1_000)
+    with observed.sending(table(alert(1, now_ms - 20_000), alert(2, now_ms - 7_000_000), alert(3, now_ms + 60_000))):
+        assert observed.sending_since_s is not None
+    with pytest.raises(ValueError, match="refused"), observed.sending(table(alert(4, now_ms))):
+        raise ValueError("refused")
+    assert observed.sending_since_s is None
+    found = samples(generate_latest(registry_of(observed)).decode())
+    below = {labels[0][1]: value for (name, labels), value in found.items() if name.endswith("latency_seconds_bucket")}
+    assert (below["0.01"], below["10.0"], below["60.0"], below["3600.0"], below["+Inf"]) == (1, 1, 2, 2, 3)
+    assert found["cep_alert_latency_seconds_count", ()] == 3
+
+
+def test_every_name_on_the_port_has_a_sentence() -> None:
+    """Also totals of an earlier build, which had reason and rule of suppressed alerts in two brackets."""
+    observed = Observed(0)
+    observed.finished(1, current_names({**TOTALS, "held[shadow][card_testing]": 2, "held[shadow@card_testing]": 3}))
+    text = generate_latest(registry_of(observed)).decode()
+    assert samples(text)["cep_held_total", (("reason", "shadow"), ("rule", "card_testing"))] == 5
+    helps = [line.split(" ", 3) for line in text.splitlines() if line.startswith("# HELP cep_")]
+    assert [name for _, _, name, said in helps if len(said.split()) < 3 or said.startswith("Counter ")] == []
 
 
 def test_nowhere_and_a_port_that_is_taken() -> None:

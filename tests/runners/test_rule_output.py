@@ -37,7 +37,7 @@ def test_a_batch_again_and_a_new_process_divide_alike(tmp_path: Path) -> None:
         output = RuleOutput(tmp_path, first)
         again, held = output.take(batch, None, number)
         assert ids(again) == expected[number]
-        assert held == ({} if number == 0 else {"held[suppressed][a]": 1})
+        assert held == ({} if number == 0 else {"held[suppressed@a]": 1, "alerts[a@1]": -1})
     lines = [orjson.loads(line) for f in sorted((tmp_path / "held").iterdir()) for line in f.read_bytes().splitlines()]
     assert [(line["held"], line["alert"]["alert_id"]) for line in lines] == [
         ("suppressed", "0002"), ("suppressed", "0004"),

@@ -11,7 +11,8 @@
 A commit costs what has changed and one write to the disk, so there is one for each micro-batch if nothing else is asked
 for. While the disk writes, the next micro-batch is matched; its commit begins when the one before is there. Every so
 often a checkpoint is taken after 3, in the background (checkpoints.py): for another machine, for a savepoint, for the
-day on which this disk is lost. A store in memory has no log: a commit there is safe when its checkpoint is.
+day on which this disk is lost. One is also taken once the stream has fallen silent. A store in memory has no log: a
+commit there is safe when its checkpoint is.
 
 Start:
 
@@ -37,9 +38,10 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -50,10 +52,11 @@ from cep.columnar.decode import Decoded, decode_json
 from cep.engine.alerts import sorted_together
 from cep.lists.store import ListStore
 from cep.runners.embedded.changelog import Changelog
-from cep.runners.embedded.commit_entries import Head, Outgoing, payload_of
+from cep.runners.embedded.commit_entries import Head, Outgoing, PendingOutput, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
 from cep.runners.live_checkpoint import lock_checkpoint
+from cep.runners.meanings import current_names
 from cep.runners.output import write_letters
 from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
@@ -65,36 +68,22 @@ _LINKS = "links"
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
 
 
-@dataclass(slots=True)
-class PendingOutput:
-    """The undelivered alerts and dead letters since the last commit began."""
-
-    alerts: list[pa.Table] = field(default_factory=list)
-    dead_letters: list[bytes] = field(default_factory=list)
-
-    def take(self, stepped: Stepped) -> None:
-        if stepped.alerts.num_rows:
-            self.alerts.append(stepped.alerts)
-        self.dead_letters += stepped.dead_letters
-
-    def __bool__(self) -> bool:
-        return bool(self.alerts or self.dead_letters)
-
-    def table(self) -> pa.Table:
-        return sorted_together(self.alerts)
-
-
 @dataclass(frozen=True, slots=True)
 class Outlets:
-    """Where alerts and dead letters go; dead letters go nowhere if there is no folder."""
+    """Where alerts and dead letters go; dead letters go nowhere if there is no folder.
+
+    `sending` surrounds each delivery of alerts: for who watches how long it takes.
+    """
 
     sinks: Sequence[AlertSink]
     letters_folder: Path | None
+    sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext
 
     def deliver(self, alerts: pa.Table, dead_letters: Sequence[bytes], number: int) -> None:
         """Send alerts and dead letters. Raises: SinkError; the same number may then come again."""
-        for sink in self.sinks:
-            sink.write(alerts, number)
+        with self.sending(alerts):
+            for sink in self.sinks:
+                sink.write(alerts, number)
         if dead_letters and self.letters_folder is not None:
             write_letters(self.letters_folder, number, dead_letters)
 
@@ -176,8 +165,13 @@ class Commits:
         self.head: Head | None = None  # None: the job begins
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
+        self.checkpointed_ms: int | None = None  # by the clock: when the newest whole checkpoint was begun
+        self.checkpoint_error: StoreError | None = None  # of the last one, if it failed
+        self._copying_ms = 0
+        self._copying_number = self._copied_number = -1  # of the commit in the checkpoint that is copied, and was
         self.pending_output = PendingOutput()
         self.totals: Counter[str] = Counter()
+        self.batch_id = 0  # of the next micro-batch, for the job's whole life
         self._thread = ThreadPoolExecutor(1, "delivery")
         self._log_thread = ThreadPoolExecutor(1, "log")
         # Beside the store, where a checkpoint that is restored has them; a set is written before a commit names it.
@@ -227,7 +221,8 @@ class Commits:
                 "a savepoint and restore it with the key groups of each process"
             )
         engine.restore()
-        self.totals, self._base, self._number = Counter(head.totals), head.base, head.number
+        self.totals, self._base, self._number = current_names(head.totals), head.base, head.number
+        self.batch_id = head.batch_id
         self._outgoing, self._sent = Outgoing.stored(self.store), Outgoing.sent(self.store)
         self._places = list(head.places)
         if self._changelog is not None:
@@ -315,6 +310,7 @@ class Commits:
             dict(self.totals),
             sources.positions(),
             self._places,
+            self.batch_id,
         )
         head.save(batch)
         if self._changelog is not None:
@@ -322,7 +318,7 @@ class Commits:
         self.store.write(batch)
         syncing = self._syncing = self._log_thread.submit(self._sync)
         self._number, self.head = number, head
-        if is_memory or time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000:
+        if is_memory or self._is_checkpoint_due:
             self.checkpoint(engine)
         if delivers:
             self._delivery = self._begun_delivery(outlets, number, syncing)
@@ -383,6 +379,20 @@ class Commits:
         self._sent_is_new |= bool(again)
         return alerts.filter(pa.array([alert_id not in again for alert_id in ids])) if again else alerts
 
+    @property
+    def _is_checkpoint_due(self) -> bool:
+        return time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000
+
+    def checkpoint_quiet(self, engine: Engine) -> None:
+        """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
+
+        Without it a stream that falls silent would leave its last commits on this disk alone. Raises: StoreError.
+        """
+        if self._checkpoints is None or self.head is None or self._settings.backend == "memory":
+            return
+        if self._copied_number != self._number and self._is_checkpoint_due:
+            self.checkpoint(engine)
+
     def checkpoint(self, engine: Engine) -> None:
         """Begin a checkpoint of the store as it is, unless one is still being copied. Raises: StoreError."""
         assert self._checkpoints is not None, "there is a folder"
@@ -391,8 +401,9 @@ class Commits:
             part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
             payload = payload_of(self._lineage)
             is_atomic = self._settings.backend != "memory"
+            self._copying_ms, self._copying_number = int(time.time() * 1_000), self._number
             self._copying = self._checkpoints.begin(
-                (part,), payload, int(time.time() * 1_000), is_atomic=is_atomic, beside=self.lists.files
+                (part,), payload, self._copying_ms, is_atomic=is_atomic, beside=self.lists.files
             )
             self._copied_s = time.monotonic()
 
@@ -421,9 +432,12 @@ class Commits:
         except StoreError as error:
             if self._settings.backend == "memory":
                 raise
-            self.last = None
+            self.last, self.checkpoint_error = None, error
             self.totals["checkpoints_failed"] += 1
             self._on_failed(error)
+        else:
+            self.checkpointed_ms, self.checkpoint_error = self._copying_ms, None
+            self._copied_number = self._copying_number
 
     def settle(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
         """Commit and deliver everything, and take a checkpoint in which nothing is on its way, if the target has it.

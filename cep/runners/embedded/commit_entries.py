@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
 from cep.base.errors import StateCorruptError, StateFormatError
-from cep.engine.alerts import NO_ALERTS
+from cep.engine.alerts import NO_ALERTS, sorted_together
+from cep.runners.embedded.engine import Stepped
 from cep.runners.output import decode_alerts, encode_alerts
 from cep.state.keys import STORE_GROUP, prefix_range, split_key, store_key
 from cep.state.store import KeyedStore, WriteBatch
@@ -37,7 +38,7 @@ class Head:
     """A commit. `base` is added to `number` for sinks; `lineage` names the store from its making on.
 
     What commits up to `delivery` have left to deliver is, or was, on its way under that number; None: nothing is.
-    `places`: where sinks stood before any of it was on its way (RecallingSink).
+    `places`: where sinks stood before any of it was on its way (RecallingSink). `batch_id`: of the next micro-batch.
     """
 
     number: int
@@ -48,6 +49,7 @@ class Head:
     totals: Mapping[str, int]
     positions: Mapping[str, Mapping[str, int]]
     places: Sequence[str] = ()
+    batch_id: int = 0
 
     def save(self, batch: WriteBatch) -> None:
         body = {
@@ -60,6 +62,7 @@ class Head:
             "totals": self.totals,
             "positions": self.positions,
             "places": self.places,
+            "batch_id": self.batch_id,
         }
         batch.put(HEAD, orjson.dumps(body))
 
@@ -80,9 +83,29 @@ def read_head(store: KeyedStore) -> Head | None:
             head["totals"],
             head["positions"],
             head.get("places", ()),  # an earlier build knew times alone
+            head.get("batch_id", 0),  # and began to count with each start
         )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"the last commit cannot be read ({error!r}); restore a checkpoint") from error
+
+
+@dataclass(slots=True)
+class PendingOutput:
+    """The undelivered alerts and dead letters since the last commit began."""
+
+    alerts: list[pa.Table] = field(default_factory=list)
+    dead_letters: list[bytes] = field(default_factory=list)
+
+    def take(self, stepped: Stepped) -> None:
+        if stepped.alerts.num_rows:
+            self.alerts.append(stepped.alerts)
+        self.dead_letters += stepped.dead_letters
+
+    def __bool__(self) -> bool:
+        return bool(self.alerts or self.dead_letters)
+
+    def table(self) -> pa.Table:
+        return sorted_together(self.alerts)
 
 
 @dataclass(frozen=True, slots=True)

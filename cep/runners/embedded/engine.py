@@ -222,6 +222,11 @@ class Engine:
         """The bytes of the pages that the next `save` writes."""
         return sum(share.changed_bytes for share in self._shares.all)
 
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of the pages that are in memory."""
+        return sum(share.page_bytes for share in self._shares.all)
+
     def save(self, batch: WriteBatch, commit: int) -> None:
         """Add all that has changed since the last commit. Commits are numbered upwards. Raises: StoreError."""
         shares = self._shares.all

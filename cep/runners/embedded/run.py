@@ -16,9 +16,9 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -68,13 +68,17 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record."""
+    """The outcome of one micro-batch, the totals of the job so far, and the seconds since its first record.
+
+    `phases_ms`: how long its parts took, and the last commit before it.
+    """
 
     batch_id: int
     alerts: pa.Table
     counters: Counter[str]
     totals: Counter[str]
     seconds: float
+    phases_ms: Mapping[str, float] = field(default_factory=dict)
 
 
 class Runner:
@@ -93,7 +97,6 @@ class Runner:
         self._pace = pace
         self._report = report
         self._idle = idle
-        self._batch_id = 0
         # Ids of micro-batches must not come again after a restart, when other records are in them.
         self._attempt = int(time.time()) << _ATTEMPT_BITS
         self._committed_s = time.monotonic()
@@ -180,12 +183,14 @@ class Runner:
         commits = self._commits
         commits.finish(wait=False)
         if not (self._is_dirty or commits.is_waiting):
+            commits.checkpoint_quiet(self._engine)
             return
         since_s = time.monotonic() - self._committed_s
         lags = any(self._behind.values()) and self._engine.changed_bytes < _CHANGED_BYTES_MAX
         share = _COMMIT_SHARE_LARGE if self._is_large else _COMMIT_SHARE
         is_early = since_s * 1_000 < self._pace.interval_ms or (lags and since_s < share * self._commit_s)
         if is_early and not is_due:
+            commits.checkpoint_quiet(self._engine)
             return
         began_s = time.monotonic()
         if commits.begin(self._engine, self._sources, self._outlets):
@@ -209,7 +214,9 @@ class Runner:
         return tuple(values)
 
     def _step(self, chunks: list[Chunk], controls: tuple[bytes, ...], began_s: float, *, is_end: bool = False) -> None:
+        decoding_s = time.monotonic()
         decoded = decode_chunks(self._engine.job.schema, chunks, self._sources.decode)
+        matching_s = time.monotonic()
         behind = self._sources.events.behind()
         now_ms, ahead_ms = self._clock(), self._engine.job.ahead_ms
         times = {
@@ -218,24 +225,27 @@ class Runner:
             if lane in decoded.time_ms or is_behind != self._behind.get(lane)
         }
         stepped = self._engine.step(decoded.parts, controls, times, now_ms, is_end=is_end)
+        matched_s = time.monotonic()
         self._look_ms = self._engine.next_look_ms(now_ms)
         self._behind = behind
         self._is_large = sum(map(len, decoded.parts)) >= EVENTS_ALONE
         self._commits.totals.update(stepped.counters)
         self._give(stepped)
         self._is_dirty = True
-        self._report(
-            BatchReport(
-                self._batch_id, stepped.alerts, stepped.counters, self._commits.totals, time.monotonic() - began_s
-            )
-        )
-        self._batch_id += 1
+        phases_ms = {
+            "decoding": (matching_s - decoding_s) * 1_000,
+            "matching": (matched_s - matching_s) * 1_000,
+            "commit": self._commit_s * 1_000,
+        }
+        totals, seconds = self._commits.totals, time.monotonic() - began_s
+        self._report(BatchReport(self._commits.batch_id, stepped.alerts, stepped.counters, totals, seconds, phases_ms))
+        self._commits.batch_id += 1
 
     def _give(self, stepped: Stepped) -> None:
         if not self._pace.at_once:
             self._commits.take(stepped)
         elif stepped.alerts.num_rows or stepped.dead_letters:
-            self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._batch_id)
+            self._outlets.deliver(stepped.alerts, stepped.dead_letters, self._attempt + self._commits.batch_id)
 
 
 def shorten_pauses() -> None:

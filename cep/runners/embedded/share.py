@@ -126,6 +126,13 @@ class Share:
             stored.changed_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
         )
 
+    @property
+    def page_bytes(self) -> int:
+        """The bytes of the pages that are in memory."""
+        return sum(
+            stored.kept_bytes + pages.open_bytes for stored, pages in zip(self.stored_pages, self.pages, strict=True)
+        )
+
     def save_changes(self, batch: WriteBatch, item: bytes) -> int:
         """Add what has changed since the last commit; returns how many bytes that is, those of pages left out.
 

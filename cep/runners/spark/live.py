@@ -55,7 +55,7 @@ from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
 from cep.runners.spark.processor import MatchProcessor
-from cep.runners.spark.progress import measures
+from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
 from cep.runners.spark.sources import JVM, FolderSource, Source, TopicSource, batch_clock
 from cep.sources.offsets import is_time
@@ -174,7 +174,9 @@ def serve(query: StreamingQuery, output: LiveOutput, stop: threading.Event, obse
 def _observe(query: StreamingQuery, observed: Observed) -> None:
     status, progress = query.status, query.lastProgress
     if progress is not None:
-        observed.measured(*measures(json.loads(progress.json)))
+        said = json.loads(progress.json)
+        observed.measured(*measures(said))
+        observed.positions = positions(said)
     if not status["isTriggerActive"]:
         observed.idle()
 

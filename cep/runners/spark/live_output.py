@@ -22,9 +22,11 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -36,6 +38,7 @@ from cep.engine.alerts import sorted_together
 from cep.runners.handover.beginning import read_beginning
 from cep.runners.live_checkpoint import RULEBOOKS_FOLDER
 from cep.runners.live_progress import read_progress, write_progress
+from cep.runners.meanings import current_names
 from cep.runners.output import decode_alerts
 from cep.runners.rule_output import RuleOutput
 from cep.runners.spark.packed import ALERTS, COUNTERS, LATE, REFUSED, STATUS, WATERMARK
@@ -75,12 +78,16 @@ class LiveOutput:
     def __init__(
         self, directory: Path, dead_letter_sink: DeadLetterSink, sinks: Sequence[AlertSink],
         report: Callable[[BatchReport], None] | None = None,
+        sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext,
     ) -> None:  # fmt: skip
+        """Take up where the directory says. `sending` surrounds each delivery of alerts: who watches sees how long."""
         self._directory = directory
         self._letters = dead_letter_sink
         self._sinks = tuple(sinks)
         self._report = report
+        self._sending = sending
         self.batch_id, self.totals = read_progress(directory)
+        self.totals = current_names(self.totals)
         begins = read_beginning(directory)
         self._first_number = 0 if begins is None else begins.first_number
         self._rulebooks = RetainedRulebooks(directory / RULEBOOKS_FOLDER, None if begins is None else begins.rulebook)
@@ -140,8 +147,9 @@ class LiveOutput:
             status_now = self.rules.status
             dead_letters = under_rules(dead_letters, status_now["epoch"], status_now.get("content_hash", ""))
         # 3. and 4. A sink that has no transactions has done both when it returns.
-        for sink in self._sinks:
-            sink.write(alerts, batch_id)
+        with self._sending(alerts):
+            for sink in self._sinks:
+                sink.write(alerts, batch_id)
         sent_s = perf_counter()
         # 5. What was set aside, in an order of its own: rows come as tasks finish.
         self._letters.write(sorted([*refused, *dead_letters]), batch_id)

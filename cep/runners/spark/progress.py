@@ -8,11 +8,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pyspark.sql import SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from cep.base.errors import SourceError
+from cep.sources.offsets import Position
 
 _POLL_S = 0.2
 T = TypeVar("T")
@@ -50,8 +54,16 @@ def measures(progress: Mapping[str, Any]) -> tuple[dict[str, float], dict[str, f
     """
     operators = progress.get("stateOperators") or []
     gauges: dict[str, float] = {
-        "state_entries": sum(o["numRowsTotal"] for o in operators),
         "state_bytes": sum(o["memoryUsedBytes"] + o["customMetrics"].get("rocksdbSstFileSize", 0) for o in operators),
-        "records_per_second": progress.get("processedRowsPerSecond") or 0.0,
     }
     return gauges, {name: float(ms) for name, ms in (progress.get("durationMs") or {}).items()}
+
+
+def positions(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Return the offsets behind the latest micro-batch, by partition; none where the sources are folders."""
+    offsets_of: dict[str, int] = {}
+    for source in progress.get("sources") or []:
+        with suppress(SourceError):  # that of a folder is of another form
+            offsets = Position.from_json(source.get("endOffset") or {}).offsets
+            offsets_of |= {f"{topic}[{p}]": offset for topic, of in offsets.items() for p, offset in of.items()}
+    return offsets_of

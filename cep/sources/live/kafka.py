@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -22,6 +23,7 @@ from cep.sources.live.base import Chunk, Positions
 _DEFAULTS = {"fetch.wait.max.ms": "10", "queued.min.messages": "100000"}
 _FIXED = {"isolation.level": "read_committed"}
 _LOOK_S = 30.0  # between two looks for new partitions
+_LOOK_WAIT_MS = 2_000  # for their answer; a job goes on without, and looks again
 
 
 class TopicSource:
@@ -125,7 +127,10 @@ class TopicSource:
     def _look(self) -> None:
         """Begin with partitions that the topic has got meanwhile."""
         self._looked_s = time.monotonic()
-        earliest = earliest_offsets(self._settings, [self._topic])[self._topic]
+        try:
+            earliest = earliest_offsets(replace(self._settings, wait_ms=_LOOK_WAIT_MS), [self._topic])[self._topic]
+        except SourceError:  # brokers that are away come back; a topic that is gone says so where it is read
+            return
         new = {p: offset for p, offset in earliest.items() if p not in self._next}
         if new:
             self._next |= new

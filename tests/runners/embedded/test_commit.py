@@ -20,7 +20,7 @@ from cep.runners.embedded.opening import StoreSettings
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink
-from cep.state.checkpoints import Checkpoints, Part
+from cep.state.checkpoints import Checkpoints, Part, checkpoint_numbers
 from cep.state.memory import MemoryStore
 from cep.state.target import Target
 from cep.step.job import Job
@@ -205,6 +205,35 @@ def test_without_a_folder_nothing_is_kept() -> None:
     assert not commits.begin(engine, Sources(Lines([], np.random.default_rng(0)), None), Outlets((), None))
     assert engine.watermark_ms == TIME_MS_MIN
     commits.close()
+
+
+def test_a_stream_that_falls_silent_is_checkpointed_all_the_same(tmp_path: Path) -> None:
+    """What was committed since the last checkpoint reaches the target once one is due, though nothing more comes."""
+    job = tmp_path / "job"
+    commits = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20, checkpoint_ms=3_600_000))
+    engine = Engine(JOB, INITIAL, commits.store, Workers(1))
+    sources = Sources(Lines(list(morning()), np.random.default_rng(0)), None)
+    runner = Runner(engine, sources, Outlets((), None), commits, Pace())
+    runner.start()
+    while not sources.events.ended:
+        runner.cycle(0.0)
+    commits.finish(wait=True)
+    assert not checkpoint_numbers(Target(str(job / "checkpoints"))), "none was due so far"
+    commits._settings = replace(commits._settings, checkpoint_ms=0)
+    for _ in range(5):  # no record, and nothing to commit
+        runner.cycle(0.0)
+        commits.finish(wait=True)
+    assert len(checkpoint_numbers(Target(str(job / "checkpoints")))) == 1, "one, as nothing has changed since"
+    committed = commits.head
+    engine.close()
+    commits.close()
+    shutil.rmtree(job / "store")  # the disk is lost; there was no end in order
+    again = Commits(StoreSettings(job, "rocksdb", cache_bytes=8 << 20))
+    assert committed is not None
+    assert again.head is not None
+    assert again.head.positions == committed.positions
+    assert again.head.batch_id == committed.batch_id > 0, "micro-batches are counted on"
+    again.close()
 
 
 def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:

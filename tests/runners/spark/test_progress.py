@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cep.runners.spark.progress import measures
+from cep.runners.spark.progress import measures, positions
 
 
 def test_measures() -> None:
@@ -13,6 +13,13 @@ def test_measures() -> None:
         "durationMs": {"addBatch": 10, "walCommit": 2},
     }
     gauges, phases = measures(progress)
-    assert gauges == {"state_entries": 6, "state_bytes": 2_200, "records_per_second": 5.0}
+    assert gauges == {"state_bytes": 2_200}
     assert phases == {"addBatch": 10.0, "walCommit": 2.0}
-    assert measures({"stateOperators": []}) == ({"state_entries": 0, "state_bytes": 0, "records_per_second": 0.0}, {})
+    assert measures({"stateOperators": []}) == ({"state_bytes": 0}, {})
+
+
+def test_positions_are_those_of_topics() -> None:
+    ours = {"offsets": {"payments": {"0": 7, "1": 9}}, "behind": {}, "topic_ids": {}}
+    sources = [{"endOffset": ours}, {"endOffset": {"jvm": {"0": 3}}}, {"endOffset": {"logOffset": 4}}, {}]
+    assert positions({"sources": sources}) == {"payments[0]": 7, "payments[1]": 9, "jvm[0]": 3}
+    assert positions({}) == {}

@@ -1,0 +1,153 @@
+"""A job of `cep run` while it works → its gauges, a line a minute, and its rules on the status topic.
+
+All of it comes from the thread of the job, between two micro-batches. What is around the job is for runners/watch.py.
+Tested by: tests/cli/test_job_reports.py, tests/cli/test_run.py
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+
+from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
+from cep.model.rule import utc_text
+from cep.report.keyed_state import runs_of_key
+from cep.rulebook.kafka import StatusTopic
+from cep.runners.embedded.commit import Commits, Sources
+from cep.runners.embedded.engine import Engine
+from cep.runners.embedded.run import BatchReport, Runner
+from cep.runners.observe import CHECKPOINTS, Log, Observed
+from cep.step.rule_status import rule_status
+
+_MEASURE_S = 1.0
+# Counters of what was set aside or lost, which a line names if they have risen.
+_ASIDE = ("late_events", "events_ahead", "duplicates", "poison[", "unkeyed[", "control_", "checkpoints_failed",
+          "runs_evicted", "matches_dropped")  # fmt: skip
+
+
+@dataclass(slots=True)
+class ProgressLines:
+    """One line for the first micro-batch with records, then at most one every `every_ms`, if anything was read.
+
+    `before` are the totals that the job goes on with, and then those of the last line.
+    """
+
+    log: Log
+    every_ms: int = PROGRESS_LINES_MS
+    before: Counter[str] = field(default_factory=Counter)
+    _told_s: float | None = None
+
+    def tell(self, observed: Observed, totals: Counter[str], now_s: float) -> None:
+        """Write the line if it is due. `now_s` is of time.monotonic()."""
+        seconds = None if self._told_s is None else now_s - self._told_s
+        if seconds is not None and seconds * 1_000 < self.every_ms:
+            return
+        more = Counter({name: count for name, count in totals.items() if count != self.before[name]})
+        more.subtract({name: self.before[name] for name in more})
+        if not any(more[name] for name in ("records", "control_applied", "control_refused")):
+            return
+        aside = {name: n for name, n in sorted(more.items()) if name.startswith(_ASIDE) and n > 0}
+        alerts = sum(n for name, n in more.items() if name.startswith("alerts["))
+        lag = sum(observed.lags.values()) if observed.lags else None
+        at_ms = observed.watermark_ms
+        watermark = None if at_ms is None or at_ms < EVENT_TIME_MS_MIN else utc_text(at_ms)
+        parts = [f"{more['events']:,} events" + ("" if seconds is None else f" in {seconds:.0f} s")]
+        parts += [f"{alerts:,} alerts", *(f"{count:,} {name}" for name, count in aside.items())]
+        sentence = f"{', '.join(parts)}; {totals['events']:,} events so far, {totals['runs']:,} runs open"
+        sentence += "" if lag is None else f", {lag:,} records wait"
+        sentence += "" if watermark is None else f", watermark {watermark}"
+        sentence += "".join(f", unhealthy: {part}" for part in observed.troubles)
+        facts = {"events": more["events"], "alerts": alerts, "events_so_far": totals["events"], "runs": totals["runs"]}
+        self.log.tell("progress", sentence, **facts, lag_records=lag, watermark=watermark, **aside)
+        self.before, self._told_s = Counter(totals), now_s
+
+
+class KeyAnswers:
+    """Answers `/key?key=c17`: every open run of the key, as `cep state --key` shows them; nothing without a runner."""
+
+    runner: Runner | None = None
+
+    def answer(self, parameters: Mapping[str, list[str]]) -> list[dict[str, Any]] | None:
+        """Return the runs, None if there are none. Raises: TimeoutError if the job is too busy."""
+        if self.runner is None:
+            return None
+        key = "".join(parameters.get("key", ()))
+        pages, levels = self.runner.ask(lambda asked: asked.pages_of_key(key))
+        return [asdict(run) for run in runs_of_key(pages, key, levels)] or None
+
+
+class JobReports:
+    """Takes what a runner reports. `status` is where the job says what its rules are: `cep publish` waits for it."""
+
+    def __init__(
+        self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,
+        status: StatusTopic | None,
+    ) -> None:  # fmt: skip
+        self._observed, self._log = observed, log
+        self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
+        self._lines = ProgressLines(
+            log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
+        )
+        self._digest = ""
+        self._measured_s = float("-inf")
+
+    def report(self, batch: BatchReport) -> None:
+        """Take a micro-batch. Raises: SinkError if the status cannot be published."""
+        self._begin(batch.batch_id)
+        self._observed.finished(batch.batch_id, batch.totals, self._engine.watermark_ms, batch.phases_ms)
+        self._look()
+
+    def idle(self) -> None:
+        """Take that there is nothing to do. Raises: as `report`."""
+        self._begin(self._commits.batch_id)
+        self._observed.idle()
+        self._look()
+
+    def _begin(self, batch_id: int) -> None:
+        """Note that the job has read its sources for the first time; `batch_id` is of its next micro-batch."""
+        if not self._observed.has_begun:
+            self._observed.finished(batch_id - 1, self._commits.totals, self._engine.watermark_ms)
+            self._observed.begin()
+
+    def _look(self) -> None:
+        self._tell_rules()
+        now_s = time.monotonic()
+        self._observed.positions = self._sources.events.positions()
+        if now_s - self._measured_s >= _MEASURE_S:
+            self._measured_s = now_s
+            self._measure()
+        self._lines.tell(self._observed, self._commits.totals, now_s)
+
+    def _measure(self) -> None:
+        commits, sizes = self._commits, self._commits.store.sizes()
+        stored = sizes.disk_bytes + sizes.memory_bytes
+        # Without a folder there are no commits, and all of it is pages in memory.
+        gauges = {"state_bytes": float(max(stored, self._engine.page_bytes)), "undelivered_alerts": 0.0}
+        gauges["undelivered_alerts"] = float(commits.undelivered_count)
+        if commits.checkpointed_ms is not None:
+            gauges["checkpoint_age_seconds"] = time.time() - commits.checkpointed_ms / 1_000
+        self._observed.measured(gauges, {})
+        if commits.checkpointed_ms is not None or commits.checkpoint_error is not None:
+            error = commits.checkpoint_error
+            self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))
+
+    def _tell_rules(self) -> None:
+        """Publish and log the rules if they have changed."""
+        compiled = self._engine.rulebook
+        if compiled.digest == self._digest:
+            return
+        status = rule_status(compiled.rulebook)
+        if self._status is not None:
+            self._status.publish(orjson.dumps(status))
+        self._digest = compiled.digest
+        rules = ", ".join(
+            sorted(f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"])
+        )
+        refused = len(status["refused"])
+        sentence = f"rules at epoch {status['epoch']}: {rules or 'none'}" + (f"; {refused} refused" if refused else "")
+        self._log.tell("rules", sentence, epoch=status["epoch"], rules=rules, refused=refused)

@@ -1,0 +1,119 @@
+"""The names of counters, gauges and log lines → one sentence each: for HELP texts on the port, and for the reference.
+
+    events, poison[missing_field]  →  cep_events_total, cep_poison_total{code="missing_field"}
+
+Labels stand in the brackets of a counter's name, with `@` between two of them: `alerts[card_testing@3]`.
+Tested by: tests/docs/test_reference.py, tests/runners/test_observe.py
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+LABELS: Mapping[str, tuple[str, ...]] = {
+    "poison": ("code",), "unkeyed": ("key",), "alerts": ("rule", "version"), "held": ("reason", "rule"),
+    "rule_events": ("rule", "version"), "rule_steps": ("rule", "version"),
+    "rule_overflows": ("rule", "version"),
+    "rule_runs_evicted": ("rule", "version"),
+}  # fmt: skip
+
+# Counters that stand at 0 before the first one is counted, so that a rate has a beginning and an alarm finds its name.
+FROM_ZERO: Mapping[str, str] = {
+    "records": "Records read, also those that cannot be decoded.",
+    "events": "Records that could be decoded.",
+    "late_events": "Events behind the watermark, set aside.",
+    "events_ahead": "Events dated too far ahead of the clock, set aside.",
+    "duplicates": "Events that have come before, ignored.",
+    "matches": "Matches completed; rules in shadow, suppressed and snoozed ones among them.",
+    "runs_started": "Partial matches begun.",
+    "runs_expired": "Partial matches that have ended without a match because their time was over.",
+    "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
+    "matches_dropped": "Matches lost to the limit of one event.",
+    "checkpoints_failed": "Checkpoints that could not be brought to their target.",
+}
+
+COUNTERS: Mapping[str, str] = {
+    "alerts": "Alerts sent, by rule; suppressed ones are not among them.",
+    "poison": "Records that cannot be decoded, by code.",
+    "unkeyed": "Events without a value in a field of this key.",
+    "rule_events": "Events that a rule looked at.",
+    "rule_steps": "Partial matches that were offered an event, by rule: what a rule costs.",
+    "rule_overflows": "Values of a rule that do not fit into 64 bits; one of several rules counts for each.",
+    "rule_runs_evicted": "Partial matches lost to a limit of one key, by rule.",
+    "timeouts": "Partial matches that gave an alert because their time was over.",
+    "runs_orphaned": "Partial matches dropped because their rule is gone or cannot be matched any more.",
+    "run_steps": "Partial matches that were offered an event.",
+    "held": "Alerts that the rules suppressed, by reason and rule; each is recorded in the job's folder.",
+    "fired_forgotten": "Rules and keys whose time of suppression was forgotten early, at the limit.",
+    "arithmetic_overflows": "Values that do not fit into 64 bits; each is the greatest or the least number instead.",
+    "histories_folded": "Values worked out from folded events.",
+    "histories_cut": "Values of a sub-key that may lack forgotten events.",
+    "history_values_dropped": "Values of a sub-key that are no longer remembered, at the limit.",
+    "events_produced": "Events made by patterns that feed patterns.",
+    "events_without_rule": "Events with a key that no rule in force reads.",
+    "events_before_start": "Events from before the cut of a warm start, left to its replay.",
+    "events_after_end": "Events behind the cut of a replay, left to the job.",
+    "control_applied": "Control records applied.",
+    "control_ignored": "Control records of an older or equal version.",
+    "control_refused": "Control records refused; each is a dead letter.",
+    "control_unverified": "Control records refused because signatures are missing or do not count.",
+    "control_waiting": "List changes that wait for the version before them.",
+    "control_unreadable": "Control records that cannot be read.",
+    "control_heartbeat": "Heartbeats.",
+    "control_ahead": "Heartbeats dated too far ahead of the clock, refused.",
+    "rule_late_ms": "Milliseconds by which changes of rules came too late, in all.",
+}
+
+# Totals that rise and fall.
+TOTALS_THAT_FALL: Mapping[str, str] = {"runs": "Partial matches alive."}
+
+GAUGES: Mapping[str, str] = {
+    "state_bytes": "Bytes of keyed state, on disk and written to memory.",
+    "disk_free_bytes": "Bytes free on the disk of the checkpoint folder.",
+    "checkpoint_age_seconds": "Seconds since the newest whole checkpoint was taken; only `cep run` takes them.",
+    "undelivered_alerts": "Alerts and dead letters that no sink is known to have.",
+    "watermark_delay_seconds": "How far the watermark is behind the clock, in seconds.",
+    "micro_batch_id": "The latest micro-batch that is done.",
+    "micro_batch_seconds": "How long the latest micro-batch took, by phase.",
+    "lag_records": "Records of a partition that wait to be read.",
+    "part_up": "1 where this part of the job is well, 0 where it is not: brokers, events, sinks, checkpoints.",
+}
+GAUGE_LABELS: Mapping[str, tuple[str, ...]] = {
+    "micro_batch_seconds": ("phase",), "lag_records": ("partition",), "part_up": ("part",),
+}  # fmt: skip
+
+HISTOGRAMS: Mapping[str, str] = {
+    "alert_latency_seconds": "Seconds from the event time at which a match became certain until sinks had its alert.",
+}
+
+LOG_LINES: Mapping[str, str] = {
+    "rule_file_refused": "A rule file cannot be used; the job starts without it.",
+    "rule_set_aside": "A rule cannot be matched; the others go on.",
+    "rules_differ": "The folder of rules is not what the job has.",
+    "rules": "The rules in force have changed, or these are those of the start.",
+    "compiling": "Kernels are compiled, once after an installation.",
+    "changelog": "State is read from the changelog topic: how far.",
+    "started": "The job has its state and its sources, and begins to read.",
+    "progress": "A minute's work of `cep run`: events, alerts, what was set aside, lag and watermark.",
+    "micro_batch": "A micro-batch of `cep live` in which something happened.",
+    "unhealthy": "A part of the job has stopped to be well: which, and why.",
+    "healthy": "The part is well again, and for how long it was not.",
+    "checkpoint_failed": "A checkpoint was not brought to its target; the job goes on without.",
+    "checkpoint_refused": "A store or checkpoint was passed over at the start, and why.",
+    "letters": "The folder of what was set aside.",
+    "ended": "The totals at the end.",
+}
+
+
+def counter_text(name: str) -> str:
+    """Return the sentence of a counter, by its name without brackets."""
+    return FROM_ZERO.get(name) or COUNTERS.get(name) or f"Counter {name}."
+
+
+def current_names(totals: Mapping[str, int]) -> Counter[str]:
+    """Return totals under the names of this build; an earlier one wrote `held[shadow][card_testing]`."""
+    renamed: Counter[str] = Counter()
+    for name, count in totals.items():
+        renamed[name.replace("][", "@")] += count
+    return renamed

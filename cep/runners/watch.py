@@ -1,0 +1,117 @@
+"""A job that runs → looks at what is around it, every few seconds, from a thread of its own.
+
+    brokers   do they answer?                          → part `brokers`
+    events    how many records of each partition wait? → lag; part `events`: some wait, and none is read
+    sinks     how long does a delivery take?           → part `sinks`
+    disk      how much is free?                        → a gauge
+
+The job itself cannot say these things. One whose brokers are away has nothing to do, which looks like a quiet stream.
+Tested by: tests/runners/test_watch.py
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cep.base.errors import CepError
+from cep.base.limits import SENDING_MS_MAX
+from cep.model.rule import utc_text
+from cep.runners.observe import BROKERS, EVENTS, SINKS, Observed
+from cep.sources.kafka import KafkaSettings, ask_brokers, latest_offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The surroundings of a job. `topic` is any that it reads or writes, `events` the one with its events."""
+
+    kafka: KafkaSettings | None = None
+    topic: str | None = None
+    events: str | None = None
+    folder: Path | None = None
+
+
+class Watch:
+    """A thread that looks for as long as the block runs."""
+
+    def __init__(self, watched: Watched, observed: Observed, every_ms: int) -> None:
+        kafka = watched.kafka
+        self._watched = replace(watched, kafka=None if kafka is None else replace(kafka, wait_ms=every_ms))
+        self._observed = observed
+        self._every_s = every_ms / 1_000
+        self._ended = threading.Event()
+        self._positions: object = None
+        self._moved_s = time.monotonic()
+        self._silent_since = ""
+
+    def __enter__(self) -> Self:
+        # A daemon: at the job's end it may be waiting for brokers that are away.
+        threading.Thread(target=self._work, name="cep-watch", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._ended.set()
+
+    def _work(self) -> None:
+        while not self._ended.is_set():
+            self.look()
+            self._ended.wait(self._every_s)
+
+    def look(self) -> None:
+        """Look once at everything."""
+        self._look_at_brokers()
+        self._look_at_events()
+        self._look_at_sinks()
+        folder = self._watched.folder
+        if folder is not None:
+            with suppress(OSError):  # before the job has made it
+                self._observed.measured({"disk_free_bytes": shutil.disk_usage(folder).free}, {})
+
+    def _note(self, part: str, trouble: str | None, detail: str = "") -> None:
+        if not self._ended.is_set():
+            self._observed.note(part, trouble, detail)
+
+    def _look_at_brokers(self) -> None:
+        kafka, topic = self._watched.kafka, self._watched.topic
+        if kafka is None or topic is None:
+            return
+        try:
+            ask_brokers(kafka, topic)
+        except CepError as error:
+            self._silent_since = self._silent_since or utc_text(int(time.time() * 1_000))
+            self._note(BROKERS, f"no answer since {self._silent_since}", str(error))
+        else:
+            self._silent_since = ""
+            self._note(BROKERS, None)
+
+    def _look_at_events(self) -> None:
+        """Measure the lag, and see that something is read where something waits."""
+        kafka, topic, positions = self._watched.kafka, self._watched.events, self._observed.positions
+        if kafka is None or topic is None or self._silent_since or not positions:
+            return
+        try:
+            ends = latest_offsets(kafka, [topic])[topic]
+        except CepError as error:
+            self._note(EVENTS, "the topic gives no offsets", str(error))
+            return
+        lanes = {f"{topic}[{partition}]": end for partition, end in ends.items()}
+        lags = {lane: max(0, end - positions.get(lane, 0)) for lane, end in lanes.items()}
+        self._observed.lagging(lags)
+        now_s, waiting = time.monotonic(), sum(lags.values())
+        if not waiting or positions != self._positions:
+            self._positions, self._moved_s = positions, now_s
+        seconds = now_s - self._moved_s
+        is_stuck = seconds * 1_000 >= self._observed.stalled_ms
+        self._note(EVENTS, f"{waiting:,} records wait, and none was read for {seconds:.0f} s" if is_stuck else None)
+
+    def _look_at_sinks(self) -> None:
+        since_s = self._observed.sending_since_s
+        seconds = 0.0 if since_s is None else time.monotonic() - since_s
+        is_slow = seconds * 1_000 >= SENDING_MS_MAX
+        self._note(SINKS, f"a delivery has taken {seconds:.0f} s so far" if is_slow else None)

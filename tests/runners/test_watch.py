@@ -1,0 +1,91 @@
+"""Brokers that are away are seen, and that they are back; so are the lag, events that wait, and a slow sink."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from cep.engine.alerts import NO_ALERTS
+from cep.runners import watch as watch_module
+from cep.runners.observe import Observed
+from cep.runners.watch import Watch, Watched
+from cep.sources.kafka import KafkaSettings
+from tests.mock_kafka import MockKafka
+
+LOOKS_MAX = 100
+
+
+def watched(address: str, folder: Path | None = None) -> Watched:
+    return Watched(KafkaSettings(address), "payments", "payments", folder)
+
+
+def test_a_broker_that_is_stopped_and_one_that_is_gone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.mock_kafka"]
+    broker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert broker.stdout is not None
+    observed = Observed(60_000)
+    watch = Watch(watched(broker.stdout.readline().strip(), tmp_path), observed, 500)
+    try:
+        watch.look()
+        assert observed.health()[1]["parts"]["brokers"] == "well"
+        assert observed.gauges["disk_free_bytes"] > 0
+        broker.send_signal(signal.SIGSTOP)
+        watch.look()
+        assert not observed.health()[0]
+        since = observed.troubles["brokers"]
+        watch.look()
+        assert observed.troubles["brokers"] == since, "it says since when"
+        broker.send_signal(signal.SIGCONT)
+        for _ in range(LOOKS_MAX):
+            watch.look()
+            if not observed.troubles:
+                break
+        assert observed.health()[0]
+        broker.kill()
+        broker.wait()
+        watch.look()
+        assert list(observed.troubles) == ["brokers"]
+    finally:
+        broker.kill()
+        broker.wait()
+    with watch:
+        pass
+    observed.note("brokers", None)
+    watch.look()
+    assert observed.troubles == {}, "a job that has ended says nothing more"
+
+
+def test_lag_and_events_that_nobody_reads() -> None:
+    with MockKafka() as kafka:
+        kafka.send("payments", ({"value": b"{}", "partition": n % 2} for n in range(10)))
+        observed = Observed(0)  # nothing may wait
+        watch = Watch(watched(kafka.address), observed, 2_000)
+        observed.positions = {"payments[0]": 2, "payments[1]": 5}
+        watch.look()
+        assert observed.lags == {"payments[0]": 3, "payments[1]": 0, "payments[2]": 0, "payments[3]": 0}
+        assert observed.troubles["events"].startswith("3 records wait")
+        assert observed.health()[1]["lag_records"] == 3
+        observed.stalled_ms = 3_600_000
+        observed.positions = {"payments[0]": 5, "payments[1]": 5}
+        watch.look()
+        assert (sum(observed.lags.values()), observed.troubles) == (0, {})
+
+
+def test_a_delivery_that_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    observed = Observed(60_000)
+    watch = Watch(Watched(), observed, 1_000)
+    with observed.sending(NO_ALERTS):
+        watch.look()
+        assert observed.health()[0]
+        monkeypatch.setattr(watch_module, "SENDING_MS_MAX", 0)
+        time.sleep(0)
+        watch.look()
+        assert "so far" in observed.troubles["sinks"]
+    monkeypatch.undo()
+    watch.look()
+    assert observed.health()[0]
