@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.columnar.protected import KEYS
 from tests.real_kafka import MockCluster, RealKafka, open_kafka
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ def spark() -> Iterator[SparkSession]:
     from cep.runners.spark.live import JAVA_OPTIONS, SPARK_SETTINGS  # noqa: PLC0415 the other tests need no Spark
     from cep.runners.spark.session import create_session  # noqa: PLC0415
 
-    session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS)
+    with pytest.MonkeyPatch.context() as patched:  # workers inherit it from Java
+        patched.setenv("CEP_SECRETS", KEYS)
+        session = create_session("cep-tests", 2, {**SPARK_SETTINGS, **_SHORT_WAITS}, JAVA_OPTIONS)
     yield session
     session.stop()
 

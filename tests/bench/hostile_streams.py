@@ -1,0 +1,170 @@
+"""Streams that are made to do harm beside an honest one: seconds and memory of `cep run`, as ratios.
+
+    python -m tests.bench.hostile_streams [EVENTS] [--rules FOLDER]
+
+Each stream has as many events as the honest one and goes through a process of its own, with the five rules of this
+repository, whose conditions are code. Seconds are the processor's, without what a process takes for a hundred events.
+Memory is the most that was resident. Twelve records with a field of 10 MB are compared by byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+from tests.bench.peer_data import show
+from tests.kernels.test_siphash import colliding_keys
+
+ROOT = Path(__file__).parents[2]
+RATIO_MAX = 5.0
+_GAP_MS = 20
+_FAR_FUTURE_MS, _FAR_PAST_MS = 4_070_908_800_000, 315_532_800_000  # 2099 and 1980
+_LONG_BYTES, _LONG_RECORDS = 10_000_000, 12
+_START_EVENTS = 100
+_BITS = 12
+_HOURS_AGO_MS = int(time.time() * 1_000) - 3_600_000
+# Each payment begins a run of the rules about small amounts; none ever ends.
+_PROBE = {"card_id": "c", "account_id": "a", "amount": 0.5, "status": "declined"}
+# A job that says at its end what it took. What the system counts for a child begins with the memory of its parent.
+_JOB = """
+import sys, time
+from cep.cli.main import main
+code = main(sys.argv[1:])
+peak = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(time.process_time(), peak)
+sys.exit(code)
+"""
+Change = Callable[[int, dict[str, object]], None]
+
+
+def honest(count: int) -> list[dict[str, object]]:
+    """Payments of the last hours, of a card for every ten of them."""
+    random = np.random.default_rng(7)
+    first_ms = int(time.time() * 1_000) - 3_600_000 - count * _GAP_MS
+    cards = random.integers(0, max(count // 10, 1), count).tolist()
+    amounts = np.round(random.gamma(0.4, 250.0, count) + 0.01, 2).tolist()
+    declined = (random.random(count) < 0.2).tolist()
+    places = random.integers(0, 5, count).tolist()
+    return [
+        {
+            "tx_id": f"t{at}",
+            "event_time": first_ms + at * _GAP_MS,
+            "card_id": f"c{cards[at]}",
+            "account_id": f"a{cards[at]}",
+            "amount": amounts[at],
+            "status": "declined" if declined[at] else "approved",
+            "channel": "pos",
+            "country": "DE" if places[at] else "FR",
+            "lat": 48.0 + places[at],
+            "lon": 9.0,
+        }
+        for at in range(count)
+    ]
+
+
+def _same(**values: object) -> Change:
+    return lambda _, event: event.update(values)
+
+
+def _all_new(at: int, event: dict[str, object]) -> None:
+    event.update(card_id=f"c{at}", account_id=f"a{at}")
+
+
+def _from(keys: list[str]) -> Change:
+    return lambda at, event: event.update(card_id=keys[at % len(keys)])
+
+
+def _dated(ms: int) -> Change:
+    """Half of the events with times around this one; the honest half comes between them."""
+    return lambda at, event: event.update(event_time=ms + at) if at % 2 else None
+
+
+def streams(count: int) -> Iterator[tuple[str, list[dict[str, object]], Change]]:
+    """Yield the streams: a title, honest events, and what is changed in each of them."""
+    keys = colliding_keys(count // 10, _BITS).to_pylist()
+    yield "one key", honest(count), _same(card_id="c", account_id="a")
+    yield "one key, each event begins runs", honest(count), _same(**_PROBE)
+    yield "all keys new", honest(count), _all_new
+    yield f"keys with {_BITS} equal bits of a hash", honest(count), _from(keys)
+    yield "equal times", honest(count), _same(event_time=_HOURS_AGO_MS)
+    yield "one key, equal times", honest(count), _same(event_time=_HOURS_AGO_MS, **_PROBE)
+    yield "far future, every other event", honest(count), _dated(_FAR_FUTURE_MS)
+    yield "far past, every other event", honest(count), _dated(_FAR_PAST_MS)
+
+
+def measure(folder: Path, lines: list[bytes], rules: Path) -> tuple[float, float]:
+    """Return the seconds of the processor, and the most MB, of a job over these lines."""
+    events = folder / "events.jsonl"
+    # The last event ends the wait of all others.
+    events.write_bytes(
+        b"\n".join([*lines, orjson.dumps({**honest(1)[0], "event_time": _HOURS_AGO_MS + 600_000})]) + b"\n"
+    )
+    words = ["run", "--rules", str(rules), "--events", str(events), "--alerts", str(folder / "alerts")]
+    words += ["--checkpoint", str(folder / "job"), "--lateness", "1 min", "--available-now"]
+    done = subprocess.run([sys.executable, "-c", _JOB, *words], cwd=ROOT, capture_output=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr.decode())
+    seconds, size = done.stdout.splitlines()[-1].split()
+    return float(seconds), float(size) / 1_024
+
+
+def measured(lines: list[bytes], rules: Path) -> tuple[float, float]:
+    """Return the lesser of two runs."""
+    found = []
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(measure(Path(folder), lines, rules))
+    return min(seconds for seconds, _ in found), min(size for _, size in found)
+
+
+def long_fields() -> list[bytes]:
+    """Return records with a text of 10 MB in a field, every third of them in one that nobody declares."""
+    found = []
+    for at, event in enumerate(honest(_LONG_RECORDS)):
+        event[("card_id", "merchant_id", "note")[at % 3]] = "x" * _LONG_BYTES
+        found.append(orjson.dumps(event))
+    return found
+
+
+def main() -> int:
+    """Measure and print; returns 1 if a row is past the ratio."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("events", type=int, nargs="?", default=100_000)
+    parser.add_argument("--rules", type=Path, default=ROOT / "rules")
+    options = parser.parse_args()
+    count, rules = options.events, options.rules
+    plain = [orjson.dumps(event) for event in honest(count)]
+    start_s, _ = measured(plain[:_START_EVENTS], rules)
+    base_s, base_mb = measured(plain, rules)
+    base_s -= start_s
+    rows, worst = [("honest", f"{count / base_s:,.0f}", "1.0", f"{base_mb:,.0f}", "1.0")], 1.0
+    given = [(name, [orjson.dumps(_changed(at, e, change)) for at, e in enumerate(events)], 1.0)
+             for name, events, change in streams(count)]  # fmt: skip
+    long = long_fields()
+    given.append(("fields of 10 MB, time by byte", long, sum(map(len, long)) / sum(map(len, plain))))
+    for name, lines, share in given:
+        seconds, size = measured(lines, rules)
+        seconds = max(seconds - start_s, 1e-3)
+        times, memory = seconds / base_s / share, size / base_mb
+        worst = max(worst, times, memory)
+        rows.append((name, f"{len(lines) / seconds:,.0f}", f"{times:.1f}", f"{size:,.0f}", f"{memory:.1f}"))
+    head = ("stream", "events/s", "time ÷ honest", "MB", "memory ÷ honest")
+    show(f"{count:,} events, five rules, cep run on RocksDB", head, rows)
+    return int(worst > RATIO_MAX)
+
+
+def _changed(at: int, event: dict[str, object], change: Change) -> dict[str, object]:
+    change(at, event)
+    return event
+
+
+if __name__ == "__main__":
+    sys.exit(main())

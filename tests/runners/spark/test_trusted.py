@@ -1,0 +1,168 @@
+"""A live job on Spark whose changes two people sign and whose events have card numbers, up to an erasure.
+
+It refuses what is unsigned, self-approved, stripped, replayed or rolled back. Nothing that it writes has a number: its
+folder, its topics, the savepoint of its state. A key that is erased there is gone, and all others have their alerts.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from cep.base.audit import is_audit
+from cep.base.secrets import secret_keys
+from cep.cli.main import main
+from cep.model.rule import PauseRecord, RollbackRecord, UpsertRecord, topic_key
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.rulebook.kafka import StatusTopic, Topic
+from cep.rulebook.statement import Signable, approve, digest_of, sign, unsigned
+from cep.rulebook.suppression import Policies, suppress_alerts
+from cep.runners.control_topic import read_status
+from cep.runners.embedded import replay as embedded
+from cep.runners.live_checkpoint import open_checkpoint
+from cep.runners.spark.live import LiveSettings, serve, start_live
+from cep.runners.spark.live_output import BatchReport, LiveOutput
+from cep.runners.spark.sources import TopicSource
+from cep.runners.spark.to_savepoint import save_for_both
+from cep.sinks.kafka import KafkaDeadLetters, KafkaTransactionSink
+from cep.sinks.transactions.kafka import KafkaTarget
+from cep.sources.pieces import read_pieces
+from cep.state.entries import read_entries
+from cep.state.target import Target
+from cep.step.job import Job
+from tests.cli.test_card_data import assert_absent, records, rules, wrong
+from tests.columnar.protected import card_numbers
+from tests.real_kafka import KafkaCluster
+from tests.rulebook.people import ADA, BOB, EVE, RULE_SET, TRUST, by_two, upsert_by_two
+from tests.sinks.test_kafka import consumed
+
+__all__ = ["rules"]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+NUMBERS = card_numbers(31, 12)
+REFUSED = ("unsigned", "unsigned", "self_approved", "unknown_signer", "unsigned", "replayed", "superseded", "unsigned")
+
+
+class Run:
+    """One job on one broker, started anew for each phase."""
+
+    def __init__(self, spark: SparkSession, kafka: KafkaCluster, folder: Path, rules_folder: Path) -> None:
+        self.spark, self.kafka, self.folder = spark, kafka, folder
+        self.name = f"trusted-{uuid.uuid4().hex[:8]}"
+        (record,), problems = read_rules(rules_folder)
+        assert problems == []
+        assert isinstance(record, UpsertRecord)
+        self.first = upsert_by_two(record)
+        given = deploy([self.first])
+        self.job = replace(Job(given.schema, given.key_domains, 8), dedup_ms=86_400_000, trust=TRUST)
+        for part in ("events", "control", "status", "dead", "alerts"):
+            kafka.create(f"{self.name}-{part}", 1)
+        self.status = StatusTopic(kafka.address, f"{self.name}-status")
+        self.reports: list[BatchReport] = []
+        self.checkpoint = folder / "job"
+        self.restart()
+
+    def restart(self) -> None:
+        self.initial, _ = open_checkpoint(self.checkpoint, self.job, (self.first.to_json(),))
+
+    def phase(self, lines: Sequence[bytes], *changes: Signable) -> dict[str, Any]:
+        """Send records and changes, run to their end, and return what the job says of its rules."""
+        control = Topic(self.kafka.address, f"{self.name}-control")
+        control.send([(topic_key(record).encode(), record.to_json()) for record in changes])
+        self.kafka.send(f"{self.name}-events", ({"value": line, "partition": 0} for line in lines))
+        self.spark.conf.set("spark.sql.shuffle.partitions", "2")
+        letters = KafkaDeadLetters(KafkaTarget(self.kafka.address, f"{self.name}-dead", self.checkpoint.name))
+        alerts = KafkaTransactionSink(KafkaTarget(self.kafka.address, f"{self.name}-alerts", self.checkpoint.name))
+        output = LiveOutput(self.checkpoint, letters, [alerts], self.reports.append)
+        settings = LiveSettings(
+            self.job, self.initial, TopicSource(self.kafka.address, f"{self.name}-events"),
+            TopicSource(self.kafka.address, f"{self.name}-control"), self.checkpoint / "query",
+            available_now=True, status=self.status,
+        )  # fmt: skip
+        serve(start_live(self.spark, settings, output), output, threading.Event())
+        output.close()
+        status = read_status(self.status)
+        assert status is not None
+        return status
+
+    def topic(self, part: str) -> list[bytes]:
+        """Return the keys and values of a topic."""
+        found = consumed(self.kafka, f"{self.name}-{part}", 1)
+        return [data for record in found for data in (record.key(), record.value()) if data]
+
+    def alerts(self) -> set[tuple[str, str]]:
+        table = pa.concat_tables([report.alerts for report in self.reports])
+        return set(zip(table["key"].to_pylist(), table["alert_id"].to_pylist(), strict=True))
+
+    def expected(self, lines: Sequence[bytes]) -> set[tuple[str, str]]:
+        """Return what a replay gives under the first version, as far as it goes out."""
+        path = self.folder / "history.jsonl"
+        path.write_bytes(b"\n".join(lines) + b"\n")
+        given = deploy([self.first])
+        found = embedded.replay(self.job, given.rulebook, read_pieces(path, self.job.schema), 1).alerts
+        sent = suppress_alerts(found, Policies.of(given.rulebook), {}).alerts
+        return set(zip(sent["key"].to_pylist(), sent["alert_id"].to_pylist(), strict=True))
+
+
+def attacks(first: UpsertRecord) -> list[Signable]:
+    """Changes of which none counts; of the two that do, the second brings back what the first has changed."""
+    stricter = first.model_copy(update={"version": 2, "severity": "high", "signed": None})
+    by_ada: UpsertRecord = sign(stricter, ADA, RULE_SET, (1, digest_of(first)))
+    second = approve(by_ada, BOB)
+    back = RollbackRecord(id=first.id, version=3, to_version=1, rule=unsigned(first))
+    stripped = second.model_copy(update={"version": 3, "signed": None})
+    pause = PauseRecord(id=first.id, version=1)
+    before: list[Signable] = [stricter, pause, approve(by_ada, ADA), approve(by_ada, EVE)]
+    return [*before, second, stripped, first, by_two(back, first), back, by_two(back, second)]
+
+
+def stored(savepoint: Path) -> Iterator[bytes]:
+    """Yield what a portable savepoint holds; its texts are not compressed."""
+    for path in savepoint.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes()
+            if path.suffix == ".cep":
+                yield from (key + value for key, value in read_entries(path))
+
+
+def test_signed_changes_and_card_numbers(
+    spark: SparkSession, kafka_broker: KafkaCluster, rules: Path, tmp_path: Path
+) -> None:
+    run = Run(spark, kafka_broker, tmp_path, rules)
+    lines = records(5, NUMBERS)
+    before = run.phase(lines[:150])
+    assert before["last_versions"] == {"pairs": 1}
+    status = run.phase(lines[150:300], *attacks(run.first))
+    assert (status["last_versions"], status["paused"]) == ({"pairs": 3}, [])
+    letters = [orjson.loads(data) for data in run.topic("dead") if not is_audit(data)]
+    assert sorted(letter["cause"] for letter in letters if letter["code"] == "control_refused") == sorted(REFUSED)
+
+    searched = [*NUMBERS, *(wrong(number) for number in NUMBERS)]
+    save_for_both(spark, run.checkpoint, Target(str(tmp_path / "saved")))
+    assert_absent(searched, (path.read_bytes() for path in run.checkpoint.rglob("*") if path.is_file()))
+    assert_absent(searched, iter([data for part in ("status", "dead", "alerts") for data in run.topic(part)]))
+    assert_absent(searched, stored(tmp_path / "saved"))
+
+    gone = secret_keys()[0].token("pan", NUMBERS[0].encode())
+    assert any(gone.encode() in content for content in stored(tmp_path / "saved"))
+    (tmp_path / "keys").write_text(f"card={NUMBERS[0]}\n")
+    erase = ["erase", "--keys-file", str(tmp_path / "keys"), "--savepoint", str(tmp_path / "saved")]
+    assert main(erase) == 0
+    assert_absent([gone], stored(tmp_path / "saved"))
+    run.checkpoint = tmp_path / "again"
+    restore = ["restore", "--from", str(tmp_path / "saved"), "--checkpoint", str(run.checkpoint), "--engine", "spark"]
+    assert main(restore) == 0
+    run.restart()
+    run.phase(lines[300:])
+    others = {alert for alert in run.alerts() if alert[0] != gone}
+    assert len(others) > 5
+    assert {key for key, _ in others} == {key for key, _ in run.expected(lines) if key != gone}
