@@ -44,7 +44,7 @@ class Outputs:
             np.empty(_WORK_ROWS, np.int64),
             np.empty((_WORK_ROWS, 3), np.int64),
             np.empty(y.COUNTERS, np.int64),
-            np.zeros(len(nodes), np.int64),
+            np.empty(0, np.int64),
         )
         runs_max = len(before) + room
         cursor = np.zeros(y.CURSOR_WIDTH, np.int64)
@@ -73,9 +73,10 @@ class Outputs:
             self.scratch = self.scratch._replace(picked=np.empty(rows_count, np.int64))
         elif full == y.FULL_NODES:
             self.work = work._replace(nodes=_doubled(work.nodes, cursor[y.CURSOR_NODES]))
-            self.scratch = self.scratch._replace(marks=np.zeros(len(self.work.nodes), np.int64))
         elif full == y.FULL_TRAIL:
             self.scratch = self.scratch._replace(trail=np.empty((2 * len(self.scratch.trail), 3), np.int64))
+        elif full == y.FULL_MARKS:
+            self.scratch = self.scratch._replace(marks=np.zeros(len(work.nodes), np.int64))
         elif full == y.FULL_MATCHES:
             self.work = work._replace(matches=_doubled(work.matches, cursor[y.CURSOR_MATCHES]))
         else:

@@ -57,8 +57,17 @@ def bare(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Like `bare`, copied into its callers: for the few steps that are taken for every run and event."""
-    return cast("F", _NJIT(**_OPTIONS, _nrt=False, inline="always")(function))
+    """Like `bare`, copied into its callers: for the few steps that are taken for every run and event.
+
+    A call passes each array of a record as seven numbers, which can take longer than the step. LLVM copies the code, so
+    that a step is read and typed once, however many callers it has.
+    """
+    return cast("F", _NJIT(**_OPTIONS, _nrt=False, forceinline=True)(function))
+
+
+def copied(function: F) -> F:
+    """Return a `bare` function as an `inlined` one: for one caller of many, which takes the step most of all."""
+    return inlined(cast("Any", function).py_func)
 
 
 class _FirstCompilation(event.Listener):

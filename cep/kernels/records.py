@@ -267,7 +267,8 @@ class RuleScratch(NamedTuple):
 
     queue int32[new rows]; stream_count int32[K]: the events of a stream on each key; picked int64[rows of Work.runs];
     trail int64[*, 3]: a stack of nodes, or a hash table of runs; counters_before int64[COUNTERS]: the counters before
-    the key that is worked on; marks int64[rows of Work.nodes]: what match/room.py notes about each node, at first 0.
+    the key that is worked on; marks int64[*]: what match/room.py notes about each node,
+    at first 0; it is made once a key has many nodes.
     """
 
     queue: Int32

@@ -74,8 +74,13 @@ def word_at(data: UInt8, at: int) -> np.uint64:
 
 @bare
 def _last_word(data: UInt8, at: int, hi: int, length: int) -> np.uint64:
-    """Return what is left behind the whole words, and the length in the top byte."""
+    """Return what is left behind the whole words, and the length in the top byte.
+
+    Most texts have others behind them; then one load takes their first bytes too, and a mask drops these.
+    """
     word, shift = _U(length) << _U(56), _U(0)
+    if at + WORD_BYTES <= data.shape[0]:
+        return word | (word_at(data, at) & ((_U(1) << _U(8 * (hi - at))) - _U(1)))
     for k in range(at, hi):
         word |= _U(data[_U(k)]) << shift
         shift += _U(8)

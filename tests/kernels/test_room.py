@@ -134,7 +134,7 @@ def test_a_hot_key_takes_no_more_memory_than_its_limits(
     done = advance(compiled, None, batch(*(f"x a@{at}" for at in range(events_count))), 1)
     (outputs,) = made
     # In use at one time: what is live, as much that is not yet dropped, what came since the last count; then doubled.
-    assert len(outputs.scratch.marks) <= 2 * 4 * NODES_PER_KEY_MAX
+    assert len(outputs.work.nodes) <= 2 * 4 * NODES_PER_KEY_MAX
     assert len(outputs.work.runs) <= 4 * RUNS_PER_KEY_MAX
     assert len(done.keyed_state.nodes) <= NODES_PER_KEY_MAX
     assert len(done.keyed_state) <= RUNS_PER_KEY_MAX

@@ -22,7 +22,7 @@ from cep.kernels.expressions.checked import (
     subtract_overflows,
     subtracted,
 )
-from cep.kernels.jit import bare
+from cep.kernels.jit import bare, inlined
 from cep.kernels.layout import Int64, int64
 from cep.kernels.records import Events, Work
 
@@ -68,14 +68,6 @@ def _integer_step(op: int, x: int, z: int, counters: Int64) -> tuple[int, bool]:
         if z == 0:
             return value, True
         value = remainder(x, z)
-    elif op == o.LT:
-        value = int64(x < z)
-    elif op == o.LE:
-        value = int64(x <= z)
-    elif op == o.EQ:
-        value = int64(x == z)
-    elif op == o.NE:
-        value = int64(x != z)
     if is_over:
         counters[y.COUNT_OVERFLOW] += 1
     return value, False
@@ -110,6 +102,19 @@ def _float_step(op: int, x: float, z: float) -> tuple[float, bool]:
         return np.floor(x), False
     inside = x >= -1.0 and x <= 1.0
     return np.arcsin(x if inside else 0.0), not inside
+
+
+@inlined
+def _integer_compare(op: int, x: int, z: int) -> int:
+    """Return 1 if the comparison holds, else 0."""
+    holds = x < z
+    if op == o.LE:
+        holds = x <= z
+    elif op == o.EQ:
+        holds = x == z
+    elif op == o.NE:
+        holds = x != z
+    return int64(holds)
 
 
 @bare
@@ -160,6 +165,9 @@ def run_code(image: Int64, first: int, last: int, events: Events, row: int, work
             machine[t], machine[t + 1] = columns[image[pc + 2], row], nulls[image[pc + 2], row]
         elif op == o.CONST:
             machine[t], machine[t + 1] = image[constants + image[pc + 2]], image[pc + 3]
+        elif op >= o.LT and op <= o.NE:
+            machine[t + 1] = int64((machine[a + 1] | machine[b + 1]) != 0)
+            machine[t] = 0 if machine[t + 1] != 0 else _integer_compare(op, machine[a], machine[b])
         elif op == o.REGISTER:
             machine[t], machine[t + 1] = work.runs[run, y.RUN_HEADER + image[pc + 2]], 0
         elif op == o.ROW:

@@ -9,10 +9,11 @@ import numpy as np
 
 from cep.kernels import layout as y
 from cep.kernels.expressions.interpret import run_code
-from cep.kernels.jit import bare
+from cep.kernels.jit import bare, copied, inlined
 from cep.kernels.layout import Int64, UInt8, int64
 from cep.kernels.records import Events, PredicateIndex, Work
 
+_run_code = copied(run_code)
 FILTER_SIZE = 4_096  # a power of two; a value whose bucket is empty is in no entry
 
 
@@ -23,7 +24,31 @@ def _bucket(value: int) -> int:
     return int64(mixed >> np.uint64(52))
 
 
-@bare
+@inlined
+def _met(values: Int64, lo: int, hi: int, kind: int, value: int) -> tuple[int, int]:
+    """Return the first and the end of the entries in [lo, hi) that the value meets. Shapes: values ascend there."""
+    first, end = lo, hi
+    if kind == y.INDEX_EQ:
+        while first < end:
+            middle = (first + end) >> 1
+            if values[middle] < value:
+                first = middle + 1
+            else:
+                end = middle
+        while end < hi and values[end] == value:
+            end += 1
+    elif kind == y.INDEX_GT or kind == y.INDEX_GE:
+        end = lo
+        while end < hi and (values[end] < value or (kind == y.INDEX_GE and values[end] == value)):
+            end += 1
+    else:
+        first = hi
+        while first > lo and (values[first - 1] > value or (kind == y.INDEX_LE and values[first - 1] == value)):
+            first -= 1
+    return first, end
+
+
+@inlined
 def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: Work, errors: Int64) -> None:
     """Set the bit of entry k's predicate for the event in `row`, if the rest of the predicate holds."""
     event_type = entries[k, y.INDEX_TYPE]
@@ -33,8 +58,9 @@ def _mark(image: Int64, entries: Int64, k: int, events: Events, row: int, work: 
     if first >= 0:
         end, result = entries[k, y.INDEX_CODE_END], 2 * entries[k, y.INDEX_RESULT]
         before = work.counters[y.COUNT_OVERFLOW]
-        run_code(image, first, end, events, row, work, 0)
-        errors[k] += work.counters[y.COUNT_OVERFLOW] - before
+        _run_code(image, first, end, events, row, work, 0)
+        if work.counters[y.COUNT_OVERFLOW] != before:
+            errors[k] += work.counters[y.COUNT_OVERFLOW] - before
         if work.registers[result] == 0 or work.registers[result + 1] != 0:
             return
     at = row - events.first_row
@@ -61,26 +87,9 @@ def look_up(image: Int64, index: PredicateIndex, events: Events, occupied: UInt8
             if events.nulls[column, row] != 0:
                 continue
             value = events.columns[column, row]
-            if kind == y.INDEX_EQ:
-                if occupied[_bucket(value)] == 0:
-                    continue
-                low, high = lo, hi
-                while low < high:
-                    middle = (low + high) >> 1
-                    if values[middle] < value:
-                        low = middle + 1
-                    else:
-                        high = middle
-                while low < hi and values[low] == value:
-                    _mark(image, entries, low, events, row, work, errors)
-                    low += 1
-            elif kind == y.INDEX_GT or kind == y.INDEX_GE:
-                k = lo
-                while k < hi and (values[k] < value or (kind == y.INDEX_GE and values[k] == value)):
-                    _mark(image, entries, k, events, row, work, errors)
-                    k += 1
-            else:
-                k = hi - 1
-                while k >= lo and (values[k] > value or (kind == y.INDEX_LE and values[k] == value)):
-                    _mark(image, entries, k, events, row, work, errors)
-                    k -= 1
+            if kind == y.INDEX_EQ and occupied[_bucket(value)] == 0:
+                continue
+            k, end = _met(values, lo, hi, kind, value)
+            while k < end:
+                _mark(image, entries, k, events, row, work, errors)
+                k += 1

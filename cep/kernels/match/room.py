@@ -180,9 +180,11 @@ def limit_nodes(
 
     Nodes of this call that nobody leads to are dropped when there are many. A mark is a negative number that no other
     count has, so that marks need not be cleared. Evicted runs lose their waits.
-    Returns (counts, room); counts.full is FULL_TRAIL if the trail is too short.
+    Returns (counts, room); counts.full is FULL_MARKS or FULL_TRAIL if the marks or the trail are too short.
     Cost: O(nodes that the runs lead to), and O(nodes in use) now and then.
     """
+    if scratch.marks.shape[0] < work.nodes.shape[0]:
+        return Counts(counts.runs, counts.nodes, counts.matches, y.FULL_MARKS), room
     limit, used, drop_at = rule.words[y.R_NODES_MAX], counts.nodes, room.drop_at
     cursor[y.CURSOR_MARK] -= 1
     left = _evict_oldest(rule, work, scratch, cursor[y.CURSOR_MARK], head, counts.runs)

@@ -14,7 +14,8 @@ from cep.kernels.records import NumberedTexts, Texts
 from cep.kernels.siphash import WORD_BYTES, keyed_hash, word_at
 
 _FIRST_WIDE = 128  # bytes of characters of several bytes
-_TABLE_MIN = 16
+_TABLE_MIN, _TABLE_FIRST = 16, 1_024
+_TABLE_GROWTH = 8  # so that texts are seldom hashed again
 _NUMBER, _TAG = np.uint64(0xFFFFFFFF), np.uint64(0xFFFFFFFF00000000)  # of a place: who is there, and bits of its hash
 
 
@@ -82,22 +83,30 @@ def is_same_text(data: UInt8, start: int, end: int, other: UInt8, other_start: i
             return False
         start += WORD_BYTES
         other_start += WORD_BYTES
-    for k in range(end - start):
+    rest = end - start
+    if rest > 0 and start + WORD_BYTES <= data.shape[0] and other_start + WORD_BYTES <= other.shape[0]:
+        different = word_at(data, start) ^ word_at(other, other_start)
+        return bool(different << np.uint64(64 - 8 * rest) == 0)
+    for k in range(rest):
         if data[start + k] != other[other_start + k]:
             return False
     return True
 
 
 @bare
-def number_rows(texts: Texts, first_row: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> int:
-    """Give numbers to the texts of one of the columns a and b, whose first row is `first_row`.
+def number_rows(
+    texts: Texts, first_row: int, row_at: int, a: Texts, b: Texts, numbered: NumberedTexts, count: int
+) -> tuple[int, int]:
+    """Give numbers to the texts of one of the columns a and b, whose first row is `first_row`, from `row_at` on.
 
-    `count` numbers are in use before; returns how many are in use then.
+    `count` numbers are in use before. Returns (how many are in use then, the row at which the table was half full).
     """
     offsets, data = texts.offsets, texts.data
     places, codes, firsts = numbered.places, numbered.codes, numbered.firsts
-    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
-    for k in range(offsets.shape[0] - 1):
+    first_b, mask, count_max = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1), places.shape[0] // 2
+    for k in range(row_at, offsets.shape[0] - 1):
+        if count >= count_max:
+            return count, k
         start, end = offsets[k], offsets[k + 1]
         h = keyed_hash(data, start, end, numbered.key)
         at = h & mask
@@ -121,7 +130,25 @@ def number_rows(texts: Texts, first_row: int, a: Texts, b: Texts, numbered: Numb
                     break
             at = (at + np.uint64(1)) & mask
         codes[first_row + k] = code
-    return count
+    return count, offsets.shape[0] - 1
+
+
+@bare
+def place_again(a: Texts, b: Texts, numbered: NumberedTexts, count: int) -> None:
+    """Put the texts that have numbers below `count` into an empty table."""
+    places, firsts = numbered.places, numbered.firsts
+    first_b, mask = a.offsets.shape[0] - 1, np.uint64(places.shape[0] - 1)
+    for code in range(count):
+        row = firsts[code]
+        if row < first_b:
+            h = keyed_hash(a.data, a.offsets[row], a.offsets[row + 1], numbered.key)
+        else:
+            row -= first_b
+            h = keyed_hash(b.data, b.offsets[row], b.offsets[row + 1], numbered.key)
+        at = h & mask
+        while places[at] != 0:
+            at = (at + np.uint64(1)) & mask
+        places[at] = h & _TAG | np.uint64(code + 1)
 
 
 @kernel
@@ -131,12 +158,23 @@ def number_texts(
     """Give texts numbers in the order in which they first appear, equal ones alike; return how many numbers there are.
 
     Shapes: the rows of b stand behind those of a; key uint64[2] of the hashes, which change no number. Fills codes
-    int32[A + B], and firsts int64[A + B] with the row where each number stands first.
+    int32[A + B], and firsts int64[A + B] with the row where each number stands first. The table of a few texts is
+    small, whatever the number of rows, so that it stays in the cache.
     """
     a, b = Texts(offsets_a, data_a), Texts(offsets_b, data_b)
-    size = _TABLE_MIN
-    while size < 2 * codes.shape[0]:
+    size, size_max = _TABLE_MIN, _TABLE_MIN
+    while size_max <= 2 * codes.shape[0]:
+        size_max *= 2
+    while size < size_max and size < _TABLE_FIRST:
         size *= 2
-    numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key)
-    count = number_rows(a, 0, a, b, numbered, 0)
-    return number_rows(b, a.offsets.shape[0] - 1, a, b, numbered, count)
+    numbered, count = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key), int64(0)
+    for column in range(2):
+        texts, first_row, row = (a, int64(0), int64(0)) if column == 0 else (b, a.offsets.shape[0] - 1, int64(0))
+        count, row = number_rows(texts, first_row, row, a, b, numbered, count)
+        while row < texts.offsets.shape[0] - 1:
+            mostly_new = 2 * count > first_row + row
+            size = size_max if mostly_new else min(size * _TABLE_GROWTH, size_max)
+            numbered = NumberedTexts(np.zeros(size, np.uint64), codes, firsts, key)
+            place_again(a, b, numbered, count)
+            count, row = number_rows(texts, first_row, row, a, b, numbered, count)
+    return count
