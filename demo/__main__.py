@@ -21,9 +21,10 @@ from rich.console import Console
 
 from cep.base.errors import CepError, UsageError
 from cep.demo.compare import SEED
-from cep.demo.day import SIZES, Day, Platform, run_day
+from cep.demo.day import PAYMENTS_FILE, SIZES, Day, Platform, run_day
 from cep.demo.feed import CONTROL, PAYMENTS
 from cep.demo.in_process import InProcess
+from cep.demo.labels import LABELS_FILE, report_day
 from cep.runners.embedded.commit import Sources
 from cep.runners.java import check_java
 from cep.runners.warm import Warming
@@ -31,6 +32,8 @@ from cep.sources.kafka import KafkaSettings
 from cep.sources.live.kafka import TopicSource
 from demo.kafka import EmbeddedKafka
 from demo.on_spark import OnSpark
+
+REPORT = Path(__file__).parents[1] / "build" / "day.html"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,6 +48,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--cores", type=int, default=2, help="cores to use (default 2)")
     parser.add_argument(
         "--update-expected", action="store_true", help="write this run's alert ids as the expected ones"
+    )
+    parser.add_argument(
+        "--report", type=Path, default=REPORT, metavar="FILE", help="write the report of the day here (build/day.html)"
     )
     options = parser.parse_args(arguments)
     console = Console(highlight=False, soft_wrap=True)
@@ -72,8 +78,21 @@ def _run(options: argparse.Namespace, folder: Path, console: Console) -> int:
             sources = partial(_sources, KafkaSettings(kafka.address))
             platform = partial(InProcess, folder, options.cores, console, sources)
         _, is_good = run_day(day, kafka, platform, folder, console)
+    _report(options, folder, console)
     console.print(f"[dim]{time.monotonic() - started_s:.0f} s in all[/dim]")
     return 0 if is_good else 1
+
+
+def _report(options: argparse.Namespace, folder: Path, console: Console) -> None:
+    """Measure the rules by what was planted, and say where the report lies."""
+    console.print()
+    console.rule("[bold]Report", align="left")
+    made = report_day(folder / PAYMENTS_FILE, folder / LABELS_FILE, options.cores, Console(quiet=True))
+    path = options.report.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(made.html, encoding="utf-8")
+    path.with_suffix(".json").write_bytes(made.numbers)
+    console.print(f"what the rules found, what they missed and why: open {path} in a browser", markup=False)
 
 
 def _on_spark(starting: Future[OnSpark], console: Console) -> OnSpark:

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from cep.analysis.history import Events, History
 from cep.analysis.marks import Marks
-from cep.columnar.decode import Decoded
 from cep.columnar.route import KeyDomain, route
 from cep.model.rule import utc_text
 
@@ -266,9 +265,7 @@ def _key_recall(
     """Return how many of the keys with a fraud have a right alert; None if the events were read without the key."""
     if not set(domain) <= events.columns.keys():
         return None
-    rows = np.flatnonzero(marks.fraud >= 0)
-    columns = {name: events.columns[name].take(pa.array(rows)) for name in domain}
-    decoded = Decoded(events.event_id.take(pa.array(rows)), events.event_type[rows], events.time_ms[rows], columns, ())
+    decoded = events.taken(np.flatnonzero(marks.fraud >= 0))
     wanted = pc.unique(route(decoded, domain, events.schema.columns())[0].key)
     right = pc.unique(judged.key.filter(pa.array(mask & judged.is_right))).cast(wanted.type)
     return ratio(int(pc.sum(pc.is_in(right, value_set=wanted)).as_py() or 0), len(wanted))

@@ -42,6 +42,12 @@ class Events:
     def __len__(self) -> int:
         return len(self.time_ms)
 
+    def taken(self, rows: NDArray[np.int64]) -> Decoded:
+        """Take the events at these rows."""
+        at = pa.array(rows)
+        columns = {name: column.take(at) for name, column in self.columns.items()}
+        return Decoded(self.event_id.take(at), self.event_type[rows], self.time_ms[rows], columns, ())
+
     def rows_of(self, event_ids: pa.Array) -> NDArray[np.int64]:
         """Return the row of each id, -1 for one that no event has. A produced event is the one that completed it."""
         source_ids = event_ids.cast(TEXT)

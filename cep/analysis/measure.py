@@ -35,8 +35,9 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A history with its known frauds, its judged alerts, and the figures."""
+    """A history with its known frauds, judged alerts and figures. `amount` is the field of an event's money."""
 
+    amount: str | None
     history: History
     marks: Marks
     judged: Judged
@@ -59,7 +60,7 @@ def measure(
     history = replay_history(deployment, pieces_of, tuple(dict.fromkeys(wanted)), terms.cores, console)
     marks = mark_events(history.events, labels, field, amount, terms.as_of_ms, terms.maturity_ms)
     judged = judge(history, marks)
-    return Measured(history, marks, judged, backtest(history, marks, judged))
+    return Measured(amount, history, marks, judged, backtest(history, marks, judged))
 
 
 def amount_field(schema: Schema, name: str | None) -> str | None:

@@ -148,6 +148,9 @@ IMPORTS_MAX = 256  # files that one file draws in
 TEST_EVENTS_MAX = 10_000
 # Events offered to runs in one trace of `cep test` or `cep why`: a few seconds of plain Python; nobody reads more.
 TRACE_STEPS_MAX = 500_000
+# Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
+# seconds of plain Python a rule.
+REPORT_FRAUDS_WALKED_MAX = 300
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800
 # Estimated keyed state of a busy key above which `cep lint` asks whether that is meant: a hundred thousand busy keys on

@@ -69,6 +69,11 @@ def secret_keys() -> tuple[SecretKey, ...]:
     return _file_keys(file) if file else _read(text or "", SECRETS)
 
 
+def hide_tokens(text: str) -> str:
+    """Return a text in which no token can be read."""
+    return _TOKEN.sub("•••", text)
+
+
 def use_secrets_file(path: Path | None) -> None:
     """Let this process, and those that it starts, take their keys from a file."""
     if path is not None:

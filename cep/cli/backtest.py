@@ -16,6 +16,7 @@ from rich.table import Table
 
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.measure import measure_files
+from cep.analysis.show import time_text, with_interval
 from cep.base.durable import replace_file
 from cep.base.errors import SinkError
 from cep.base.secrets import use_secrets_file
@@ -70,11 +71,11 @@ _ROWS: dict[str, Callable[[Figures], str]] = {
     "alerts": lambda each: f"{each.alerts:,}",
     "alerts a day": lambda each: f"{each.alerts_per_day:,.1f}",
     "keys": lambda each: f"{each.keys:,}",
-    "precision": lambda each: _with_interval(each.precision),
+    "precision": lambda each: with_interval(each.precision),
     "not mature": lambda each: f"{each.immature:,}",
-    "recall of frauds": lambda each: _with_interval(each.fraud_recall),
-    "recall of events": lambda each: _with_interval(each.event_recall),
-    "recall of keys": lambda each: "–" if each.key_recall is None else _with_interval(each.key_recall),
+    "recall of frauds": lambda each: with_interval(each.fraud_recall),
+    "recall of events": lambda each: with_interval(each.event_recall),
+    "recall of keys": lambda each: "–" if each.key_recall is None else with_interval(each.key_recall),
     "lift": lambda each: "–" if each.lift is None else f"{each.lift:,.1f}",
     "money found": lambda each: f"{each.money_found:,.2f}",
     "money missed": lambda each: f"{each.money_missed:,.2f}",
@@ -112,19 +113,3 @@ def print_figures(figures: Backtest, console: Console) -> None:
 def show_ratio(share: Ratio) -> str:
     """Return a share with three digits; a dash where there is nothing to divide by."""
     return "–" if share.value is None else f"{share.value:.3f}"
-
-
-def _with_interval(share: Ratio) -> str:
-    if share.value is None:
-        return "–"
-    return f"{share.value:.3f} ({share.low:.3f}–{share.high:.3f})"
-
-
-def time_text(seconds: float | None) -> str:
-    """Return a time in the unit that fits: `45 s`, `12.5 min`, `3.2 h`, `8.1 d`."""
-    if seconds is None:
-        return "–"
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if abs(seconds) >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -18,6 +18,7 @@ from cep.demo.compare import SEED, Outcome
 from cep.demo.day import PAYMENTS_FILE, SIZES, Day, run_day
 from cep.demo.feed import CONTROL, PAYMENTS
 from cep.demo.in_process import InProcess
+from cep.demo.labels import LABELS_FILE
 from cep.demo.library import copy_library
 from cep.demo.topics import MemoryTopics
 from cep.runners.embedded.commit import Sources
@@ -75,6 +76,10 @@ def _print_next_steps(kept_in: Path | None, outcome: Outcome, console: Console) 
     steps = [
         (f"cep test {folder}/patterns", "run the tests that stand beside the patterns"),
         (f"cep replay --engine embedded {data} --out {folder}/alerts.jsonl", "find the fraud again, in a file"),
+        (
+            f"cep report {data} --labels {folder}/{LABELS_FILE} --out {folder}/report.html",
+            "see what each rule is worth",
+        ),
         (f"cep why-not --rule card_testing --key {miss.key} {data}", "ask why a near miss is no alert"),
         (f"cep new pattern rapid_refunds --folder {folder}/patterns --events events.cep", "begin a pattern"),
     ]

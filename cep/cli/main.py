@@ -75,6 +75,7 @@ _GROUPS = {
         "replay": _Verb("match a finite history", "replay", is_private=True),
         "diff": _Verb("compare two sets of rules on a history", "diff", is_private=True),
         "backtest": _Verb("measure what rules have found, by labels", "backtest", is_private=True),
+        "report": _Verb("write a page about what rules have found", "report", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },

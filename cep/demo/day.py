@@ -29,6 +29,7 @@ from cep.columnar.route import route, split_by_group
 from cep.demo.compare import SEED, Outcome, compare, expected_ids, write_expected
 from cep.demo.compiling import compiling_shown
 from cep.demo.feed import EFFECTIVE_MS, SLICE_MS, Feed, Report, Topics, Watch
+from cep.demo.labels import write_labels
 from cep.demo.library import library_folder
 from cep.demo.stream import DAY_MS, START_MS, Stream, StreamSize, build, json_lines
 from cep.model.rule import UpsertRecord, utc_text
@@ -96,7 +97,7 @@ def run_day(
 ) -> tuple[Outcome, bool]:
     """Run the day and print it. Return the outcome, and True if live and replay agree and are as expected.
 
-    `platform_of` gives the runner once the kernels are compiled; `folder` is for the payments as a file.
+    `platform_of` gives the runner once the kernels are compiled; `folder` is for payments and labels as files.
     Raises: CepError.
     """
     _print_title(console, "The day")
@@ -122,6 +123,7 @@ def run_day(
         _print_title(console, "Replay")
         path = folder / PAYMENTS_FILE
         pq.write_table(stream.payments, path)
+        write_labels(stream, folder)
         began_s = time.monotonic()
         with console.status("matching the same payments from Parquet, in batch"):
             replayed = platform.replay(job, deployment.rulebook, path)

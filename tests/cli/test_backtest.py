@@ -8,7 +8,7 @@ import orjson
 import pyarrow.parquet as pq
 import pytest
 
-from cep.cli.backtest import time_text
+from cep.analysis.show import time_text
 from cep.cli.main import main
 from tests.analysis.bench_data import SOURCE, payments
 

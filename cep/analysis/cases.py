@@ -1,0 +1,205 @@
+"""The events of some keys, read again, and walked by each rule → how far frauds came, and what stopped them.
+
+    frauds ─▶ their keys ─▶ events of these keys ─▶ one trace a key and rule ─▶ the run that came furthest
+                                                                              ─▶ the conditions that did not hold
+
+Only a sample of the frauds is walked, evenly over all of them: a trace is plain Python. Which frauds are found is what
+the engine says, not the trace.
+Tested by: tests/analysis/test_report.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.analysis.measure import Measured
+from cep.base.errors import LimitError
+from cep.base.limits import REPORT_FRAUDS_WALKED_MAX
+from cep.base.schema import Schema
+from cep.columnar.batch import EventBatch, concat_batches, empty_batch
+from cep.columnar.route import KeyDomain, route
+from cep.lang.show import show_expr, show_time
+from cep.nfa.deployed import DeployedRule
+from cep.sources.pieces import Pieces
+from cep.testing.conditions import parts_of
+from cep.testing.events import traced_events
+from cep.testing.explain import Explainer
+from cep.testing.journal import Miss, Run, Trace
+from cep.testing.trace import Interval, trace_key
+
+MATCH, NOTHING = "match", "no run began"
+_SEVERAL = "more than one condition"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The end of a rule's furthest run on a fraud: the last step, and what the next one lacked.
+
+    `step` is a variable, MATCH or NOTHING. `stopped` is a condition with its variable; `story` says it with values.
+    """
+
+    fraud: int
+    rule: str
+    step: str
+    depth: int
+    stopped: str
+    story: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Funnel:
+    """How far the walked frauds came in the pattern of a rule: counts by step, and by the condition that stopped them.
+
+    `steps` are in the order of the pattern, from NOTHING to MATCH. `skipped` frauds would have taken too many steps.
+    """
+
+    rule: str
+    steps: dict[str, int]
+    stopped: dict[str, int] = field(default_factory=dict)
+    walked: int = 0
+    skipped: int = 0
+    reason: str = ""
+
+
+def sampled(count: int, most: int) -> list[int]:
+    """Return at most so many numbers below `count`, evenly over them."""
+    return sorted({int(at) for at in np.linspace(0, count - 1, min(count, most))}) if count else []
+
+
+def key_batches(
+    pieces_of: Callable[[Schema], Pieces], schema: Schema, keys: Mapping[KeyDomain, Iterable[str]]
+) -> dict[KeyDomain, EventBatch]:
+    """Read all events of the keys, by key domain. Cost: the history is decoded once more."""
+    wanted = {domain: pa.array(sorted(set(of_domain)), pa.large_string()) for domain, of_domain in keys.items()}
+    parts: dict[KeyDomain, list[EventBatch]] = {domain: [empty_batch(schema)] for domain in wanted}
+    for piece in pieces_of(schema).pieces:
+        decoded = piece.decode()
+        for domain, of_domain in wanted.items():
+            batch, _ = route(decoded, domain, schema.columns())
+            rows = np.asarray(pc.is_in(batch.key, value_set=of_domain))
+            if rows.any():
+                parts[domain].append(batch.take(rows))
+    return {domain: concat_batches(batches) for domain, batches in parts.items()}
+
+
+def keys_of_events(measured: Measured, rows: np.ndarray, domain: KeyDomain) -> list[str | None]:
+    """Return the key of each of these events in a domain; None for one that has none there."""
+    events = measured.history.events
+    if not set(domain) <= events.columns.keys():
+        return [None] * len(rows)
+    decoded = events.taken(rows)
+    batch, _ = route(decoded, domain, events.schema.columns())
+    by_id = dict(zip(batch.event_id.to_pylist(), batch.key.to_pylist(), strict=True))
+    return [by_id.get(event_id) for event_id in decoded.event_id.to_pylist()]
+
+
+def first_events(measured: Measured) -> np.ndarray:
+    """Return the row of the first event of each fraud."""
+    fraud, time_ms = measured.marks.fraud, measured.history.events.time_ms
+    rows = np.flatnonzero(fraud >= 0)
+    order = rows[np.lexsort((time_ms[rows], fraud[rows]))]
+    _, first = np.unique(fraud[order], return_index=True)
+    return order[first]
+
+
+def walk_frauds(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> tuple[list[Funnel], list[Ending]]:
+    """Walk a sample of the frauds through every rule. Return a funnel for each rule, and each fraud's end in each."""
+    deployment = measured.history.deployment
+    rules = sorted(deployment.rulebook.deployed(), key=lambda rule: (rule.rule_id, rule.version))
+    frauds = sampled(measured.marks.frauds_count, REPORT_FRAUDS_WALKED_MAX)
+    first = first_events(measured)[frauds]
+    keys = {rule.pattern.key: keys_of_events(measured, first, rule.pattern.key) for rule in rules}
+    wanted = {domain: [key for key in of_domain if key is not None] for domain, of_domain in keys.items()}
+    batches = key_batches(pieces_of, deployment.schema, wanted)
+    funnels, endings = [], []
+    for rule in rules:
+        domain = rule.pattern.key
+        of_keys: dict[str, list[int]] = {}
+        for fraud, key in zip(frauds, keys[domain], strict=True):
+            if key is not None:
+                of_keys.setdefault(key, []).append(fraud)
+        funnel, ends = _walk(measured, rule, batches[domain], of_keys)
+        funnels.append(funnel)
+        endings += ends
+    return funnels, endings
+
+
+def _walk(
+    measured: Measured, rule: DeployedRule, batch: EventBatch, of_keys: Mapping[str, list[int]]
+) -> tuple[Funnel, list[Ending]]:
+    deployment, pattern = measured.history.deployment, rule.pattern
+    names = dict.fromkeys((NOTHING, *(variable.name for variable in pattern.variables), MATCH))
+    funnel, endings = Funnel(rule.rule_id, dict.fromkeys(names, 0)), list[Ending]()
+    if any(e.derived for e in deployment.schema.event_types if e.name in pattern.event_types):
+        funnel.reason = "it reads events that other patterns produce, which no file has"
+        return funnel, endings
+    lists = deployment.rulebook.lists.timelines()
+    by_key = traced_events(deployment.schema, pattern, batch, None, lists)
+    fraud_of = _fraud_of_ids(measured)
+    for key, frauds in sorted(of_keys.items()):
+        try:
+            trace = trace_key(pattern, by_key.get(key, ()), Interval(rule.from_ms, rule.starts_until_ms, rule.until_ms))
+        except LimitError:
+            funnel.skipped += len(frauds)
+            continue
+        for fraud in frauds:
+            rows = {event.row for event in trace.events if fraud_of.get(event.event_id) == fraud}
+            ending = _ending(trace, rule.rule_id, fraud, rows)
+            funnel.walked += 1
+            funnel.steps[ending.step] += 1
+            if ending.stopped:
+                funnel.stopped[ending.stopped] = funnel.stopped.get(ending.stopped, 0) + 1
+            endings.append(ending)
+    return funnel, endings
+
+
+def _fraud_of_ids(measured: Measured) -> dict[str, int]:
+    rows = np.flatnonzero(measured.marks.fraud >= 0)
+    ids = measured.history.events.event_id.take(pa.array(rows)).to_pylist()
+    return dict(zip(ids, measured.marks.fraud[rows].tolist(), strict=True))
+
+
+def _ending(trace: Trace, rule_id: str, fraud: int, rows: set[int]) -> Ending:
+    """Return the end of the furthest run that took one of these events."""
+    runs = [run for start in trace.start.children for run in start.descendants() if rows & set(run.rows())]
+    positions = trace.automaton.positions
+    if not runs:
+        misses = [miss for row in sorted(rows) for run, miss in trace.misses.get(row, ()) if run is trace.start]
+        nearest = min(misses, key=lambda miss: len(miss.failed), default=None)
+        lines = [] if nearest is None else Explainer(trace, show_time).miss(trace.start, nearest)
+        return Ending(fraud, rule_id, NOTHING, 0, _stopped(trace, trace.start, nearest), tuple(lines))
+    run = max(runs, key=lambda run: (_is_match(trace, run), run.position, run.length, bool(run.misses), -run.row))
+    if _is_match(trace, run):
+        return Ending(fraud, rule_id, MATCH, len(positions) + 1, "", ())
+    story = Explainer(trace, show_time).story(run)
+    wanted = [run.misses[index] for index in run.opened if index in run.misses]
+    nearest = min(wanted, key=lambda miss: (miss.row not in rows, len(miss.failed)), default=None)
+    stopped = _stopped(trace, run, nearest) or _closed(run)
+    name = positions[run.position].variable
+    return Ending(fraud, rule_id, name, run.position + 1, stopped, (story.reached, *story.reasons))
+
+
+def _is_match(trace: Trace, run: Run) -> bool:
+    return any(trace.matches[n].is_match and trace.matches[n].dropped_by is None for n in run.matches)
+
+
+def _stopped(trace: Trace, run: Run, miss: Miss | None) -> str:
+    """Name the condition that an event did not meet, with its variable; one name where there were several."""
+    if miss is None or not miss.failed:
+        return ""
+    wait = trace.automaton.positions[run.position].waits[miss.wait]
+    assert wait.target is not None, "only a wait that takes can miss"
+    variable = trace.automaton.positions[wait.target].variable
+    if len(miss.failed) > 1:
+        return f"{variable}: {_SEVERAL}"
+    where = next(v.where for v in trace.pattern.variables if v.name == variable)
+    return f"{variable}: {show_expr(parts_of(where)[miss.failed[0]])}"
+
+
+def _closed(run: Run) -> str:
+    return run.closings[0].why.value if run.closings else "nothing more came"

@@ -1,0 +1,194 @@
+"""The figures of a backtest → charts.
+
+Tested by: tests/analysis/test_report.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from cep.analysis.backtest import Backtest, Figures, Ratio
+from cep.analysis.cases import Funnel
+from cep.analysis.charts import Chart, Rows, axis, colors, day_axis
+
+_VERDICTS = ("right", "wrong", "immature")
+_DAYS_MAX = 120  # bars that a chart has room for; of a longer history each is a week
+_RULES_MAX = 8  # rules that a chart tells apart by colour or row: those with the most alerts
+_ROW_HEIGHT = 22
+
+
+def most_alerted(figures: Backtest) -> list[str]:
+    """Return the rules with the most alerts, in the order of their names."""
+    by_count = sorted(figures.rules, key=lambda each: (-each.alerts, each.rule))
+    return sorted(each.rule for each in by_count[:_RULES_MAX])
+
+
+def alerts_by_day(figures: Backtest) -> list[Chart]:
+    """Draw for each rule the alerts of each day, by verdict."""
+    charts = []
+    for rule in most_alerted(figures):
+        days = [day for day in figures.days if day["rule"] == rule]
+        if not days:
+            continue
+        unit, bars = ("week", _weekly(days)) if len({day["day"] for day in days}) > _DAYS_MAX else ("day", days)
+        rows = [{"day": bar["day"], "verdict": name, "alerts": bar[name]} for bar in bars for name in _VERDICTS]
+        counts = ", ".join(f"{sum(bar[name] for bar in bars):,} {name}" for name in _VERDICTS)
+        busiest = max(bars, key=lambda bar: sum(bar[name] for name in _VERDICTS))
+        text = f"Alerts of {rule} by {unit}: {counts}. The busiest {unit} begins {busiest['day']}."
+        bar_width = {"type": "bar", "width": {"band": 0.9}}
+        charts.append(Chart(f"{rule}: alerts a {unit}", text, rows, {
+            "mark": bar_width,
+            "encoding": {
+                "x": axis("day", f"{unit} (UTC)", "temporal", timeUnit="utcyearmonthdate",
+                          axis={"format": "%d %b %y", "tickCount": 4}, bandPosition=0.5),
+                "y": axis("alerts", f"alerts a {unit}", stack="zero"),
+                "color": colors("verdict", _VERDICTS),
+            },
+        }))  # fmt: skip
+    return charts
+
+
+def _weekly(days: Rows) -> list[dict[str, Any]]:
+    """Add up days by week, which is named by its first day that is here."""
+    weeks: dict[tuple[int, int], dict[str, Any]] = {}
+    for day in days:
+        year, number, _ = date.fromisoformat(day["day"]).isocalendar()
+        week = weeks.setdefault((year, number), {"day": day["day"], **dict.fromkeys(_VERDICTS, 0)})
+        for name in _VERDICTS:
+            week[name] += day[name]
+    return list(weeks.values())
+
+
+def rule_intervals(figures: Backtest) -> list[Chart]:
+    """Draw precision and recall of each rule with their intervals."""
+    rows = []
+    chosen = [*(each for each in figures.rules if each.rule in most_alerted(figures)), figures.together]
+    for each in chosen:
+        for name, share in (("precision", each.precision), ("recall of frauds", each.fraud_recall)):
+            if share.value is not None:
+                rows.append({"rule": each.rule, "figure": name, "value": share.value, "low": share.low,
+                             "high": share.high})  # fmt: skip
+    if not rows:
+        return []
+    text = "Precision and recall with 95 % intervals. " + "; ".join(_in_words(each) for each in chosen) + "."
+    names = ("precision", "recall of frauds")
+    y = {"field": "rule", "type": "nominal", "title": None, "sort": [each.rule for each in chosen]}
+    layers = [
+        {"mark": "rule", "encoding": {"x": axis("low", "share", scale={"domain": [0, 1]}), "x2": {"field": "high"}}},
+        {"mark": {"type": "point", "filled": True, "size": 60}, "encoding": {"x": axis("value", "share")}},
+    ]
+    drawing = {"encoding": {"y": y, "color": colors("figure", names), "yOffset": {"field": "figure"}}, "layer": layers}
+    return [Chart("Precision and recall", text, rows, drawing, max(60, 2 * _ROW_HEIGHT * len(chosen)))]
+
+
+def _in_words(each: Figures) -> str:
+    return f"{each.rule} {_share(each.precision)} and {_share(each.fraud_recall)}"
+
+
+def _share(share: Ratio) -> str:
+    return "–" if share.value is None else f"{share.value:.2f}"
+
+
+def budget_curve(rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
+    """Draw precision and recall against the alerts that a team can look at in a day."""
+    points = [
+        {"budget": row["alerts_a_day"], "figure": name, "value": row[key].value}
+        for row in rows
+        for name, key in (("precision", "precision"), ("recall of frauds", "fraud_recall"))
+        if row[key].value is not None
+    ]
+    if not points:
+        return []
+    shown = [row for row in rows if row["precision"].value is not None]
+    text = "By alerts looked at in a day: " + "; ".join(
+        f"{row['alerts_a_day']}: precision {_share(row['precision'])}, recall {_share(row['fraud_recall'])}"
+        for row in shown
+    ) + "."  # fmt: skip
+    drawing = {
+        "mark": {"type": "line", "point": True},
+        "encoding": {
+            "x": axis("budget", "alerts looked at a day (most)", scale={"type": "log"},
+                      axis={"values": [row["alerts_a_day"] for row in rows], "labelOverlap": True}),
+            "y": axis("value", "share", scale={"domain": [0, 1]}),
+            "color": colors("figure", ("precision", "recall of frauds")),
+            "strokeDash": {"field": "figure", "type": "nominal", "legend": None},
+        },
+    }  # fmt: skip
+    return [Chart("Precision and recall by budget", text, points, drawing)]
+
+
+def overlap(figures: Backtest) -> list[Chart]:
+    """Draw how many frauds each set of rules finds, exactly these and no other."""
+    rows = [{"rules": " + ".join(row["rules"]) or "no rule", "frauds": row["frauds"]} for row in figures.overlap[:12]]
+    if not rows:
+        return []
+    text = "Frauds that exactly these rules find: " + "; ".join(f"{r['rules']} {r['frauds']:,}" for r in rows) + "."
+    drawing = {
+        "mark": "bar",
+        "encoding": {
+            "y": {"field": "rules", "type": "nominal", "title": None, "sort": [row["rules"] for row in rows]},
+            "x": axis("frauds", "frauds", axis={"tickCount": 4}),
+        },
+    }
+    return [Chart("Frauds by the rules that find them", text, rows, drawing, _ROW_HEIGHT * len(rows))]
+
+
+def funnels(given: Sequence[Funnel], names: Sequence[str]) -> list[Chart]:
+    """Draw for each rule how many frauds came as far as each step, or further."""
+    charts = []
+    for funnel in given:
+        if funnel.rule not in names or not funnel.walked:
+            continue
+        steps = list(funnel.steps)
+        reached = {step: sum(funnel.steps[later] for later in steps[at:]) for at, step in enumerate(steps)}
+        rows = [{"step": "frauds looked at" if at == 0 else step, "frauds": reached[step]}
+                for at, step in enumerate(steps)]  # fmt: skip
+        text = f"Frauds that came so far in {funnel.rule}: " + "; ".join(
+            f"{row['step']} {row['frauds']}" for row in rows
+        ) + "."  # fmt: skip
+        drawing = {
+            "mark": "bar",
+            "encoding": {
+                "y": {"field": "step", "type": "nominal", "title": None, "sort": [row["step"] for row in rows]},
+                "x": axis("frauds", "frauds that came so far", axis={"tickCount": 4, "format": "d"}),
+            },
+        }
+        charts.append(Chart(f"{funnel.rule}: how far frauds came", text, rows, drawing, _ROW_HEIGHT * len(rows)))
+    return charts
+
+
+def weeks(given: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Chart]:
+    """Draw by week the rate of alerts and the precision of each rule, the share of fraud, and the money of events."""
+    rate = [
+        {"day": week["week"], "rule": of_rule["rule"], "value": 1_000 * of_rule["alerts"] / week["events"]}
+        for week in given for of_rule in week["rules"] if of_rule["rule"] in names and week["events"]
+    ]  # fmt: skip
+    precision = [
+        {"day": week["week"], "rule": of_rule["rule"], "value": of_rule["precision"]}
+        for week in given for of_rule in week["rules"] if of_rule["rule"] in names and of_rule["precision"] is not None
+    ]  # fmt: skip
+    fraud = [{"day": week["week"], "value": 1_000 * week["fraud_events"] / week["events"]} for week in given]
+    money = [
+        {"day": week["week"], "quantile": name, "value": week["amount"][at]}
+        for week in given if week.get("amount") for at, name in enumerate(("median", "95 of 100 below"))
+    ]  # fmt: skip
+    charts = [
+        _lines("Alerts by 1 000 events", "alerts by 1 000 events", rate, ("rule", names)),
+        _lines("Precision by week", "share", precision, ("rule", names)),
+        _lines("Fraud by 1 000 events", "events of frauds by 1 000", fraud, None),
+        _lines("Money of an event", "amount", money, ("quantile", ("median", "95 of 100 below"))),
+    ]
+    return [chart for chart in charts if chart.rows]
+
+
+def _lines(title: str, unit: str, rows: Rows, color: tuple[str, Sequence[str]] | None) -> Chart:
+    values = [row["value"] for row in rows]
+    shown = f"between {min(values):.3g} and {max(values):.3g}" if values else "no values"
+    encoding: dict[str, Any] = {"x": day_axis("day"), "y": axis("value", unit, axis={"tickCount": 4})}
+    if color is not None:
+        encoding["color"] = colors(*color)
+    return Chart(
+        title, f"{title}, by week: {shown}.", rows, {"mark": {"type": "line", "point": True}, "encoding": encoding}
+    )

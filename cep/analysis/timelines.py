@@ -1,0 +1,175 @@
+"""Judged alerts and missed frauds → some of each, with the events of their key around them.
+
+Ten alerts are shown, right and wrong ones in turn, evenly over time; of the frauds that no rule finds the ten with the
+most money. Values of protected fields never appear: not even their tokens.
+Tested by: tests/analysis/test_report.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from cep.analysis.cases import Ending, first_events, key_batches, keys_of_events, sampled
+from cep.analysis.measure import Measured
+from cep.base.schema import Schema
+from cep.base.secrets import hide_tokens
+from cep.columnar.batch import EventBatch
+from cep.columnar.route import KEY_SEPARATOR, KeyDomain
+from cep.lang.show import show_time, show_value
+from cep.sources.pieces import Pieces
+
+HIDDEN = "•••"
+_SHOWN = 10
+_EVENTS_MAX = 14  # of a timeline: the bound ones first, then those nearest to them
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One event of a timeline. `variable` is what an alert binds it as, `is_fraud` what a label says."""
+
+    time: str
+    event_id: str
+    event_type: str
+    variable: str
+    is_fraud: bool
+    fields: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """An alert or a missed fraud: what it is in a line, what else is to be said, and the events of its key."""
+
+    title: str
+    notes: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+
+def alert_timelines(measured: Measured, pieces_of: Callable[[Schema], Pieces]) -> list[Timeline]:
+    """Return the time lines of some alerts."""
+    judged, history = measured.judged, measured.history
+    right = np.flatnonzero(judged.is_right)
+    others = np.flatnonzero(~judged.is_right)
+    half = _SHOWN // 2
+    few = max(half, _SHOWN - len(right)), max(half, _SHOWN - len(others))
+    chosen = [*(right[sampled(len(right), few[1])]), *(others[sampled(len(others), few[0])])][:_SHOWN]
+    alerts = history.replayed.alerts
+    at_ms = np.asarray(alerts["detected_at"].combine_chunks().cast(pa.int64()))
+    seen = np.flatnonzero(at_ms <= measured.marks.as_of_ms)
+    rows = alerts.take(pa.array(seen[chosen], pa.int64())).to_pylist()
+    domain_of = {rule.rule_id: rule.pattern.key for rule in history.deployment.rulebook.deployed()}
+    batches = _batches(measured, pieces_of, [(domain_of[row["rule_id"]], row["key"]) for row in rows])
+    frauds = _fraud_ids(measured)
+    lines = []
+    for alert, row in zip(chosen, rows, strict=True):
+        domain = domain_of[row["rule_id"]]
+        bound = {event["event_id"]: event["variable"] for event in row["events"]}
+        verdict = "right" if judged.is_right[alert] else "immature" if judged.is_immature[alert] else "wrong"
+        key = _shown_key(row["key"], domain, measured.history.events.schema)
+        title = f"{verdict}: {row['rule_id']} for {key} at {str(row['detected_at'])[:19]}"
+        batch = batches[domain, row["key"]]
+        lines.append(
+            Timeline(title, (), _lines(measured, batch, bound, frauds, row["detected_at"].timestamp() * 1_000))
+        )
+    return lines
+
+
+def missed_timelines(
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], endings: Sequence[Ending]
+) -> list[Timeline]:
+    """Return the time lines of frauds that no rule finds, each with the rule that came furthest."""
+    marks = measured.marks
+    missed = np.flatnonzero(~measured.judged.has_found.any(axis=0)) if marks.frauds_count else np.empty(0, np.int64)
+    furthest: dict[int, Ending] = {}
+    for ending in endings:
+        if ending.fraud not in furthest or ending.depth > furthest[ending.fraud].depth:
+            furthest[ending.fraud] = ending
+    walked = [fraud for fraud in missed.tolist() if fraud in furthest]
+    chosen = sorted(walked, key=lambda fraud: (-marks.amount[fraud], fraud))[:_SHOWN]
+    rows = first_events(measured)[chosen] if chosen else np.empty(0, np.int64)
+    domain_of = {rule.rule_id: rule.pattern.key for rule in measured.history.deployment.rulebook.deployed()}
+    asked = []
+    for fraud, row in zip(chosen, rows, strict=True):
+        domain = domain_of[furthest[fraud].rule]
+        (key,) = keys_of_events(measured, np.array([row]), domain)
+        asked.append((domain, key or ""))
+    batches = _batches(measured, pieces_of, asked)
+    frauds = _fraud_ids(measured)
+    lines = []
+    for fraud, at in zip(chosen, asked, strict=True):
+        ending = furthest[fraud]
+        kind = marks.kind[fraud]
+        shown = _shown_key(at[1], at[0], measured.history.events.schema)
+        money = f", {marks.amount[fraud]:,.2f}" if marks.amount[fraud] else ""
+        title = f"missed: {shown} at {show_time(int(marks.first_ms[fraud]))}{money}{f', {kind}' if kind else ''}"
+        head = f"{ending.rule} came furthest" if ending.depth else f"{ending.rule} began no run"
+        notes = (head, *(hide_tokens(line) for line in ending.story))
+        lines.append(Timeline(title, notes, _lines(measured, batches[at], {}, frauds, int(marks.first_ms[fraud]))))
+    return lines
+
+
+def _batches(
+    measured: Measured, pieces_of: Callable[[Schema], Pieces], asked: Sequence[tuple[KeyDomain, str]]
+) -> dict[tuple[KeyDomain, str], EventBatch]:
+    by_domain: dict[KeyDomain, list[str]] = {}
+    for domain, key in asked:
+        by_domain.setdefault(domain, []).append(key)
+    if not asked:
+        return {}
+    read = key_batches(pieces_of, measured.history.deployment.schema, by_domain)
+    return {
+        (domain, key): read[domain].take(np.array([k == key for k in read[domain].key.to_pylist()], np.bool_))
+        for domain, key in asked
+    }
+
+
+def _fraud_ids(measured: Measured) -> set[str]:
+    rows = np.flatnonzero(measured.marks.fraud >= 0)
+    return set(measured.history.events.event_id.take(pa.array(rows)).to_pylist())
+
+
+def _lines(
+    measured: Measured, batch: EventBatch, bound: Mapping[str, str], frauds: set[str], at_ms: float
+) -> tuple[Line, ...]:
+    """Return the bound events and those nearest to the time, in their order."""
+    schema = measured.history.deployment.schema
+    ids = batch.event_id.to_pylist()
+    far = [(ids[row] not in bound, abs(int(batch.time_ms[row]) - at_ms), ids[row]) for row in range(len(batch))]
+    rows = sorted(range(len(batch)), key=lambda row: far[row])[:_EVENTS_MAX]
+    rows.sort(key=lambda row: (int(batch.time_ms[row]), ids[row]))
+    return tuple(
+        Line(
+            show_time(int(batch.time_ms[row])),
+            ids[row],
+            schema.event_types[int(batch.event_type[row])].name,
+            bound.get(ids[row], ""),
+            ids[row] in frauds,
+            _fields(schema, batch, row),
+        )
+        for row in rows
+    )
+
+
+def _fields(schema: Schema, batch: EventBatch, row: int) -> str:
+    """Write the values of an event, those of protected fields hidden."""
+    event_type = schema.event_types[int(batch.event_type[row])]
+    parts = []
+    for field in event_type.fields:
+        if field.name in (event_type.id_field, event_type.time_field) or field.name not in batch.columns:
+            continue
+        value: Any = batch.columns[field.name][row].as_py()
+        if value is not None:
+            parts.append(f"{field.name} {HIDDEN if field.type.protected else show_value(value, field.type)}")
+    return ", ".join(parts)
+
+
+def _shown_key(key: str, domain: KeyDomain, schema: Schema) -> str:
+    protected = dict(schema.protected)
+    parts = key.split(KEY_SEPARATOR)
+    return ", ".join(
+        f"{name} {HIDDEN if name in protected else part}" for name, part in zip(domain, parts, strict=False)
+    )

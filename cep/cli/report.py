@@ -1,0 +1,89 @@
+"""`cep report`: rules, events and labels → one page of HTML to hand round, and its numbers as JSON beside it.
+
+Tested by: tests/cli/test_report.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.console import Console
+
+from cep.analysis.measure import measure_files
+from cep.analysis.report import Report, report
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, UsageError
+from cep.base.secrets import use_secrets_file
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of
+from cep.runners.output import check_writable
+from cep.sources.pieces import read_pieces
+
+HELP = """\
+Replay a history, in this process, and write a report about what the rules have found. It has alerts by day, the
+figures of each rule, and what a team with so many alerts a day would find. It says what each rule adds, how far frauds
+came in each pattern and what stopped them. It shows the weeks, and some alerts and misses with their events. It is one
+file that needs no network and no script. The same input gives the same bytes. Values of protected fields are hidden.
+Charts need the extra `charts`: pip install 'cep[charts]'.
+
+examples:
+  cep report --rules rules --events history.parquet --labels is_fraud --out report.html
+  cep report --rules rules --against before/rules --events history/ --labels chargebacks.csv --out report.html
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    parser.add_argument("--against", type=Path, metavar="FOLDER", help="other rules, to be shown beside these")
+    add_label_arguments(parser)
+    parser.add_argument(
+        "--review-cost", type=float, default=0.0, metavar="MONEY", help="what it costs to look at an alert (default 0)"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the page, *.html; its numbers go to the same name with .json",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the report; returns 0. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    if options.out.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--out {options.out}: name it *.html; the numbers get the same name with .json")
+    check_writable(options.out)
+    errors = Console(stderr=True, highlight=False)
+    terms = terms_of(options)
+    folders = [options.rules] if options.against is None else [options.rules, options.against]
+    deployments = [deployed_folder(folder, errors) for folder in folders]
+    measured = [measure_files(each, options.events, options.labels, terms, errors) for each in deployments]
+    made = report(
+        measured[0],
+        lambda schema: read_pieces(options.events, schema),
+        measured[1] if len(measured) > 1 else None,
+        options.review_cost,
+    )
+    console = Console(highlight=False, soft_wrap=True)
+    for path in write_report(made, options.out):
+        console.print(f"wrote {path}", markup=False)
+    return 0
+
+
+def write_report(made: Report, path: Path) -> tuple[Path, Path]:
+    """Write the page, and its numbers beside it. Return both paths. Raises: SinkError."""
+    numbers = path.with_suffix(".json")
+    try:
+        for target, data in ((numbers, made.numbers), (path, made.html.encode())):
+            replace_file(target, partial(_write, data=data))
+    except OSError as error:
+        raise SinkError(f"the report cannot be written to {path}: {error}; make room or name another file") from error
+    return path, numbers
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    file.write(data)

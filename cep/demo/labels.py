@@ -1,0 +1,48 @@
+"""The planted cases of a simulated day → labels, as a bank would have them: a file that `cep report --labels` reads.
+
+Each planted fraud is an episode of several payments; its kind is the rule that is to find it. Of the payments of a near
+miss somebody has said that they are honest.
+Tested by: tests/demo/test_report.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+from rich.console import Console
+
+from cep.analysis.measure import Terms, measure_files
+from cep.analysis.report import Report, report
+from cep.demo.library import library_folder
+from cep.demo.stream import Stream
+from cep.rulebook.deploy import deploy
+from cep.rulebook.files import read_rules
+from cep.sources.pieces import read_pieces
+
+LABELS_FILE = "labels.csv"
+
+
+def labels_of(stream: Stream) -> pa.Table:
+    """Return a label for each payment of a planted case."""
+    rows = [
+        {"event_id": tx_id, "label": int(case.fires), "kind": case.rule_id, "episode": f"{case.rule_id} {number}"}
+        for number, case in enumerate(stream.planted)
+        for tx_id in case.tx_ids
+    ]
+    return pa.Table.from_pylist(rows)
+
+
+def write_labels(stream: Stream, folder: Path) -> Path:
+    """Write the labels into the folder. Return the file."""
+    path = folder / LABELS_FILE
+    pcsv.write_csv(labels_of(stream), path)
+    return path
+
+
+def report_day(payments: Path, labels: Path, cores: int, console: Console) -> Report:
+    """Measure the library's rules on the day. Raises: UsageError without the extra `charts`."""
+    records, _ = read_rules(library_folder() / "rules")
+    measured = measure_files(deploy(records), payments, str(labels), Terms(cores=cores), console)
+    return report(measured, lambda schema: read_pieces(payments, schema))

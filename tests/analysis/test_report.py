@@ -1,0 +1,210 @@
+"""The report: one file without script or network, the same bytes for the same input, nothing protected in it."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from html.parser import HTMLParser
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import orjson
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from cep.analysis import figure_charts as draw
+from cep.analysis.backtest import DAY_MS
+from cep.analysis.budget import by_budget, by_week
+from cep.analysis.cases import MATCH, NOTHING, sampled, walk_frauds
+from cep.analysis.charts import COLORS, svg
+from cep.analysis.labels import labels_of_column, labels_of_table
+from cep.analysis.measure import Measured, Terms, measure
+from cep.analysis.page import page, table
+from cep.analysis.report import Report, report
+from cep.base.schema import Schema
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import Pieces, read_pieces
+from tests.analysis.bench_data import deployed, payments, pieces_of
+from tests.bench.peer_data import upsert
+from tests.columnar.protected import card_numbers
+from tests.columnar.protected import keys as keys  # noqa: PLC0414 a fixture
+
+SILENT = Console(quiet=True)
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed in their order, and collects what they name."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.attributes: list[tuple[str, str, str]] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Measured, partial[Pieces], pa.Table, pa.Table]:
+    events, labels = payments(1)
+    deployment = deployed()
+    read = partial(pieces_of, events, tmp_path_factory.mktemp("report"))
+    given = labels_of_table(labels, deployment.schema, "labels")
+    return measure(deployment, lambda _: read(), given, Terms(), SILENT), read, events, labels
+
+
+def made(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> Report:
+    return report(measured[0], lambda _: measured[1](), measured[0], 5.0)
+
+
+def test_a_page_that_needs_nothing_else(
+    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
+) -> None:
+    first, second = made(measured), made(measured)
+    assert first == second, "the same bytes"
+    assert len(first.html) < 1_000_000
+    whole = Page(first.html)
+    tags = {tag for tag, _, _ in whole.attributes}
+    assert "script" not in tags
+    addresses = [value for _, name, value in whole.attributes if name in ("src", "href")]
+    assert all(value.startswith(("data:image/svg+xml;base64,", "#")) for value in addresses)
+    assert all(value for tag, name, value in whole.attributes if (tag, name) == ("img", "alt"))
+    images = [value for tag, name, value in whole.attributes if (tag, name) == ("img", "src")]
+    assert len(images) > 8
+    headings = re.findall(r"<h2>\d+\. (.*?)</h2>", first.html)
+    assert headings == [
+        "What was matched", "Alerts by day", "Rules", "Beside the other rules", "Alert budget", "What each rule adds",
+        "How far frauds came", "Week by week", "Alerts, some of each kind", "Frauds that no rule finds",
+    ]  # fmt: skip
+    numbers = orjson.loads(first.numbers)
+    assert numbers["against"] == {key: numbers[key] for key in numbers["against"]}
+    assert "are lost" in first.html
+
+
+def test_nothing_in_the_data_is_markup() -> None:
+    whole = page("<b>", [("a", "<script>", table(("<i>",), [("</td><script>",)]))])
+    assert "<script" not in whole
+    assert Page(whole).attributes
+
+
+def test_what_a_budget_buys(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> None:
+    """Beside DuckDB's ranks of the alerts of a day."""
+    one, _, events, labels = measured
+    rows = by_budget(one.judged, one.marks, one.figures.about["days"], 5.0)
+    assert rows[-1]["alerts"] == one.figures.together.alerts
+    assert rows[-1]["fraud_recall"] == one.figures.together.fraud_recall
+    alerts = one.history.replayed.alerts.append_column("n", pa.array(range(one.history.replayed.alerts.num_rows)))
+    with duckdb.connect() as connection:
+        for name, given in (("alerts", alerts), ("events", events), ("labels", labels)):
+            connection.register(name, given)
+        for row in rows:
+            query = connection.sql(f"""
+                with ranked as (select *, row_number() over (partition by epoch_ms(detected_at) // {DAY_MS}
+                         order by score desc, detected_at, n) as place from alerts),
+                     bound as (select alert_id, unnest(events).event_id as id from ranked
+                         where place <= {row["alerts_a_day"]}),
+                     hit as (select b.alert_id, coalesce(episode, event_id) as fraud from bound b
+                         join labels l on l.event_id = b.id where label)
+                select (select count(distinct alert_id) from bound), (select count(distinct alert_id) from hit),
+                       (select count(distinct fraud) from hit)""")
+            assert query is not None
+            assert query.fetchall()[0] == (row["alerts"], row["precision"].part, row["fraud_recall"].part)
+            assert row["money_less_reviews"] == pytest.approx(row["money_found"] - 5 * row["alerts"])
+
+
+def test_the_funnel_agrees_with_the_engine(
+    measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table],
+) -> None:
+    """All frauds are walked here. One that the engine finds ends with a match, whatever stops the others."""
+    one, read, _, _ = measured
+    funnels, endings = walk_frauds(one, lambda _: read())
+    for at, funnel in enumerate(funnels):
+        assert funnel.walked == sum(funnel.steps.values()) == one.marks.frauds_count
+        if funnel.rule in ("small_large", "large"):  # a fraud is one card's, as these rules are
+            matched = {ending.fraud for ending in endings if ending.rule == funnel.rule and ending.step == MATCH}
+            assert matched == set(np.flatnonzero(one.judged.has_found[at]).tolist())
+    (never,) = (funnel for funnel in funnels if funnel.rule == "never")
+    assert never.steps[NOTHING] == never.walked
+    assert never.stopped == {"hit: amount > 1000000.00": never.walked}
+
+
+def test_charts_have_titles_and_units(measured: tuple[Measured, partial[Pieces], pa.Table, pa.Table]) -> None:
+    one, read, _, _ = measured
+    names = draw.most_alerted(one.figures)
+    drawn = [
+        *draw.alerts_by_day(one.figures), *draw.rule_intervals(one.figures),
+        *draw.budget_curve(by_budget(one.judged, one.marks, 20)), *draw.overlap(one.figures),
+        *draw.funnels(walk_frauds(one, lambda _: read())[0], names),
+        *draw.weeks(by_week(one.judged, one.marks, one.history.events, one.amount), names),
+    ]  # fmt: skip
+    for chart in drawn:
+        drawing = svg(chart)
+        assert chart.title in drawing
+        assert chart.text.endswith(".")
+        layers = [chart.drawing.get("encoding", {}), *(layer["encoding"] for layer in chart.drawing.get("layer", ()))]
+        titles = [way[axis]["title"] for way in layers for axis in ("x", "y") if axis in way]
+        assert all(title is None or title in drawing for title in titles)
+        assert any(titles), "an axis of numbers has a unit"
+
+
+def test_colours_are_those_that_the_colour_blind_can_tell() -> None:
+    """No two of the first four have the same lightness: they differ on paper without colour, too."""
+    lightness = [sum(w * int(c[at : at + 2], 16) for w, at in ((0.299, 1), (0.587, 3), (0.114, 5))) for c in COLORS[:4]]
+    assert len({round(value / 12) for value in lightness}) == 4
+
+
+def test_a_sample_is_even() -> None:
+    assert sampled(0, 3) == []
+    assert sampled(2, 3) == [0, 1]
+    assert sampled(101, 3) == [0, 50, 100]
+
+
+SECRET = """
+event pay {
+  tx_id       id
+  event_time  time
+  card        pan
+  email       string? sensitive
+  amount      decimal(2)
+}
+pattern twice by card {
+  seq    a -> b  within 1 h
+  where  a: pay  amount > 5.00
+         b: pay  amount > 100.00 and email == a.email
+  emit   card = b.card
+}
+"""
+
+
+@pytest.mark.usefixtures("keys")
+def test_nothing_protected_is_in_a_report(tmp_path: Path) -> None:
+    numbers = card_numbers(1, 6)
+    rows = [
+        {"tx_id": f"t{at}", "event_time": 1_772_323_200_000 + at * 60_000, "card": numbers[at % 6],
+         "email": f"someone{at % 6}@example.org", "amount": 50.0 * (at % 7), "bad": at % 5 == 0}
+        for at in range(60)
+    ]  # fmt: skip
+    table_ = pa.Table.from_pylist(rows)
+    times = table_["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    deployment = deploy([upsert(SECRET, "twice")])
+    schema: Schema = deployment.schema
+    path = tmp_path / "events.parquet"
+    pa.parquet.write_table(table_.set_column(1, "event_time", times), path)
+    labels = labels_of_column([table_], "bad", schema)
+    from_file = partial(read_pieces, path)
+    one = measure(deployment, from_file, labels, Terms(), SILENT)
+    assert one.figures.together.alerts > 5
+    text = report(one, from_file).html
+    assert "card •••" in text
+    assert not re.search(r"(pan|secret)_\w+_[a-p]{32}", text)
+    assert not any(number in text for number in numbers)
+    assert "example.org" not in text
