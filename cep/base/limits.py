@@ -84,6 +84,12 @@ RECORD_BYTES_MAX = 16_777_216
 RULES_MAX = 10_000
 # Versions of one rule that wait for their start or drain at one time; the next one is refused until some are done.
 VERSIONS_PER_RULE_MAX = 64
+# Versions of one rule or list whose hashes a job remembers and its status says: who waits for an answer reads it within
+# a second, and so many changes do not come meanwhile.
+CHAIN_VERSIONS_KEPT = 8
+# Above this, versions count up one by one. A number from a date or a clock lies below it. Without such a limit one
+# record of the highest version would end a name for good.
+VERSION_FREE_MAX = 2_100_000_000
 # Before the first event nothing is over yet: so many versions of a rule or a list, or pauses of a rule, may a history
 # have, and the records that a job finds when it begins.
 CHANGES_BEFORE_EVENTS_MAX = 100_000

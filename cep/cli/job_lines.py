@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from cep.lang.explain.render import render_text
 from cep.model.settings import JobSettings
+from cep.rulebook.chains import news
 from cep.rulebook.deploy import Deployment
 from cep.runners.observe import Log
 
@@ -36,6 +38,15 @@ def tell_rules_differ(settings: JobSettings, log: Log) -> None:
     """Print that the folder of rules is not what the job has."""
     advice = f"publish changes of {settings.rules} as control records"
     log.tell("rules_differ", f"the job goes on with the rules it began with; {advice}")
+
+
+def tell_changes(before: Mapping[str, Any], after: Mapping[str, Any], log: Log) -> None:
+    """Print what a job has taken between two reports of its chains: what it is, who sent it and why."""
+    for name, taken in news(before, after):
+        log.tell(
+            "change_taken", f"{name}: {taken.text}", chain=name, version=taken.version, hash=taken.hash, by=taken.by,
+            reason=taken.reason,
+        )  # fmt: skip
 
 
 def tell_start(

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from cep.base.limits import EVENT_TIME_MS_MIN, PROGRESS_LINES_MS
+from cep.cli.job_lines import tell_changes
 from cep.model.rule import utc_text
 from cep.report.keyed_state import runs_of_key
 from cep.rulebook.kafka import StatusTopic
@@ -94,6 +95,8 @@ class JobReports:
             log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
         self._digest = ""
+        # The rules of the last commit come later, and are no news.
+        self._taken = None if commits.head is not None else engine.rulebook.rulebook.chains.report()
         self._measured_s = float("-inf")
 
     def report(self, batch: BatchReport) -> None:
@@ -144,7 +147,9 @@ class JobReports:
         status = rule_status(compiled.rulebook)
         if self._status is not None:
             self._status.publish(orjson.dumps(status))
-        self._digest = compiled.digest
+        if self._taken is not None:
+            tell_changes(self._taken, status["taken"], self._log)
+        self._digest, self._taken = compiled.digest, status["taken"]
         rules = ", ".join(
             sorted(f"{rule['rule_id']} v{rule['version']} ({rule['status']})" for rule in status["rules"])
         )

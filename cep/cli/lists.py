@@ -21,20 +21,24 @@ from cep.cli.configured import settings_of
 from cep.cli.signed_changes import stand_for
 from cep.cli.topics import (
     Topics,
+    add_person_arguments,
     add_topic_arguments,
-    await_status,
+    await_answer,
     effective_at,
     last_status,
     published,
     send,
+    taken_so_far,
     topics_of,
+    written_against,
 )
 from cep.lang.show import show_time
 from cep.lists.entries import TEXT, is_kind, keys_of, read_entries
-from cep.model.rule import ControlRecord, ListRecord
+from cep.model.rule import ListRecord
 from cep.rulebook.files import declared_lists
 from cep.rulebook.outcome import ListReport
-from cep.rulebook.publish_lists import acknowledged_lists, next_version, pointless_keys, replacing, running_lists
+from cep.rulebook.publish_lists import next_version, pointless_keys, replacing, running_lists
+from cep.runners.control_topic import read_control_topic
 
 HELP = """\
 Show the lists that the patterns of a folder's rules declare with a type, and change lists of a job that runs. A change
@@ -65,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         changes.add_argument("entries", nargs="*", metavar="ENTRY", help="entries; or those of a file, with --from")
         changes.add_argument("--from", dest="file", type=Path, metavar="FILE", help="an entry a line, or a .csv file")
         changes.add_argument("--of", metavar="KIND", help="string, int, decimal(2), prefix or cidr (that of the list)")
+        add_person_arguments(changes)
         add_topic_arguments(changes)
 
 
@@ -74,12 +79,16 @@ def run(options: argparse.Namespace) -> int:
     return _show(options, console) if options.what == "show" else _change(options, console)
 
 
-def send_lists(topics: Topics, changes: Sequence[ListRecord], there: Sequence[ControlRecord], console: Console) -> None:
-    """Send list records, and forget those that a replacement in force has made pointless. Raises: SinkError."""
+def send_lists(topics: Topics, changes: Sequence[ListRecord], console: Console) -> None:
+    """Send list records, and forget those that a replacement in force has made pointless.
+
+    Raises: SinkError, SourceError.
+    """
     send(topics, changes, console)
-    forgotten = pointless_keys([*there, *changes], int(time.time() * 1_000))
+    places = [(place.key, place.record) for place in read_control_topic(topics.control)[0]]
+    forgotten = pointless_keys(places, int(time.time() * 1_000))
     if forgotten:
-        topics.control.send((key.encode(), None) for key in forgotten)
+        topics.control.send((key, None) for key in forgotten)
         console.print(f"forgot {len(forgotten)} record(s) of earlier versions", markup=False)
 
 
@@ -145,24 +154,18 @@ def _change(options: argparse.Namespace, console: Console) -> int:
         console.print("nothing is sent", markup=False)
         return 1
     version = next_version(running.get((options.list, of)))
-    records = replacing(options.list, of, version, entries, effective_at(options, topics.settings))
-    records = [record.model_copy(update={"change": options.what}) for record in records]
+    starts, chains = effective_at(options, topics.settings), taken_so_far(topics, there)
+    records = replacing(options.list, of, version, entries, starts, options.what)
+    records = [written_against(record, chains, options) for record in records]
     signed = stand_for(options, topics, records, there, console)
     if signed is None:
         return 0
-    send_lists(topics, [record for record in signed if isinstance(record, ListRecord)], there, console)
-
-    def is_done(said: dict[str, Any]) -> bool:
-        return not acknowledged_lists(said, records)[0]
-
-    said = await_status(options, topics, is_done, console)
-    if said is None:
-        return 0
-    _, reasons = acknowledged_lists(said, records)
-    for name, reason in reasons.items():
-        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
-    console.print(f"the job is at epoch {said['epoch']}", markup=False)
-    return 1 if reasons else 0
+    changes = [record for record in signed if isinstance(record, ListRecord)]
+    send_lists(topics, changes, console)
+    code, said = await_answer(options, topics, changes, console)
+    if said is not None:
+        console.print(f"the job is at epoch {said['epoch']}", markup=False)
+    return code
 
 
 def _kind(options: argparse.Namespace, running: Mapping[tuple[str, str], ListReport]) -> str:

@@ -17,7 +17,7 @@ from cep.base.errors import CepError, UsageError
 from cep.cli.configured import settings_of
 from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, watch_of, webhook_target
 from cep.cli.job_flags import URLS, add_job_arguments, check_ending, check_sources, kafka_topics, record_format
-from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
+from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
 from cep.rulebook.deploy import deploy
@@ -95,7 +95,11 @@ def run(options: argparse.Namespace) -> int:
         spark = _session(settings.spark, log, console)
         stop_on_signals(stop)  # Spark has set its own handler for interrupts meanwhile
 
+        last: dict[str, Any] = {}
+
         def report(batch: BatchReport) -> None:
+            tell_changes(last.setdefault("taken", _taken(output)), _taken(output), log)
+            last["taken"] = _taken(output)
             observed.finished(batch.batch_id, batch.totals, batch.watermark_ms, batch.phases_ms)
             _tell_batch(batch, log)
 
@@ -106,6 +110,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             live = _live(settings, checkpoint, job, initial, events, control, options.available_now)
             query = start_live(spark, live, output)
+            last.setdefault("taken", _taken(output))
             observed.begin()
             tell_start(
                 log,
@@ -235,6 +240,11 @@ def _tell_batch(report: BatchReport, log: Log) -> None:
     parts += [f"{count:,} {name}" for name, count in sorted(aside.items())]
     sentence = f"micro-batch {report.batch_id}: {', '.join(parts)}; {report.totals['events']:,} events so far"
     log.tell("micro_batch", sentence, batch_id=report.batch_id, **dict(sorted(report.counters.items())))
+
+
+def _taken(output: LiveOutput) -> dict[str, Any]:
+    """Return the last changes that the job has taken, by chain."""
+    return {} if output.rules is None else output.rules.status.get("taken", {})
 
 
 def _tell_end(output: LiveOutput, dead_letters_path: Path, log: Log, console: Console) -> None:

@@ -6,7 +6,8 @@ Tested by: tests/cli/test_publish.py
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,24 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
+from cep.cli.earlier import in_git, on_topic
 from cep.cli.given_job import trust_of
 from cep.cli.lists import send_lists
 from cep.cli.paths import printed
 from cep.cli.signed_changes import checked_changes, signed_lists, signed_rules
 from cep.cli.topics import (
     Topics,
+    add_person_arguments,
     add_topic_arguments,
-    await_status,
+    await_answer,
     effective_at,
     last_status,
     published,
     running,
     send,
+    taken_so_far,
     topics_of,
+    written_against,
 )
 from cep.lang.explain.render import render_text
 from cep.lang.lint.run import lint
@@ -37,19 +42,22 @@ from cep.model.rule import ControlRecord, ListRecord, RetireRecord, UpsertRecord
 from cep.nfa.diagnose import compilable
 from cep.nfa.given_lists import GivenList, asked_lists
 from cep.report import budget
+from cep.rulebook.chains import chain_of
 from cep.rulebook.deploy import deploy
+from cep.rulebook.difference import difference
 from cep.rulebook.files import declared_lists, read_rule_file, read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.publish import (
+    Running,
     Step,
-    acknowledged,
     approval_problem,
+    foreseen_levels,
     lacking_past,
+    name_of_change,
     plan,
-    refused_turns,
-    status_speaks_of,
 )
-from cep.rulebook.publish_lists import ListStep, acknowledged_lists, plan_lists, running_lists
+from cep.rulebook.publish_lists import ListStep, plan_lists, running_lists
+from cep.rulebook.statement import Signable
 from cep.testing.harness import Outcome
 from cep.testing.suite import run_checked
 
@@ -84,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--change", action="append", type=Path, metavar="FILE", help="send this signed change and nothing else"
     )
+    add_person_arguments(parser)
     add_topic_arguments(parser)
 
 
@@ -102,13 +111,21 @@ def run(options: argparse.Namespace) -> int:
         current = {rule_id: rule for rule_id, rule in current.items() if rule_id in options.only}
     starts = effective_at(options, topics.settings)
     steps = plan(records, current, starts, retire_missing=options.retire_missing and not options.only)
-    current_lists = running_lists(last_status(topics), there)
+    said = last_status(topics)
+    current_lists = running_lists(said, there)
     list_steps = plan_lists(_declared(options.rules, records), current_lists, starts)
-    _print_plan([*list_steps, *steps], source, console)
+    _print_plan([*list_steps, *steps], source, _Before(options.rules, there, current), console)
+    chains = taken_so_far(topics, there)
     changes = [step.record for step in steps if step.record is not None]
     list_changes = [record for step in list_steps for record in step.records]
     refused = [step for step in steps if step.kind == "refused"]
     refused_count = len(refused) + _check_changes(changes, options.rules, topics, console)
+    levels_count = _check_levels(changes, said, console)
+    # A job that has matched nothing finds its levels anew for what starts at once.
+    refused_count += 0 if options.at_once else levels_count
+    if trust_of(topics.settings.control) is None:
+        changes = [written_against(record, chains, options) for record in changes]
+        list_changes = [written_against(record, chains, options) for record in list_changes]
     changes, unsigned_count = signed_rules(topics, options.rules, changes, console)
     list_changes, unsigned_lists_count = signed_lists(topics, options.rules, list_changes, console)
     refused_count += unsigned_count + unsigned_lists_count
@@ -118,42 +135,42 @@ def run(options: argparse.Namespace) -> int:
     if options.dry_run or not (changes or list_changes):
         console.print("a dry run: nothing is sent" if changes or list_changes else "nothing to send", markup=False)
         return 0
-    # Lists first: a rule finds those that it asks.
-    if list_changes:
-        send_lists(topics, list_changes, there, console)
-    if changes:
-        send(topics, changes, console)
-
-    def is_done(status: dict[str, Any]) -> bool:
-        return not (acknowledged(status, changes)[0] or acknowledged_lists(status, list_changes)[0])
-
-    status = await_status(options, topics, is_done, console)
-    return 0 if status is None else _print_answer(status, [*list_changes, *changes], console)
+    return _send(options, topics, [*list_changes, *changes], console)
 
 
 def _send_changes(options: argparse.Namespace, topics: Topics, console: Console) -> int:
     """Send signed changes as they are. Returns 0, or 1 if one is refused, by us or by the job."""
-    there = published(topics)
     changes = checked_changes(options.change, trust_of(topics.settings.control), console)
     if changes is None or options.dry_run:
         console.print("nothing is sent" if changes is None else "a dry run: nothing is sent", markup=False)
         return 1 if changes is None else 0
+    chains = taken_so_far(topics, published(topics))
+    passed = [record for record in changes if chains.is_behind(record)]
+    for record in passed:
+        last = chains.last(chain_of(record))
+        assert last is not None, "it is behind something"
+        what = f"{name_of_change(record)} is older than {last.text}, which holds; nothing is sent"
+        console.print(what, markup=False, style="red")
+    if passed:
+        return 1
+    return _send(options, topics, changes, console)
+
+
+def _send(options: argparse.Namespace, topics: Topics, changes: Sequence[Signable], console: Console) -> int:
+    """Send, and print the answer of the job. Return 0, or 1 if it refuses one."""
     list_changes = [record for record in changes if isinstance(record, ListRecord)]
     others = [record for record in changes if not isinstance(record, ListRecord)]
+    # Lists first: a rule finds those that it asks.
     if list_changes:
-        send_lists(topics, list_changes, there, console)
+        send_lists(topics, list_changes, console)
     if others:
         send(topics, others, console)
-
-    def is_done(status: dict[str, Any]) -> bool:
-        open_ = (*acknowledged(status, others)[0], *acknowledged_lists(status, list_changes)[0])
-        return not open_ and status_speaks_of(status, others)
-
-    status = await_status(options, topics, is_done, console)
-    turns = {} if status is None else refused_turns(status, others)
-    for name, reason in turns.items():
-        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
-    return 0 if status is None else max(_print_answer(status, changes, console), int(bool(turns)))
+    code, status = await_answer(options, topics, changes, console)
+    if status is not None:
+        for line in lacking_past(status, changes):
+            console.print(line, markup=False, style="yellow")
+        console.print(f"the job is at epoch {status['epoch']}", markup=False)
+    return code
 
 
 # ------------------------------------------------------------------------------------------------------- checks
@@ -202,6 +219,18 @@ def _check_changes(
     return count + (_check_patterns(sorted(files), console) if files else 0)
 
 
+def _check_levels(
+    changes: Sequence[UpsertRecord | RetireRecord], status: dict[str, Any] | None, console: Console
+) -> int:
+    """Print the rules that the job will refuse because it has no level for them. Return how many there are."""
+    upserts = [record for record in changes if isinstance(record, UpsertRecord)]
+    deployment = deploy(upserts)
+    reasons = foreseen_levels(deployment.rulebook.deployed(), status, deployment.schema)
+    for rule_id, reason in reasons.items():
+        console.print(f"the job will refuse {rule_id}: {reason}", markup=False, style="red")
+    return len(reasons)
+
+
 def _pattern_file(directory: Path, rule_id: str) -> Path:
     path = directory / f"{rule_id}.toml"
     rule = read_rule_file(path)
@@ -226,20 +255,31 @@ def _check_patterns(files: Sequence[Path], console: Console) -> int:
 # ----------------------------------------------------------------------------------------------------- printing
 
 
-def _print_plan(steps: Sequence[Step | ListStep], source: str, console: Console) -> None:
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """The versions that run, and where their records may be: on the control topic, or in git."""
+
+    directory: Path
+    there: Sequence[ControlRecord]
+    running: Mapping[str, Running]
+
+    def differences(self, step: Step | ListStep) -> list[str]:
+        """Return what a changed rule will have that the running version has not."""
+        if not isinstance(step, Step) or step.kind != "changed" or not isinstance(step.record, UpsertRecord):
+            return []
+        at, version = step.rule_id, self.running[step.rule_id].version
+        before = on_topic(self.there, at, version) or in_git(self.directory, at, version)
+        if before is None:
+            return [f"version {version} is neither on the control topic nor in git: what it was cannot be shown"]
+        return difference(before, step.record.model_copy(update={"effective_at": before.effective_at}))
+
+
+def _print_plan(steps: Sequence[Step | ListStep], source: str, before: _Before, console: Console) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     for step in steps:
         name = step.rule_id if isinstance(step, Step) else step.name
         table.add_row(name, Text(step.kind, style=_STYLES.get(step.kind, "")), step.what)
+        for line in before.differences(step):
+            table.add_row("", "", Text(f"  {line}"))
     console.print(f"compared with {source}:", markup=False)
     console.print(table)
-
-
-def _print_answer(status: dict[str, Any], changes: Sequence[ControlRecord], console: Console) -> int:
-    reasons = acknowledged(status, changes)[1] | acknowledged_lists(status, changes)[1]
-    for name, reason in reasons.items():
-        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
-    for line in lacking_past(status, changes):
-        console.print(line, markup=False, style="yellow")
-    console.print(f"the job is at epoch {status['epoch']}", markup=False)
-    return 1 if reasons else 0

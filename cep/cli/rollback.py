@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from cep.base.errors import UsageError
+from cep.cli.earlier import in_git, on_topic
 from cep.cli.signed_changes import stand_for
-from cep.cli.topics import add_topic_arguments, await_status, effective_at, published, running_rule, send, topics_of
-from cep.model.rule import RollbackRecord, UpsertRecord
-from cep.rulebook.history import at_commit, history
-from cep.rulebook.publish import acknowledged
+from cep.cli.topics import (
+    add_person_arguments,
+    add_topic_arguments,
+    await_answer,
+    effective_at,
+    published,
+    running_rule,
+    send,
+    taken_so_far,
+    topics_of,
+    written_against,
+)
+from cep.model.rule import RollbackRecord
 from cep.rulebook.statement import unsigned
 
 HELP = """\
@@ -43,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="drain",
         help="what becomes of the runs of the version that goes (drain)",
     )
+    add_person_arguments(parser)
     add_topic_arguments(parser)
 
 
@@ -52,15 +62,12 @@ def run(options: argparse.Namespace) -> int:
     topics = topics_of(options)
     records = published(topics)
     version = running_rule(options.rule, topics, records).version
-    upserts = [r.rule if isinstance(r, RollbackRecord) else r for r in records]
-    earlier = next(
-        (
-            r
-            for r in reversed(upserts)
-            if isinstance(r, UpsertRecord) and (r.id, r.version) == (options.rule, options.to)
-        ),
-        None,
-    ) or _from_git(options.rules, options.rule, options.to)
+    earlier = on_topic(records, options.rule, options.to) or in_git(options.rules, options.rule, options.to)
+    if earlier is None:
+        raise UsageError(
+            f"version {options.to} of {options.rule} is neither on the control topic nor in the history of "
+            f"{options.rules} in git; write it again under a new version and run `cep publish`"
+        )
     record = RollbackRecord(
         id=options.rule,
         version=version + 1,
@@ -69,33 +76,15 @@ def run(options: argparse.Namespace) -> int:
         effective_at=effective_at(options, topics.settings),
         on_update=options.on_update,
     )
+    record = written_against(record, taken_so_far(topics, records), options)
     signed = stand_for(options, topics, [record], records, console)
     if signed is None:
         return 0
     send(topics, signed, console)
-
-    def is_done(status: dict[str, Any]) -> bool:
-        return not acknowledged(status, [record])[0]
-
-    status = await_status(options, topics, is_done, console)
-    reasons = {} if status is None else acknowledged(status, [record])[1]
-    for reason in reasons.values():
-        console.print(f"the job refuses it: {reason}", markup=False, style="red")
-    if not reasons:
+    code, _ = await_answer(options, topics, signed, console)
+    if code == 0:
         again = f"cep rules bump {options.rule} --above {record.version}"
         console.print(
             f"{options.rule} is version {record.version}, which is {options.to} again; mend the file and run `{again}`"
         )
-    return 1 if reasons else 0
-
-
-def _from_git(directory: Path, rule_id: str, version: int) -> UpsertRecord:
-    """Find the version as it was in some commit. Raises: UsageError if there is none."""
-    for commit in history(directory, rule_id):
-        record = at_commit(directory, commit.split(" ", 1)[0], rule_id)
-        if record is not None and record.version == version:
-            return record
-    raise UsageError(
-        f"version {version} of {rule_id} is neither on the control topic nor in the history of {directory} in git; "
-        "write it again under a new version and run `cep publish`"
-    )
+    return code

@@ -6,20 +6,37 @@ Tested by: tests/cli/test_publish.py
 from __future__ import annotations
 
 import argparse
+import getpass
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from cep.base.errors import SourceError, UsageError
 from cep.cli.configured import add_setting_arguments, settings_of
-from cep.model.rule import ControlRecord, topic_key, utc_ms, utc_text
+from cep.model.rule import ControlRecord, HeartbeatRecord, topic_key, utc_ms, utc_text
 from cep.model.settings import Settings
+from cep.rulebook.chains import Chains, described, hash_of
+from cep.rulebook.difference import difference
 from cep.rulebook.kafka import StatusTopic, Topic
-from cep.rulebook.publish import Running, running_of_records, running_of_status
+from cep.rulebook.publish import (
+    Running,
+    acknowledged,
+    counting,
+    first_of,
+    name_of_change,
+    running_of_records,
+    running_of_status,
+)
+from cep.rulebook.publish_lists import acknowledged_lists
+from cep.rulebook.statement import Signable
 from cep.runners.control_topic import read_control_topic, read_status, wait_for_status
+
+_TOKEN_BYTES = 6  # of a record's own key
+R = TypeVar("R", bound=Signable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +59,12 @@ def add_topic_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--wait", type=float, default=60.0, metavar="SECONDS", help="for the job's acknowledgement (60); 0: do not wait"
     )
+
+
+def add_person_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare who changes something, and why."""
+    parser.add_argument("--by", metavar="NAME", help="who wants it (default: your name on this machine)")
+    parser.add_argument("--why", "--reason", metavar="TEXT", help="for those who ask later")
 
 
 def made_topics(settings: Settings) -> StatusTopic | None:
@@ -95,8 +118,8 @@ def published(topics: Topics) -> list[ControlRecord]:
 
 def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str, Running], str]:
     """Return the running version of each rule, and the source: the job, and the records published since its status."""
-    rules = running_of_records(records)
     status = last_status(topics)
+    rules = running_of_records(counting(status, records)[0])
     if status is None:
         return rules, f"the control topic {topics.control.name}; no job has spoken"
     said = running_of_status(status)
@@ -104,6 +127,28 @@ def running(topics: Topics, records: Sequence[ControlRecord]) -> tuple[dict[str,
         if rule_id not in rules or rules[rule_id].version <= rule.version:
             rules[rule_id] = rule
     return rules, f"the job at epoch {status['epoch']}"
+
+
+def taken_so_far(topics: Topics, records: Sequence[ControlRecord]) -> Chains:
+    """Return what the job has taken, and what was published since. Raises: SourceError."""
+    return counting(last_status(topics), records)[1]
+
+
+def who(options: argparse.Namespace) -> str:
+    """Return who changes something: `--by`, or the name of the user."""
+    if options.by is not None:
+        return str(options.by)
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container may run without a name
+        return "unknown"
+
+
+def written_against(record: R, chains: Chains, options: argparse.Namespace) -> R:
+    """Return the record with what it changes, who sends it and why."""
+    update = {"changes": chains.head(record), "by": who(options), "reason": options.why}
+    stamped: R = record.model_copy(update=update)  # type: ignore[assignment]  # mypy joins the union
+    return stamped
 
 
 def running_rule(rule_id: str, topics: Topics, records: Sequence[ControlRecord]) -> Running:
@@ -122,13 +167,57 @@ def last_status(topics: Topics) -> dict[str, Any] | None:
 
 
 def send(topics: Topics, records: Sequence[ControlRecord], console: Console) -> None:
-    """Send records to the control topic. Raises: SinkError."""
-    topics.control.send((topic_key(record).encode(), record.to_json()) for record in records)
+    """Send records to the control topic. Raises: SinkError.
+
+    Each has a key of its own, so that compaction takes none away: of two changes of one version the first counts, and
+    a job that is built anew must see it. A heartbeat has no successor that it decides about.
+    """
+    topics.control.send((_key(record), record.to_json()) for record in records)
     noun = "record" if len(records) == 1 else "records"
     console.print(f"sent {len(records)} {noun} to {topics.control.name}", markup=False)
 
 
-def await_status(
+def _key(record: ControlRecord) -> bytes:
+    key = topic_key(record)
+    return (key if isinstance(record, HeartbeatRecord) else f"{key}#{secrets.token_hex(_TOKEN_BYTES)}").encode()
+
+
+def await_answer(
+    options: argparse.Namespace, topics: Topics, records: Sequence[Signable], console: Console
+) -> tuple[int, dict[str, Any] | None]:
+    """Wait until the job has spoken of these records, and print what it refuses, with both sides of a conflict.
+
+    Returns: 0, or 1 if it refuses one; and its status, None if nobody waits. Raises: SourceError if it does not speak.
+    """
+
+    def is_done(status: dict[str, Any]) -> bool:
+        return not (acknowledged(status, records)[0] or acknowledged_lists(status, records)[0])
+
+    status = _await_status(options, topics, is_done, console)
+    if status is None:
+        return 0, None
+    reasons = acknowledged(status, records)[1] | acknowledged_lists(status, records)[1]
+    for name, reason in reasons.items():
+        console.print(f"the job refuses {name}: {reason}", markup=False, style="red")
+    there = published(topics)
+    for record in records:
+        _print_other(record, first_of(there, record), console, is_lost=name_of_change(record) in reasons)
+    return int(bool(reasons)), status
+
+
+def _print_other(record: Signable, first: Signable | None, console: Console, *, is_lost: bool) -> None:
+    """Print what somebody else has sent under the same version before."""
+    if first is None or first.to_json() == record.to_json() or getattr(first, "part", 1) != getattr(record, "part", 1):
+        return
+    lines = difference(first, record)
+    if is_lost or lines:
+        theirs, ours = (described(one.version, hash_of(one), one.by, one.reason) for one in (first, record))
+        console.print(f"{record.id}: first on the topic is {theirs}; yours is {ours}", markup=False, style="yellow")
+    for line in lines:
+        console.print(f"  {line}", markup=False)
+
+
+def _await_status(
     options: argparse.Namespace, topics: Topics, is_done: Callable[[dict[str, Any]], bool], console: Console
 ) -> dict[str, Any] | None:
     """Wait until the job has said what is waited for; None without a status topic or if nobody waits.

@@ -197,13 +197,25 @@ class RuleFile(RuleFields):
     file: ShortText
 
 
+class Changes(_Strict):
+    """The version that a record changes, and its hash (rulebook/chains.py); 0 and none for the first."""
+
+    version: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    hash: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+
+
 class UpsertRecord(RuleFields):
     """Deploy a version of a rule. `source` is the pattern's text with nothing left to import.
 
-    `signed` has the signatures of those who stand for a record (model/signed.py), here and in other records.
+    Here and in other records: `changes` is the version that it was written against, and a job that has another one
+    refuses it. `by` and `reason` say who sent it and why. `signed` has the signatures of those who stand for it
+    (model/signed.py).
     """
 
     kind: Literal["upsert"] = "upsert"
+    changes: Changes | None = None
+    by: ShortText | None = None
+    reason: ShortText | None = None
     signed: Signed | None = None
     source: Annotated[str, Field(min_length=1, max_length=SOURCE_BYTES_MAX)]
 
@@ -217,6 +229,9 @@ class _Change(_Strict):
     id: RuleId
     version: Version
     effective_at: UtcTime | None = None
+    changes: Changes | None = None
+    by: ShortText | None = None
+    reason: ShortText | None = None
     signed: Signed | None = None
 
     @property
@@ -255,7 +270,7 @@ class RollbackRecord(_Change):
             "version": self.version,
             "effective_at": self.effective_at,
             "on_update": self.on_update,
-            "signed": None,
+            **dict.fromkeys(("changes", "by", "reason", "signed")),
         }
         return self.rule.model_copy(update=changes)
 
@@ -264,7 +279,6 @@ class PauseRecord(_Change):
     """Stop a rule until it is resumed; its runs are dropped. Pauses and resumes have versions of their own."""
 
     kind: Literal["pause"] = "pause"
-    reason: ShortText | None = None
 
 
 class ResumeRecord(_Change):
@@ -282,8 +296,7 @@ class SnoozeRecord(_Change):
     kind: Literal["snooze"] = "snooze"
     until: UtcTime
     key: ShortText | None = None
-    by: ShortText
-    reason: ShortText | None = None
+    by: ShortText  # as in other records, but somebody must stand for it
 
     @property
     def until_ms(self) -> int:
@@ -298,6 +311,7 @@ class ListRecord(_Change):
     `replace` gives all entries, from whatever version on.
 
     A version may be divided into `parts` records, each with its `part` (from 1 on); it holds once all are there.
+    `whole` is one text for all of them, a hash of all entries: parts of two senders are not mixed.
     `stored` names entries that the job has, in the place of `entries`: jobs write it for themselves.
     """
 
@@ -307,6 +321,7 @@ class ListRecord(_Change):
     entries: Annotated[list[ListEntry], Field(max_length=LIST_ENTRIES_MAX)] = []
     part: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
     parts: Annotated[int, Field(ge=1, le=LIST_PARTS_MAX)] = 1
+    whole: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     stored: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
 
     @model_validator(mode="after")
@@ -359,7 +374,7 @@ def parse_control(data: bytes | str) -> tuple[ControlRecord | None, list[Problem
 
 
 def topic_key(record: ControlRecord) -> str:
-    """Return the key of a record in the control topic.
+    """Return the key of a record in the control topic, before `cep publish` makes it one of its own (cli/topics.py).
 
     Compaction keeps the last record of each key. So a job that reads the topic from its start comes to the same rules:
     a shadow does not take away the live version that it stands beside.

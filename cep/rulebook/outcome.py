@@ -25,7 +25,8 @@ class Outcome:
     waiting: a part of a version of a list; nothing holds before the others, or the version before it, are there.
     refused: set aside with `reason` (and the diagnostics of its pattern); the rules in force stay as they are.
     `from_ms` is the event time that the change holds from, `late_ms` by how much it came too late: events of this span
-    were matched without it. `cause` is there if the signatures do not count (trust.py).
+    were matched without it. `cause` is there if the signatures do not count (trust.py). `is_conflict`: somebody else's
+    change was first (chains.py).
     """
 
     kind: Literal["applied", "ignored", "waiting", "refused"]
@@ -34,6 +35,7 @@ class Outcome:
     late_ms: int = 0
     from_ms: int = 0
     cause: str = ""
+    is_conflict: bool = False
 
     @property
     def full_reason(self) -> str:
@@ -43,11 +45,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The newest refused version of a rule, until as new a one is applied."""
+    """The newest refused version of a rule, until as new a one is applied. `hash` tells two of one version apart."""
 
     rule_id: str
     version: int
     reason: str
+    hash: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -137,7 +140,9 @@ class RulebookReport:
 
     `epoch` counts the changes of this job; `content_hash` is the same for every job that has got the same records,
     in whatever order. `last_versions` are those of all rules that are known, the retired ones too; `paused` those that
-    are paused now or will be. `lists_missing` are (name, what it is of) of lists that rules ask and nobody has given.
+    are paused now or will be. `taken` has the last versions of every chain, with their hashes (chains.py). `places` are
+    the levels that are left (levels.py). `lists_missing` are (name, what it is of) of lists that rules ask and nobody
+    has given.
     """
 
     epoch: int
@@ -150,6 +155,9 @@ class RulebookReport:
     refused: tuple[Refusal, ...]
     lists: tuple[ListReport, ...]
     lists_missing: tuple[tuple[str, str], ...]
+    taken: dict[str, list[dict[str, Any]]]
+    levels_count: int | None
+    places: list[Any] | None
     applied_count: int
     ignored_count: int
     refused_count: int

@@ -5,21 +5,25 @@ Tested by: tests/rulebook/test_publish.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from cep.base.schema import Schema
 from cep.model.rule import (
     ControlRecord,
-    PauseRecord,
-    ResumeRecord,
+    HeartbeatRecord,
+    ListRecord,
     RetireRecord,
     RollbackRecord,
-    SnoozeRecord,
     UpsertRecord,
 )
+from cep.nfa.deployed import DeployedRule
+from cep.rulebook.chains import Chains, Taken, chain_of, hash_of
+from cep.rulebook.levels import Places, place_among
 from cep.rulebook.meaning import content_hash
 from cep.rulebook.outcome import PastReport
+from cep.rulebook.statement import Signable
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def running_of_records(records: Sequence[ControlRecord]) -> dict[str, Running]:
         if not isinstance(record, UpsertRecord | RetireRecord):
             continue
         if record.id in running and record.version <= running[record.id].version:
-            continue
+            continue  # of one version the first counts
         if isinstance(record, RetireRecord):
             running[record.id] = Running(record.version, "retired", None)
         else:
@@ -114,47 +118,90 @@ def approval_problem(record: UpsertRecord) -> str | None:
     return None
 
 
+def counting(status: Mapping[str, Any] | None, records: Iterable[ControlRecord]) -> tuple[list[ControlRecord], Chains]:
+    """Return the records of a control topic that a job takes, and what it has taken then.
+
+    `status` is the last word of the job, which may have read some of them.
+    """
+    said = status or {}
+    chains = Chains.from_json(said.get("taken", {}))
+    for rule_id, version in said.get("last_versions", {}).items():
+        chains.take_unsaid(rule_id, version)
+    taken: list[ControlRecord] = []
+    for record in records:
+        if isinstance(record, HeartbeatRecord) or refusal(said, record) is not None:
+            continue
+        if chains.outcome(record) is None:
+            taken.append(record)
+            chains.take(record)
+    return taken, chains
+
+
 def acknowledged(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
     """Return the published records that the job has not spoken of yet, and those that it refused with the reasons."""
-    refused = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:
-        if not isinstance(record, UpsertRecord | RetireRecord | RollbackRecord):
+        if isinstance(record, HeartbeatRecord | ListRecord):
             continue
-        name = f"{record.id} version {record.version}"
-        if (record.id, record.version) in refused:
-            reasons[name] = refused[record.id, record.version]
-        elif status["last_versions"].get(record.id, 0) < record.version:
+        name = name_of_change(record)
+        reason = refusal(status, record) or lost_to(status, record)
+        if reason is not None:
+            reasons[name] = reason
+        elif not _is_taken(status, record):
             open_.append(name)
     return open_, reasons
 
 
-def refused_turns(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> dict[str, str]:
-    """Return the pauses, resumptions and snoozes that the job has refused, with the reasons."""
-    reasons = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
-    turns = [record for record in records if isinstance(record, PauseRecord | ResumeRecord | SnoozeRecord)]
-    return {
-        f"{record.kind} {record.id} version {record.version}": reasons[record.id, record.version]
-        for record in turns
-        if (record.id, record.version) in reasons
-    }
+def lost_to(status: Mapping[str, Any], record: Signable) -> str | None:
+    """Describe the change that the job has taken in the place of a record; None if it has taken none."""
+    chain = status.get("taken", {}).get(chain_of(record), [])
+    first = next((taken for taken in chain if taken["version"] >= record.version), None)
+    if first is None or (first["version"] == record.version and first["hash"] in (hash_of(record), "")):
+        return None
+    return f"{Taken(**first).text} was first"
 
 
-def status_speaks_of(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> bool:
-    """Return True if the job has taken, or refused, these pauses, resumptions and snoozes."""
-    refused = {(r["rule_id"], r["version"]) for r in status["refused"]}
-    snoozes = {(rule_id, key): version for rule_id, key, version in status["snooze_versions"]}
-    for record in records:
-        if isinstance(record, PauseRecord | ResumeRecord):
-            is_so = (record.id in status["paused"]) == isinstance(record, PauseRecord)
-        elif isinstance(record, SnoozeRecord):
-            is_so = snoozes.get((record.id, record.key), 0) >= record.version
+def name_of_change(record: Signable) -> str:
+    """Return the name of a change for a person."""
+    what = {"pause": "pause of ", "resume": "resumption of ", "snooze": "snooze of ", "list": "list "}
+    return f"{what.get(record.kind, '')}{record.id} version {record.version}"
+
+
+def first_of(records: Iterable[ControlRecord], record: Signable) -> Signable | None:
+    """Return the first record of a control topic that has the version of this one."""
+    at = (chain_of(record), record.version)
+    others = (other for other in records if not isinstance(other, HeartbeatRecord))
+    return next((other for other in others if (chain_of(other), other.version) == at), None)
+
+
+def _is_taken(status: Mapping[str, Any], record: Signable) -> bool:
+    return any(taken["version"] == record.version for taken in status.get("taken", {}).get(chain_of(record), []))
+
+
+def refusal(status: Mapping[str, Any], record: Signable) -> str | None:
+    """Return why the job has refused this record, None if it has not."""
+    at = (f"list {record.id}" if isinstance(record, ListRecord) else record.id, record.version)
+    for refused in status.get("refused", ()):
+        if (refused["rule_id"], refused["version"]) == at and refused.get("hash", "") in ("", hash_of(record)):
+            reason: str = refused["reason"]
+            return reason
+    return None
+
+
+def foreseen_levels(rules: Iterable[DeployedRule], status: Mapping[str, Any] | None, schema: Schema) -> dict[str, str]:
+    """Return which of these rules the job will refuse because it has no level for them, and why (levels.py)."""
+    if status is None or status.get("places") is None:
+        return {}
+    places, levels_count = Places.from_json(status["places"]), status["levels_count"]
+    refused: dict[str, str] = {}
+    for rule in rules:
+        level = place_among(rule, places, schema, levels_count)
+        if isinstance(level, str):
+            refused[rule.rule_id] = level
         else:
-            continue
-        if not is_so and (record.id, record.version) not in refused:
-            return False
-    return True
+            places = places.joined(Places.of([replace(rule, level=level)]))
+    return refused
 
 
 def lacking_past(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> list[str]:

@@ -7,7 +7,8 @@ Tested by: tests/rulebook/test_publish_lists.py
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -18,10 +19,11 @@ import pyarrow.compute as pc
 
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX
 from cep.lists.store import ListStore
-from cep.model.rule import ControlRecord, ListRecord, topic_key
+from cep.model.rule import ControlRecord, ListRecord
 from cep.nfa.given_lists import GivenList
 from cep.rulebook.lists import ListKey, RuleLists
 from cep.rulebook.outcome import ListReport
+from cep.rulebook.publish import lost_to, name_of_change, refusal
 
 _ENTRY_ROOM = 4  # beside an entry's bytes: quotes, a comma, now and then an escape
 _RECORD_BYTES = CONTROL_RECORD_BYTES_MAX // 2
@@ -77,16 +79,20 @@ def _step(given: GivenList, running: ListReport | None, effective_at: str | None
     return ListStep(shown, "changed", what, records)
 
 
-def replacing(name: str, of: str, version: int, entries: pa.Array, effective_at: str | None) -> list[ListRecord]:
-    """Return the records, one or more, that together replace a list by these entries."""
+def replacing(
+    name: str, of: str, version: int, entries: pa.Array, effective_at: str | None,
+    change: Literal["replace", "add", "remove"] = "replace",
+) -> list[ListRecord]:  # fmt: skip
+    """Return the records, one or more, that together change a list by these entries."""
     parts = list(_parts(entries))
-    return [
+    records = [
         ListRecord(
-            id=name, of=of, version=version, change="replace", entries=part.to_pylist(), part=number, parts=len(parts),
-            effective_at=effective_at,
+            id=name, of=of, version=version, change=change, entries=part.to_pylist(), part=number, parts=len(parts),
         )
         for number, part in enumerate(parts, start=1)
     ]  # fmt: skip
+    whole = hashlib.sha256(b"".join(hashlib.sha256(record.to_json()).digest() for record in records)).hexdigest()
+    return [record.model_copy(update={"whole": whole, "effective_at": effective_at}) for record in records]
 
 
 def _parts(entries: pa.Array) -> Iterator[pa.Array]:
@@ -101,35 +107,41 @@ def _parts(entries: pa.Array) -> Iterator[pa.Array]:
         yield entries.slice(start, end - start)
 
 
-def pointless_keys(records: Sequence[ControlRecord], now_ms: int) -> list[str]:
-    """Return the keys of list records that a newer replacement, whole and begun, has made pointless."""
-    keys: list[str] = []
-    by_list: dict[ListKey, list[ListRecord]] = {}
-    for record in records:
+def pointless_keys(places: Iterable[tuple[bytes, ControlRecord]], now_ms: int) -> list[bytes]:
+    """Return the keys of list records that a newer replacement, whole and begun, has made pointless.
+
+    `places` are the keys of the control topic and their records, in the topic's order.
+    """
+    keys: list[bytes] = []
+    by_list: dict[ListKey, list[tuple[bytes, ListRecord]]] = {}
+    for key, record in places:
         if isinstance(record, ListRecord):
-            by_list.setdefault((record.id, record.of), []).append(record)
+            by_list.setdefault((record.id, record.of), []).append((key, record))
     for same_list in by_list.values():
+        first: dict[int, ListRecord] = {}  # of two changes of one version the first counts
         parts: dict[int, set[int]] = {}
-        for record in same_list:
-            if record.change == "replace" and (record.effective_ms is None or record.effective_ms <= now_ms):
+        for _, record in same_list:
+            one = first.setdefault(record.version, record)
+            is_begun = record.effective_ms is None or record.effective_ms <= now_ms
+            if record.change == "replace" and is_begun and record.whole == one.whole:
                 parts.setdefault(record.version, set()).add(record.part)
-        whole = [r.version for r in same_list if len(parts.get(r.version, ())) == r.parts]
-        keys += [topic_key(record) for record in same_list if record.version < max(whole, default=0)]
+        whole = [version for version, there in parts.items() if len(there) == first[version].parts]
+        keys += [key for key, record in same_list if record.version < max(whole, default=0)]
     return list(dict.fromkeys(keys))
 
 
 def acknowledged_lists(status: Mapping[str, Any], records: Sequence[ControlRecord]) -> tuple[list[str], dict[str, str]]:
     """Return the published lists that the job has not spoken of yet, and those that it refused with the reasons."""
-    refused = {(r["rule_id"], r["version"]): r["reason"] for r in status["refused"]}
     versions = {(r["name"], r["of"]): r["version"] for r in status.get("lists", ())}
     open_: list[str] = []
     reasons: dict[str, str] = {}
     for record in records:
         if not isinstance(record, ListRecord):
             continue
-        name = f"list {record.id} version {record.version}"
-        if (f"list {record.id}", record.version) in refused:
-            reasons[name] = refused[f"list {record.id}", record.version]
+        name = name_of_change(record)
+        reason = refusal(status, record) or lost_to(status, record)
+        if reason is not None:
+            reasons[name] = reason
         elif versions.get((record.id, record.of), 0) < record.version:
             open_.append(name)
     return list(dict.fromkeys(open_)), reasons

@@ -52,6 +52,7 @@ from cep.model.rule import (
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import asked_lists
 from cep.rulebook.carry import same_automaton
+from cep.rulebook.chains import Chains, hash_of
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.completeness import Neighbour, with_completeness
 from cep.rulebook.intervals import (
@@ -65,8 +66,9 @@ from cep.rulebook.levels import Places, by_level, earliest, place_among, place_a
 from cep.rulebook.lists import RuleLists
 from cep.rulebook.outcome import Outcome, Refusal, RulebookReport, RuleReport, incomplete_histories
 from cep.rulebook.snoozes import Snoozes
+from cep.rulebook.statement import snooze_line
 from cep.rulebook.trust import Accepted
-from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of, turn
+from cep.rulebook.versions import RuleVersions, deployed_rule, entry_of, turn, waiting_turn
 
 # Versions with one of these are matched; the others only end their predecessor.
 _MATCHING = ("shadow", "live")
@@ -87,6 +89,7 @@ class Rulebook:
         self.snoozes = Snoozes()
         self.refusals: dict[str, Refusal] = {}
         self.accepted = Accepted()
+        self.chains = Chains()
         self._counts: Counter[str] = Counter()
         self._deployed: tuple[DeployedRule, ...] | None = None
 
@@ -99,6 +102,7 @@ class Rulebook:
         other.lists = self.lists.copy()
         other.refusals = dict(self.refusals)
         other.accepted = self.accepted.copy()
+        other.chains = self.chains.copy()
         return other
 
     @property
@@ -138,9 +142,10 @@ class Rulebook:
         if isinstance(record, HeartbeatRecord):
             return Outcome("ignored", "a heartbeat moves the watermark, not the rulebook")
         refusal = None if is_given else self.accepted.outcome(record, self._list_version(record))
-        outcome = refusal or self._outcome(record, seen_ms)
+        outcome = refusal or self.chains.outcome(record) or self._outcome(record, seen_ms)
         if outcome.kind in ("applied", "waiting"):
             self.accepted.take(record)
+            self.chains.take(record)
         self._counts[outcome.kind] += 1
         self._counts["late_ms"] += outcome.late_ms
         if outcome.kind == "applied":
@@ -151,9 +156,9 @@ class Rulebook:
                 self.place(self.levels_count)  # nothing has a run yet
         elif outcome.cause:
             self.accepted.set_aside(record, outcome.full_reason)
-        elif outcome.kind == "refused":
+        elif outcome.kind == "refused" and not (outcome.is_conflict and self.chains.is_behind(record)):
             name = f"list {record.id}" if isinstance(record, ListRecord) else record.id
-            self.set_aside(Refusal(name, record.version, outcome.full_reason))
+            self.set_aside(Refusal(name, record.version, outcome.full_reason, hash_of(record)))
         return outcome
 
     def place(self, levels_count: int) -> None:
@@ -188,6 +193,7 @@ class Rulebook:
             count += len(versions.entries) - len(self.rules[name].entries)
             self._deployed = None
         self.snoozes.forget(watermark_ms)
+        self.chains.forget(snooze_line(name, key) for name, key, _ in self.snoozes.versions())
         self.lists.forget(watermark_ms)
         return count
 
@@ -222,7 +228,7 @@ class Rulebook:
             outcome, versions = self._change_version(versions, record.as_upsert(), from_ms, has_matched=has_matched)
         elif isinstance(record, UpsertRecord | RetireRecord):
             outcome, versions = self._change_version(versions, record, from_ms, has_matched=has_matched)
-        if outcome.kind == "applied":
+        if outcome.kind in ("applied", "waiting"):
             self.rules[record.id] = versions
         return outcome
 
@@ -379,14 +385,25 @@ class Rulebook:
                 for rule in self.deployed()
             ),
             last_versions={
-                name: max(versions.version, versions.shadow_version) for name, versions in sorted(self.rules.items())
+                name: max(versions.version, versions.shadow_version)
+                for name, versions in sorted(self.rules.items())
+                if versions.is_there
             },
-            paused=tuple(name for name, versions in sorted(self.rules.items()) if versions.switch.is_open),
+            paused=tuple(
+                name for name, versions in sorted(self.rules.items()) if versions.switch.is_open and versions.is_there
+            ),
             snoozes=self.snoozes.report(),
             snooze_versions=self.snoozes.versions(),
-            refused=(*(self.refusals[name] for name in sorted(self.refusals)), *self.accepted.unverified.values()),
+            refused=(
+                *(self.refusals[name] for name in sorted(self.refusals)),
+                *(waiting_turn(name, self.rules[name]) for name in sorted(self.rules) if not self.rules[name].is_there),
+                *self.accepted.unverified.values(),
+            ),
             lists=self.lists.report(),
             lists_missing=self._missing_lists(),
+            taken=self.chains.report(),
+            levels_count=self.levels_count,
+            places=None if self.places is None else self.places.to_json(),
             applied_count=self._counts["applied"],
             ignored_count=self._counts["ignored"],
             refused_count=self._counts["refused"],

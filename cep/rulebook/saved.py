@@ -21,6 +21,7 @@ from cep.base.errors import StateCorruptError, StateFormatError
 from cep.base.schema import Schema
 from cep.lists.store import ListStore
 from cep.model.rule import UpsertRecord, parse_control
+from cep.rulebook.chains import Chains
 from cep.rulebook.compatible import KeyDomains, Refused, compile_rule
 from cep.rulebook.intervals import Change, Switch
 from cep.rulebook.levels import Places
@@ -65,6 +66,7 @@ def save(book: Rulebook) -> Saved:
     records = {entry.digest: entry.data for versions in book.rules.values() for entry in versions.entries}
     # Each rule's part is text already (RuleVersions.data): so that only changed rules are written anew.
     rules = ",".join(f"{json.dumps(name)}:{book.rules[name].data}" for name in sorted(book.rules))
+    first = '{"rules":{' + rules + '},"taken":' + book.chains.data + ","
     index = {
         "format": FORMAT,
         "epoch": book.epoch,
@@ -77,7 +79,7 @@ def save(book: Rulebook) -> Saved:
         index["accepted"] = accepted
     if book.places is not None:
         index["places"] = book.places.to_json()
-    return Saved(b'{"rules":{' + rules.encode() + b"}," + _json(index).removeprefix(b"{"), records)
+    return Saved(first.encode() + _json(index).removeprefix(b"{"), records)
 
 
 def record_digests(index: bytes) -> set[str]:
@@ -121,6 +123,7 @@ def restore(
         book.snoozes = Snoozes.from_json(saved_index["snoozes"])
         book.lists = RuleLists.from_json(saved_index.get("lists", []), book.lists.store)
         book.accepted = Accepted.from_json(saved_index.get("accepted"))
+        book.chains = Chains.from_json(saved_index.get("taken", {}))
         book.places = Places.from_json(saved_index["places"]) if "places" in saved_index else None
         for name, rule in saved_index["rules"].items():
             version, shadow_version, switch_version = rule["versions"]
@@ -131,6 +134,7 @@ def restore(
                 tuple(_change(book, saved, record_of) for saved in rule["shadow"]),
                 Switch(switch_version, tuple((start, end) for start, end in rule["pauses"])),
             )
+            _chain_unsaid(book, name)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise _corrupt(index, error) from error
     return book
@@ -170,6 +174,15 @@ def _change(book: Rulebook, saved: list[Any], record_of: Callable[[str], bytes])
         level=level,
     )
     return Change(version, from_ms, drops, entry_of(record, rule, carries), *settled)
+
+
+def _chain_unsaid(book: Rulebook, name: str) -> None:
+    """Begin the chains of a rule that an earlier build has saved without them, with what is still there of it."""
+    versions = book.rules[name]
+    last = max(versions.version, versions.shadow_version)
+    hashes = [entry.rule.content_hash for entry in versions.entries if entry.rule.version == last]
+    book.chains.take_unsaid(name, last, *hashes[:1])
+    book.chains.take_unsaid(f"{name}/pause", versions.switch.version)
 
 
 def _corrupt(data: bytes, error: Exception) -> StateCorruptError:

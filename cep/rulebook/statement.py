@@ -44,11 +44,16 @@ def line_of(record: Signable) -> str:
         case PauseRecord(id=name) | ResumeRecord(id=name):
             return f"{name}/pause"
         case SnoozeRecord(id=name, key=key):
-            return f"{name}/snooze" if key is None else f"{name}/snooze/{key}"
+            return snooze_line(name, key)
         case ListRecord(id=name, of=of):
             return f"list:{name}/{of}"
         case _:
             return record.id
+
+
+def snooze_line(rule_id: str, key: str | None) -> str:
+    """Return the name of the line of the snoozes of a rule, or of one key of it."""
+    return f"{rule_id}/snooze" if key is None else f"{rule_id}/snooze/{key}"
 
 
 def digest_of(record: Signable) -> str:

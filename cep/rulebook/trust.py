@@ -199,6 +199,7 @@ class Accepted:
             names = [key if person is None else person.name for key, person in people]
             facts |= {"kind": record.kind, "of": line_of(record), "version": record.version, "by": names}
             facts["changes"] = digest_of(record)
+            facts |= {"sent_by": record.by, "why": record.reason}
         outcome_facts = {"outcome": outcome.kind, "cause": outcome.cause, "reason": outcome.full_reason[:_REASON_MAX]}
         signers = {"signers_version": self.trust.version, "record": hashlib.sha256(data).hexdigest()}
         return {**facts, **outcome_facts, **signers}

@@ -23,7 +23,7 @@ from cep.rulebook.compatible import patterns_behind
 from cep.rulebook.completeness import needs_of
 from cep.rulebook.intervals import Change, Entry, Switch, end_of, parts, rules_of, settled
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.outcome import Outcome
+from cep.rulebook.outcome import Outcome, Refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +39,11 @@ class RuleVersions:
     live: tuple[Change, ...] = ()
     shadow: tuple[Change, ...] = ()
     switch: Switch = field(default_factory=Switch)
+
+    @property
+    def is_there(self) -> bool:
+        """True if the rule has come; a pause may wait for it."""
+        return bool(self.version or self.shadow_version)
 
     @property
     def last_shadow(self) -> int:
@@ -105,13 +110,25 @@ def _at_levels(changes: Iterable[Change], levels: Mapping[RuleIdentity, int]) ->
 def turn(
     versions: RuleVersions, record: PauseRecord | ResumeRecord, from_ms: int, limit: int
 ) -> tuple[Outcome, RuleVersions]:
-    """Pause or resume a rule from `from_ms` on. Refuses more pauses than `limit`."""
+    """Pause or resume a rule from `from_ms` on. Refuses more pauses than `limit`. One without its rule waits for it."""
     if record.version <= versions.switch.version:
         return Outcome("ignored", f"version {record.version} is not newer than {versions.switch.version}"), versions
     if len(versions.switch.spans) >= limit:
         return Outcome("refused", f"{limit} pauses of the rule are still to come, which is the limit"), versions
     switch = versions.switch.turned(record.version, isinstance(record, PauseRecord), from_ms)
-    return Outcome("applied"), replace(versions, switch=switch)
+    changed = replace(versions, switch=switch)
+    if not versions.is_there:
+        return Outcome("waiting", waiting_turn(record.id, changed).reason), changed
+    return Outcome("applied"), changed
+
+
+def waiting_turn(rule_id: str, versions: RuleVersions) -> Refusal:
+    """Say of a pause or a resumption that its rule is not there.
+
+    Compaction may have put it before its rule. So it is not forgotten, or a paused rule would run.
+    """
+    reason = f"no rule {rule_id} is there, so nothing is paused or resumed; mend the name, or publish the rule"
+    return Refusal(rule_id, versions.switch.version, reason)
 
 
 def entry_of(record: UpsertRecord, rule: DeployedRule, carries: int = 0) -> Entry:

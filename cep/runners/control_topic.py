@@ -27,6 +27,7 @@ class Place:
 
     partition: int
     offset: int
+    key: bytes
     record: ControlRecord
 
 
@@ -37,19 +38,19 @@ def read_control_topic(topic: Topic) -> tuple[list[Place], int]:
     """
     places: list[Place] = []
     unreadable_count = 0
-    for partition, offset, value in _values(topic):
+    for partition, offset, key, value in _values(topic):
         record, _ = parse_control(value)
         if record is None:
             unreadable_count += 1
         else:
-            places.append(Place(partition, offset, record))
+            places.append(Place(partition, offset, key, record))
     return places, unreadable_count
 
 
 def read_status(topic: Topic) -> dict[str, Any] | None:
     """Read the last word of the job, None if it has not spoken. Raises: SourceError."""
     last = None
-    for _, _, value in _values(topic):
+    for _, _, _, value in _values(topic):
         last = value
     return None if last is None else _status(topic, last)
 
@@ -78,8 +79,8 @@ def _status(topic: Topic, value: bytes) -> dict[str, Any]:
     return status
 
 
-def _values(topic: Topic) -> Iterator[tuple[int, int, bytes]]:
-    """(partition, offset, value) of what is there now, tombstones left out."""
+def _values(topic: Topic) -> Iterator[tuple[int, int, bytes, bytes]]:
+    """(partition, offset, key, value) of what is there now, tombstones left out."""
     settings = KafkaSettings(topic.servers, topic.client_options)
     starts, ends = (offsets(settings, [topic.name]) for offsets in (earliest_offsets, latest_offsets))
     for partition, end in sorted(ends[topic.name].items()):
@@ -87,7 +88,7 @@ def _values(topic: Topic) -> Iterator[tuple[int, int, bytes]]:
         if start >= end:
             continue
         for batch in read_range(settings, OffsetRange(topic.name, partition, start, end)):
-            offsets = batch.column("offset").to_pylist()
-            for offset, value in zip(offsets, batch.column("value").to_pylist(), strict=True):
+            columns = (batch.column(name).to_pylist() for name in ("offset", "key", "value"))
+            for offset, key, value in zip(*columns, strict=True):
                 if value is not None:
-                    yield partition, offset, value
+                    yield partition, offset, key or b"", value

@@ -226,6 +226,7 @@ def apply_records(
             outcome = rulebook.apply(record, seen_ms, is_given=are_first and is_given(record))
             counters[f"control_{outcome.kind}"] += 1
             counters["control_unverified"] += bool(outcome.cause)
+            counters["control_conflict"] += outcome.is_conflict
             counters["rule_late_ms"] += outcome.late_ms
             audit += [] if are_first else rulebook.accepted.note(record, outcome, data)
             if outcome.kind != "refused":

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import orjson
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from cep.cli.main import main
+from cep.cli.topics import send
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
@@ -110,6 +111,8 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert "cep rules bump card_testing" in capsys.readouterr().out
     assert main(["rules", "bump", "card_testing", "--rules", str(folder)]) == 0
     capsys.readouterr()
+    assert main([*publish, "--dry-run"]) == 0
+    assert "params.tries 3 → 4" in capsys.readouterr().out
     assert main([*publish, "--only", "card_testing"]) == 0
     assert "missing" not in capsys.readouterr().out, "the other rules have files, they are only not asked for"
     assert versions(job)["card_testing"] == 2
@@ -120,8 +123,10 @@ def test_the_life_of_a_rule(job: Answering, folder: Path, capsys: pytest.Capture
     assert record is not None
     assert record.params["tries"] == 3
     assert main(publish) == 1, "the file is behind what runs"
-    assert main(["pause", "card_testing", "--reason", "floods", *job.flags]) == 0
+    assert main(["pause", "card_testing", "--reason", "floods", "--by", "ann", *job.flags]) == 0
     assert job.book.report().paused == ("card_testing",)
+    (taken,) = job.book.report().taken["card_testing/pause"]
+    assert (taken["by"], taken["reason"]) == ("ann", "floods")
     assert main(["resume", "card_testing", *job.flags]) == 0
     assert job.book.report().paused == ()
     snooze = ["snooze", "card_testing", "--key", "c1", "--until", "2030-01-01T00:00:00Z", "--by", "ann", *job.flags]
@@ -173,16 +178,20 @@ def test_without_topics_it_says_what_is_missing(folder: Path, capsys: pytest.Cap
     assert "--control-topic" in capsys.readouterr().err
 
 
-def test_a_job_in_one_process_acknowledges(
-    kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The job may come first: it makes the topics that are missing."""
+def test_two_publishers_at_once_and_a_job_that_is_built_anew(
+    kafka_broker: KafkaCluster, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """A real job, which makes the topics that are missing. One publisher of two is told that another was first."""
     name = f"publish-{next(NUMBERS)}"
     kafka_broker.create(f"{name}-events", 1)
     flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name, "--status-topic", f"{name}-status"]
     command = [sys.executable, "-c", "import sys; from cep.cli.main import main; sys.exit(main(sys.argv[1:]))", "run"]
-    given = ["--rules", str(folder), "--topic", f"{name}-events", "--alerts", str(tmp_path / "alerts")]
-    job = subprocess.Popen([*command, *given, *flags, "--checkpoint", str(tmp_path / "checkpoint")])
+    given = ["--rules", str(shutil.copytree(folder.parent, tmp_path / "first") / "rules")]
+    given += ["--topic", f"{name}-events", "--alerts", str(tmp_path / "alerts"), *flags]
+    log = tmp_path / "log"
+    with log.open("wb") as errors:
+        job = subprocess.Popen([*command, *given, "--checkpoint", str(tmp_path / "checkpoint")], stderr=errors)
     try:
         status = StatusTopic(kafka_broker.address, f"{name}-status")
         give_up_s = time.monotonic() + 120.0
@@ -193,9 +202,54 @@ def test_a_job_in_one_process_acknowledges(
         assert first["epoch"] == len(first["rules"])
         assert main(["pause", "card_testing", "--wait", "60", *flags]) == 0
         assert f"is paused; the job is at epoch {first['epoch'] + 1}" in " ".join(capsys.readouterr().out.split())
+        both = [shutil.copytree(folder.parent, tmp_path / person) / "rules" for person in ("ann", "bob")]
+        for tries, rules in enumerate(both, start=4):
+            changed(rules, "tries = 3", f"tries = {tries}")
+            assert main(["rules", "bump", "card_testing", "--rules", str(rules)]) == 0
+        codes = _publish_at_once(both, flags, monkeypatch)
+        assert sorted(codes.values()) == [0, 1]
+        winner, loser = sorted(codes, key=lambda person: codes[person])
+        said = " ".join(capsys.readouterr().out.split())
+        assert f"by {winner}: a change of {winner} was first" in said
+        assert f"by {loser}: a change of {loser}" in said
+        assert "params.tries 4 → 5" in said or "params.tries 5 → 4" in said
+        told = read_status(status)
+        assert told is not None
+        assert told["taken"]["card_testing"][-1]["by"] == winner
     finally:
         job.send_signal(signal.SIGTERM)
         assert job.wait(60.0) == 0
+    assert f"by {winner}: a change of {winner}" in log.read_text()
+    # Compaction takes nothing away that decides.
+    places, _ = read_control_topic(Topic(kafka_broker.address, name))
+    assert len({place.key for place in places}) == len(places) == 3
+    assert main(["run", *given, "--checkpoint", str(tmp_path / "anew"), "--available-now"]) == 0
+    anew = read_status(status)
+    assert anew is not None
+    for what in ("content_hash", "taken", "paused", "last_versions", "refused"):
+        assert anew[what] == told[what]
+
+
+def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Publish from all folders; nobody sends before all have compared. Return the exit codes by person."""
+    barrier, codes = threading.Barrier(len(folders)), dict[str, int]()
+
+    def sent(*given: Any) -> None:
+        barrier.wait(60.0)
+        send(*given)
+
+    def publish(rules: Path) -> None:
+        who = rules.parent.name
+        person = ["--by", who, "--why", f"a change of {who}"]
+        codes[who] = main(["publish", "--rules", str(rules), "--only", "card_testing", "--at-once", *person, *flags])
+
+    monkeypatch.setattr("cep.cli.publish.send", sent)
+    threads = [threading.Thread(target=publish, args=(rules,)) for rules in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120.0)
+    return codes
 
 
 def _is_there(kafka: KafkaCluster, topic: str) -> bool:

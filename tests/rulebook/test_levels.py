@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 
 import pytest
 
 from cep.model.rule import RetireRecord, UpsertRecord
 from cep.rulebook.deploy import deploy
+from cep.rulebook.publish import foreseen_levels
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
+from cep.step.rule_status import rule_status
 from tests.runners.test_later_rules import written
 
 EVENTS = """
@@ -87,6 +90,23 @@ def test_the_same_rules_stand_alike_in_a_job_and_in_a_replay() -> None:
     assert levels_of(book) == {
         "plain": 0, "flags": 0, "echoes": 1, "rings": 2, "reads_flag": 3, "counts_echo": 3, "reads_ring": 3
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_publisher_foresees_what_finds_no_place(seed: int) -> None:
+    """From the status alone, which says what levels are left."""
+    random = Random(seed)
+    book = book_of(random.choice((2, 3)), "plain")
+    refused = 0
+    for at_ms in range(SEEN_MS, SEEN_MS + 25):
+        record = next_version(book, random.choice(sorted(BODIES)))
+        alone = deploy([record]).rulebook
+        status = json.loads(json.dumps(rule_status(book)))
+        foreseen = foreseen_levels(alone.deployed(), status, alone.schema)
+        outcome = book.apply(record, at_ms)
+        assert list(foreseen.values()) == ([outcome.reason] if outcome.kind == "refused" else [])
+        refused += outcome.kind == "refused"
+    assert refused
 
 
 def test_what_finds_no_place_is_refused_and_changes_nothing() -> None:

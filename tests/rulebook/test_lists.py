@@ -246,7 +246,8 @@ def outcome(book: Rulebook, record: ListRecord, seen_ms: int | None = None) -> t
 def test_outcomes() -> None:
     book = Rulebook(SCHEMA, (DOMAIN,))
     assert outcome(book, change(1, "replace", ["4"])) == ("applied", "1 in the list")
-    assert outcome(book, change(1, "replace", ["5"])) == ("ignored", "version 1 is not newer than 1")
+    assert outcome(book, change(1, "replace", ["4"])) == ("ignored", "version 1 is not newer than 1")
+    assert outcome(book, change(1, "replace", ["5"]))[0] == "refused", "a version has one meaning"
     assert outcome(book, change(3, "add", ["5"])) == ("waiting", "version 3 waits for version 2")
     assert outcome(book, change(3, "add", ["5"])) == ("ignored", "part 1 of version 3 is there")
     assert outcome(book, change(3, "remove", ["5"]))[0] == "refused"

@@ -11,7 +11,7 @@ from cep.base.limits import CONTROL_RECORD_BYTES_MAX
 from cep.lists.content import Content
 from cep.lists.entries import TEXT, keys_of
 from cep.lists.store import ListStore
-from cep.model.rule import ListRecord, parse_control, topic_key, utc_text
+from cep.model.rule import ListRecord, parse_control, utc_text
 from cep.nfa.given_lists import GivenList
 from cep.rulebook import publish_lists
 from cep.rulebook.lists import RuleLists
@@ -86,10 +86,14 @@ def test_records_that_a_replacement_has_made_pointless() -> None:
         record(4, "add", "v"), record(5, "replace", "u", effective_at=later),
         record(6, "replace", "t", part=1, parts=2),
     ]  # fmt: skip
-    assert pointless_keys(there, 5_000) == [topic_key(there[0]), topic_key(there[1])]
-    assert pointless_keys(there[:3], 5_000) == [], "half a replacement"
-    assert len(pointless_keys(there, 9_000)) == 5
+    places = [(b"key %d" % number, one) for number, one in enumerate(there)]
+    assert pointless_keys(places, 5_000) == [b"key 0", b"key 1"]
+    assert pointless_keys(places[:3], 5_000) == [], "half a replacement"
+    assert len(pointless_keys(places, 9_000)) == 5
     assert pointless_keys([], 0) == []
+    others = [(b"first", record(3, "replace", "z", part=1, parts=2, whole="1" * 64))]
+    others.append((b"other", record(3, "replace", "w", part=2, parts=2, whole="2" * 64)))
+    assert pointless_keys([(b"old", record(1, "replace", "x")), *others], 5_000) == [], "halves of two replacements"
 
 
 def test_what_the_job_says_of_what_was_sent() -> None:

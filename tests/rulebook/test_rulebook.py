@@ -70,7 +70,7 @@ def test_a_retired_rule_stays_away_until_a_higher_version_comes() -> None:
         book.apply(record, None)
     book.forget(0)
     assert book.apply(upsert(1), None).kind == "ignored"
-    assert book.apply(upsert(2), None).kind == "ignored"
+    assert book.apply(upsert(2), None).is_conflict, "version 2 is the retirement"
     assert book.deployed() == ()
     assert book.apply(upsert(3), None).kind == "applied"
 
@@ -87,7 +87,7 @@ def test_an_older_or_equal_version_is_ignored_and_counted(version: int) -> None:
     book = new_book()
     book.apply(upsert(2), None)
     before = rulebook_bytes(book)
-    outcome = book.apply(upsert(version, severity="high"), None)
+    outcome = book.apply(upsert(version, owner="another", severity="high" if version < 2 else "low"), None)
     assert (outcome.kind, outcome.reason) == ("ignored", f"version {version} is not newer than 2")
     assert rulebook_bytes(book) == before
     assert book.report().ignored_count == 1

@@ -46,6 +46,7 @@ def test_what_is_over_is_forgotten_and_its_version_is_not() -> None:
     assert book.forget_ms == 10_000
     book.forget(10_000)
     assert spans(book.snoozes) == []
-    assert book.apply(snooze(3, 90_000), 10_000).kind == "ignored"
-    again = rulebook_from_bytes(rulebook_bytes(book), SCHEMA, None)
-    assert again.apply(snooze(3, 90_000), 10_000).kind == "ignored"
+    for later in (book, rulebook_from_bytes(rulebook_bytes(book), SCHEMA, None)):
+        assert later.apply(snooze(3, 10_000), 10_000).kind == "ignored"
+        assert later.apply(snooze(3, 90_000), 10_000).is_conflict
+        assert later.snoozes.report() == ()

@@ -109,8 +109,12 @@ def _start_ms(events: Sequence[Payment], arrival: Arrival) -> int:
 
 
 def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: bool) -> list[_Change]:
-    """The changes of one track in the order of versions; older and repeated ones have been ignored."""
+    """The changes of one track in the order of versions; older and repeated ones have been ignored.
+
+    A version has one meaning: of two that differ the first counts, also if one is a shadow.
+    """
     live = shadow = 0
+    meanings: dict[int, tuple[str, int, bool]] = {}
     changes: list[_Change] = []
     for arrival in arrivals:
         record = arrival.record
@@ -128,6 +132,9 @@ def _changes(events: Sequence[Payment], arrivals: Sequence[Arrival], is_shadow: 
             continue
         of_shadow = change.status == "shadow"
         if change.version <= (max(live, shadow) if of_shadow else live):
+            continue
+        meaning = (change.status, change.large, change.is_triple)
+        if meanings.setdefault(change.version, meaning) != meaning:
             continue
         live, shadow = (live, change.version) if of_shadow else (change.version, shadow)
         if of_shadow == is_shadow:

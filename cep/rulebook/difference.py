@@ -1,0 +1,57 @@
+"""Two control records → the lines that say what differs: `params.tries 3 → 4`.
+
+Who sent a record and what it was written against are no differences.
+Tested by: tests/rulebook/test_difference.py
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from cep.model.rule import ListRecord, RollbackRecord, UpsertRecord
+from cep.rulebook.meaning import pattern_hash
+from cep.rulebook.statement import Signable
+
+_NOT_COMPARED = {"id", "version", "changes", "by", "reason", "signed", "source", "rule", "entries", "whole"}
+_SHOWN_MAX = 80  # characters of a value
+
+
+def difference(before: Signable, after: Signable) -> list[str]:
+    """Return a line for each field and parameter that differs, the pattern's text as a whole."""
+    old, new = dict(_fields(before)), dict(_fields(after))
+    lines = [
+        f"{name} {_shown(old.get(name))} → {_shown(new.get(name))}"
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]
+    first, second = _upsert(before), _upsert(after)
+    if isinstance(first, UpsertRecord) and isinstance(second, UpsertRecord):
+        hashes = [pattern_hash(record.source, record.pattern) for record in (first, second)]
+        if hashes[0] != hashes[1]:
+            compared = list(difflib.ndiff(first.source.splitlines(), second.source.splitlines()))
+            counts = [sum(line.startswith(sign) for line in compared) for sign in ("+ ", "- ")]
+            lines.append(f"text of the pattern: {counts[0]} line(s) new, {counts[1]} gone")
+    return lines
+
+
+def _fields(record: Signable) -> Iterator[tuple[str, Any]]:
+    given = _upsert(record)
+    for name, value in given.model_dump(exclude=_NOT_COMPARED).items():
+        if name == "params":
+            for parameter, one in sorted(value.items()):
+                yield f"params.{parameter}", one
+        else:
+            yield name, value
+    if isinstance(given, ListRecord):
+        yield "entries", len(given.entries)
+
+
+def _upsert(record: Signable) -> Signable:
+    return record.as_upsert() if isinstance(record, RollbackRecord) else record
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
