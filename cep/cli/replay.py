@@ -8,32 +8,32 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cep.api.given import GivenRules
+from cep.api.replay import Terms, finish, job_of
 from cep.base.errors import UsageError
 from cep.base.limits import IN_PROCESS_BYTES_MAX, KEY_GROUPS_DEFAULT
 from cep.base.secrets import secret_keys, use_secrets_file
 from cep.cli.configured import add_secrets_argument
-from cep.cli.given_rules import GivenRules, add_trust_arguments
 from cep.cli.help_pages import RULE_FILES, with_page
+from cep.cli.trust_flags import add_trust_arguments
 from cep.lang.explain.render import render_text
 from cep.model.rule import ListRecord, utc_ms, utc_text
 from cep.model.setting_types import OFF, duration_ms
 from cep.rulebook.deploy import Deployment, deploy
-from cep.rulebook.levels import levels_needed
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.signers import given_trust
-from cep.rulebook.suppression import Policies, Suppression, count_suppressed, fired_json, suppress_alerts
+from cep.rulebook.suppression import Suppression, fired_json
 from cep.runners.embedded import replay as embedded
-from cep.runners.handover.warm_start import About, Ending, check_free, finish, put_lists
+from cep.runners.handover.warm_start import About, Ending, check_free, put_lists
+from cep.runners.handover.warm_start import finish as end
 from cep.runners.java import check_java
 from cep.runners.output import Replayed, check_writable, format_of, write_outputs
-from cep.step.dead_letters import under_rules
 from cep.step.job import Job
 from cep.step.rules import refusal_letters
 from cep.step.suppress import suppressed_lines
@@ -178,17 +178,12 @@ def run(options: argparse.Namespace) -> int:
         deployment = deploy(deployment.taken, deployment.rulebook.lists.store, deployment.rulebook.accepted.trust)
     job = _job(options, deployment, given.levels_count if ending else 1)
     replayed = _replay(options, job, deployment.rulebook, ending, errors)
-    suppression = suppress_alerts(replayed.alerts, Policies.of(deployment.rulebook), {})
-    replayed.counters.update(count_suppressed(suppression))
-    replayed.counters["control_refused"] += len(refused)
+    outcome = finish(deployment.rulebook, replayed, refused)
     if ending is not None:
-        _finish(ending, replayed, deployment, suppression, job)
-    rulebook = deployment.rulebook
-    dead_letters = under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash)
-    paths = write_outputs(
-        suppression.alerts, (*refused, *dead_letters), options.out, format_, suppressed_lines(suppression)
-    )
-    _print_summary(deployment, replace(replayed, alerts=suppression.alerts), paths, ending)
+        _finish(ending, replayed, deployment, outcome.suppression, job)
+    suppressed = suppressed_lines(outcome.suppression)
+    paths = write_outputs(outcome.replayed.alerts, outcome.replayed.dead_letters, options.out, format_, suppressed)
+    _print_summary(deployment, outcome.replayed, paths, ending)
     return 1 if findings else 0
 
 
@@ -208,14 +203,9 @@ def _ending(options: argparse.Namespace) -> Ending | None:
 
 def _job(options: argparse.Namespace, deployment: Deployment, levels_count: int) -> Job:
     """Describe the job. Raises: UsageError for a --dedup or an --ahead-max that is no time."""
-    return Job(
-        deployment.schema,
-        deployment.key_domains,
-        options.key_groups,
-        dedup_ms=_duration("--dedup", options.dedup),
-        levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
-        ahead_ms=None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max),
-    )
+    ahead_ms = None if options.ahead_max == OFF else _duration("--ahead-max", options.ahead_max)
+    terms = Terms(options.cores, options.key_groups, _duration("--dedup", options.dedup), ahead_ms)
+    return job_of(deployment, terms, levels_count)
 
 
 def _duration(flag: str, text: str) -> int:
@@ -231,7 +221,7 @@ def _finish(ending: Ending, replayed: Replayed, deployment: Deployment, suppress
     rules = tuple(record.to_json() for record in records)
     named = [record.stored for record in records if isinstance(record, ListRecord) and record.stored is not None]
     files = [*replayed.state_files, *put_lists(ending.folder, named, deployment.rulebook.lists.store)]
-    finish(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(suppression.fired)))
+    end(ending.folder, files, About(job, rules, replayed.since_ms, replayed.until_ms, fired_json(suppression.fired)))
 
 
 def _replay(

@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from cep.base.errors import UsageError
-from cep.cli.given_rules import add_trust_arguments
 from cep.cli.help_pages import RULE_FILES, with_page
 from cep.cli.paths import printed, replace_file
 from cep.cli.rule_card import card_of
+from cep.cli.trust_flags import add_trust_arguments
 from cep.model.rule import UpsertRecord, control_json_schema, rule_file_json_schema
 from cep.rulebook.deploy import Deployment, deploy
 from cep.rulebook.files import read_rules

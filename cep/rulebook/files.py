@@ -99,10 +99,11 @@ def read_lists(directory: Path, store: ListStore) -> tuple[list[ListRecord], lis
     Returns: a record for each, and one line for each problem. Raises: StoreError if the store cannot be written.
     """
     lists, problems = declared_lists(directory)
-    return [_list_record(declared, store) for declared in lists], problems
+    return [list_record(declared, store) for declared in lists], problems
 
 
-def _list_record(given: GivenList, store: ListStore) -> ListRecord:
+def list_record(given: GivenList, store: ListStore) -> ListRecord:
+    """Return the first version of a declared list; its entries go into `store`."""
     name = given_name(given.kind, given.content.digest)
     store.put(name, lambda: given.content.base)
     return ListRecord(id=given.name, of=given.kind, version=1, change="replace", stored=name)

@@ -81,9 +81,24 @@ def read_key(path: Path, schema: Schema, domain: KeyDomain, key: str) -> KeyReco
         )
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise unreadable(path, schema, error) from (None if schema.protected else error)
+    return _of_key(decoded, schema, domain, key)
+
+
+def key_of_table(table: pa.Table, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+    """Return the events of one key in a table, as `read_key` reads them from files."""
+    some = _has_parts(table.schema, _written_parts(schema, domain, key))
+    chosen = table if some is None else table.filter(some)
+    return _of_key(decode_table(schema, chosen, lambda row: _shown_row(chosen, row)), schema, domain, key)
+
+
+def _of_key(decoded: Decoded, schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
     batch, _ = route(decoded, domain, schema.columns())
     poison = tuple(redact(schema, record) for record in decoded.poison)
     return KeyRecords(batch.take(np.asarray(pc.equal(batch.key, key))), poison)
+
+
+def _shown_row(table: pa.Table, row: int) -> str:
+    return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
 
 
 def _written_parts(schema: Schema, domain: KeyDomain, key: str) -> list[tuple[str, str]]:
@@ -119,10 +134,7 @@ def _decoded_table(path: Path, kind: str, schema: Schema, domain: KeyDomain, key
     source = open_dataset(path, kind, schema)
     table = source.to_table(filter=_has_parts(source.schema, _written_parts(schema, domain, key)))
 
-    def show(row: int) -> str:
-        return json.dumps(table.slice(row, 1).to_pylist()[0], default=str)
-
-    return decode_table(schema, table, show)
+    return decode_table(schema, table, lambda row: _shown_row(table, row))
 
 
 def _has_parts(written: pa.Schema, parts: Sequence[tuple[str, str]]) -> ds.Expression | None:

@@ -61,6 +61,19 @@ def read_pieces(path: Path, schema: Schema) -> Pieces:
     return Pieces(rows, rows if kind == "parquet" else None, _guarded(path, schema, _table_pieces(dataset, schema)))
 
 
+def pieces_of_table(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Pieces:
+    """Cut a table in memory into pieces, without a copy. `show(row)` gives a record as text, if it is set aside."""
+    names = [name for name in (TYPE_FIELD, *schema.columns()) if name in table.column_names]
+    return Pieces(table.num_rows, table.num_rows, _table_cuts(table.select(names), schema, show))
+
+
+def _table_cuts(table: pa.Table, schema: Schema, show: Callable[[int], str]) -> Iterator[Piece]:
+    first_row = 0
+    for batch in table.to_batches(PIECE_ROWS):
+        yield Piece(batch.num_rows, _table_decoder(schema, batch, show, first_row))
+        first_row += batch.num_rows
+
+
 def _json_pieces(files: list[Path], schema: Schema) -> Iterator[Piece]:
     for path in files:
         rest = b""

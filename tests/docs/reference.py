@@ -7,6 +7,7 @@
     the catalogue of diagnostics  → reference/diagnostics.md
     engine/alerts.py              → reference/alerts.md
     base/limits.py                → reference/limits.md
+    docstrings of cep/api/        → reference/python.md
 
 Tested by: tests/docs/test_reference.py
 """
@@ -14,6 +15,7 @@ Tested by: tests/docs/test_reference.py
 from __future__ import annotations
 
 import argparse
+import inspect
 import io
 import json
 import re
@@ -21,8 +23,14 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
+import cep
 import cep.base.limits as limits_module
+from cep.api.alerts import Alerts
+from cep.api.picture import Picture
+from cep.api.rules import Rule, Rules
+from cep.api.why import Why
 from cep.cli.doc_pages import DOCS
 from cep.cli.main import _VERBS
 from cep.engine.alerts import ALERT_SCHEMA
@@ -228,6 +236,37 @@ def _cell(text: str, *, pipes: bool = True) -> str:
     return line.replace("|", "\\|") if pipes else line
 
 
+def python() -> str:
+    """Return the page of what `import cep` gives, from its docstrings."""
+    lines = ["# Python", "", f"{MADE} How to use it: [the guide](../guides/python.md)."]
+    names = [name for name in cep.__all__ if name != "CepError"]
+    functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
+    for name in functions:
+        lines += _documented(f"cep.{name}", getattr(cep, name), 2)
+    for kind in (Rules, Rule, Alerts, Why, Picture):
+        lines += ["", f"## {kind.__name__}", *_prose(inspect.getdoc(kind) or "")]
+        for name, member in vars(kind).items():
+            if not name.startswith("_") and (member.__doc__ or inspect.isfunction(member)):
+                lines += _documented(f"{kind.__name__}.{name}", member, 3)
+    lines += ["", "## cep.CepError", "", "The root of all errors that are not bugs; the message says what to do next."]
+    return "\n".join(lines) + "\n"
+
+
+def _documented(name: str, member: Any, depth: int) -> Iterator[str]:
+    """A heading with the signature, and the docstring below it."""
+    signature = str(inspect.signature(member)) if inspect.isfunction(member) else ""
+    signature = re.sub(r"\(self(, )?", "(", signature).replace("'", "")
+    yield from ("", f"{'#' * depth} `{name}{signature}`")
+    yield from _prose(inspect.getdoc(member) or "")
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Paragraphs as prose, examples and what is laid out as they stand."""
+    for paragraph in text.split("\n\n"):
+        is_laid_out = paragraph.startswith((">>>", "    "))
+        yield from ("", "```text", paragraph, "```") if is_laid_out else ("", " ".join(paragraph.split()))
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "verbs": verbs,
     "settings": settings,
@@ -237,6 +276,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "diagnostics": diagnostics,
     "alerts": alerts,
     "limits": limits,
+    "python": python,
 }
 
 

@@ -1,12 +1,14 @@
-"""`--rules` and `--control` → the versions in force, as a live job would have them, and why others are not.
+"""Rule files, control records, or pattern files → the versions in force, as a live job would have them, and why others
+are not.
 
-The job begins with the rules of the folder, and then the control records come. Without a folder it begins with them.
-Tested by: tests/cli/test_why.py, tests/cli/test_replay.py
+The job begins with the rules of the folder, and then the control records come. Without a folder it begins with them. A
+pattern file has no rules: each of its patterns is one, with the parameters that the pattern itself gives.
+Tested by: tests/api/test_match.py, tests/cli/test_why.py, tests/cli/test_replay.py
 """
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,22 +17,16 @@ from cep.base.errors import UsageError
 from cep.lists.store import ListStore
 from cep.model.rule import ControlRecord, RetireRecord, UpsertRecord
 from cep.nfa.deployed import DeployedRule
+from cep.nfa.given_lists import GivenList
 from cep.rulebook.changes import with_signatures
-from cep.rulebook.compatible import KeyDomains
+from cep.rulebook.compatible import KeyDomains, checked_text
 from cep.rulebook.deploy import Deployment, deploy, deploy_to_job
-from cep.rulebook.files import read_control, read_lists, read_rules
+from cep.rulebook.files import list_record, read_control, read_lists, read_rules
 from cep.rulebook.levels import levels_needed
 from cep.rulebook.trust import Trust
 
 _USUAL = Path("rules")
-
-
-def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare who may sign changes, for verbs that have no settings file."""
-    parser.add_argument(
-        "--signers", type=Path, metavar="FILE", help="who may sign changes, as the job has it: others are refused"
-    )
-    parser.add_argument("--root-key", metavar="KEY", help="public key that the signers file is signed with")
+_OWNER_CHARS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +80,23 @@ class GivenRules:
             deployment = deploy_to_job(deployment, later, keys, levels_count)
         shown = " with ".join(str(path) for path in (folder, control) if path is not None)
         return GivenRules(shown, (*first, *later), tuple(problems), deployment, levels_count)
+
+    @staticmethod
+    def of_patterns(source: str, shown: str, lists: Sequence[GivenList] = ()) -> GivenRules:
+        """Make a rule of each pattern of a sound text without imports, live from the beginning of time."""
+        store = ListStore()
+        checked = checked_text(source)
+        records = [
+            UpsertRecord(
+                id=name, version=1, pattern=name, status="live", severity="medium", owner=shown[:_OWNER_CHARS],
+                message=name, source=source,
+            )
+            for name in checked.patterns
+        ]  # fmt: skip
+        given = [list_record(each, store) for each in lists]
+        deployment = deploy([*given, *records], store)
+        levels_count = levels_needed(deployment.rulebook.deployed())
+        return GivenRules(shown, (*given, *records), (), deployment, levels_count)
 
     def versions(self, rule_id: str) -> list[DeployedRule]:
         """Those in force at some time, the oldest first."""

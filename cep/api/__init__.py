@@ -1,0 +1,1 @@
+"""The public names of the library: rules, any frame in, alerts out."""

@@ -1,0 +1,197 @@
+"""The outcome of a replay → alerts as a user sees them: a frame, the events behind each, and a picture.
+
+    alerts.frame          one row an alert
+    alerts.members        one row an event that an alert binds
+    alerts.measures(id)   typed columns of what a pattern emits
+    alerts.why(0)         how the first one came about
+
+Tested by: tests/api/test_match.py, tests/api/test_alerts.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from cep.api.frames import Source
+from cep.api.given import GivenRules
+from cep.api.picture import Picture
+from cep.api.replay import Outcome
+from cep.api.why import Why, explain
+from cep.base.errors import UsageError
+from cep.base.schema import Kind, Type
+from cep.columnar.route import KEY_SEPARATOR
+from cep.report.timeline import timeline
+from cep.runners.output import check_writable, format_of, write_outputs
+from cep.step.suppress import suppressed_lines
+
+_SHOWN_MAX = 20
+_SHOWN = ("detected_at", "rule_id", "key", "severity", "message")
+_MEASURES = {Kind.INT: pa.int64(), Kind.DURATION: pa.int64(), Kind.FLOAT: pa.float64(), Kind.BOOL: pa.bool_()}
+
+
+@dataclass(frozen=True)
+class Alerts:
+    """The alerts of rules over a history, in the order (detected_at, alert_id).
+
+    `table` has them as Arrow, with the columns of every sink. `counters` says what became of records and events.
+    `set_aside` has the records that could not be read, each with a code and a reason.
+    """
+
+    _given: GivenRules
+    _outcome: Outcome
+    _source: Source
+
+    @property
+    def table(self) -> pa.Table:
+        return self._outcome.replayed.alerts
+
+    @cached_property
+    def frame(self) -> Any:
+        """The alerts in the kind of frame that the events came in."""
+        return self._source.like(self.table)
+
+    @cached_property
+    def members(self) -> Any:
+        """Every event that an alert binds: its alert, its place, the variable that it stands for, its id and time."""
+        return self._source.like(members_of(self.table))
+
+    @cached_property
+    def suppressed(self) -> Any:
+        """The alerts that rules hold back, with the reason: shadow, snoozed, excluded, suppressed."""
+        suppression = self._outcome.suppression
+        reasons = pa.array(suppression.reasons, pa.string())
+        return self._source.like(suppression.suppressed.append_column("reason", reasons))
+
+    @property
+    def counters(self) -> Counter[str]:
+        return self._outcome.replayed.counters
+
+    @property
+    def set_aside(self) -> list[dict[str, Any]]:
+        return [json.loads(letter) for letter in self._outcome.replayed.dead_letters]
+
+    def measures(self, rule_id: str) -> Any:
+        """Return what a rule's pattern emits: `alert_id`, `version`, and a typed column for each measure.
+
+        Raises: UsageError for a rule that is not in force.
+        """
+        return self._source.like(measures_of(self._given, self.table, rule_id))
+
+    def why(self, which: int | str) -> Why:
+        """Explain an alert, by its row or the beginning of its id: each event that it binds, and what it met.
+
+        Raises: UsageError if there is no such alert.
+        """
+        return explain(self._given, self._row(which), self._source.of_key)
+
+    def timeline(self, which: int | str = 0) -> Picture:
+        """Draw the events of an alert over time, a line for each variable. Raises: UsageError."""
+        return Picture(timeline(self._row(which)))
+
+    def write(self, path: str | Path) -> list[Path]:
+        """Write the files that `cep replay --out` writes, byte for byte. Raises: UsageError, SinkError."""
+        file = Path(path)
+        check_writable(file)
+        replayed = self._outcome.replayed
+        suppressed = suppressed_lines(self._outcome.suppression)
+        return write_outputs(self.table, replayed.dead_letters, file, format_of(file), suppressed)
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __repr__(self) -> str:
+        return "\n".join([self._summary(), *self._lines()])
+
+    def _repr_html_(self) -> str:
+        head = f"<p>{escape(self._summary())}</p>"
+        if not len(self):
+            return head
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._shown())
+        titles = "".join(f"<th>{name}</th>" for name in _SHOWN)
+        return f"{head}<table><thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table>{self.timeline(0).svg}"
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def _summary(self) -> str:
+        aside = len(self._outcome.replayed.dead_letters)
+        held_back = self._outcome.suppression.suppressed.num_rows
+        parts = [f"{len(self):,} alerts of {self.counters['events']:,} events"]
+        parts += [f"{held_back:,} suppressed"] if held_back else []
+        parts += [f"{aside:,} records set aside (see .set_aside)"] if aside else []
+        parts += [f"the first {_SHOWN_MAX}:"] if len(self) > _SHOWN_MAX else []
+        return ", ".join(parts)
+
+    def _shown(self) -> list[list[str]]:
+        shown = self.table.slice(0, _SHOWN_MAX).select(list(_SHOWN)).to_pylist()
+        return [[str(row[name]).replace(KEY_SEPARATOR, ", ") for name in _SHOWN] for row in shown]
+
+    def _lines(self) -> list[str]:
+        """Return the first alerts as text, in columns."""
+        rows = [list(_SHOWN), *self._shown()] if len(self) else []
+        widths = [max(len(row[at]) for row in rows) for at in range(len(_SHOWN))] if rows else []
+        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+    def _row(self, which: int | str) -> dict[str, Any]:
+        if isinstance(which, str):
+            rows = np.flatnonzero(np.asarray(pc.starts_with(self.table["alert_id"], which)))
+            if len(rows) != 1:
+                raise UsageError(f"{len(rows)} alerts have an id that begins with {which}; give the whole id of one")
+            which = int(rows[0])
+        if not -len(self) <= which < len(self):
+            raise UsageError(f"there is no alert {which}, only {len(self)} of them")
+        row: dict[str, Any] = self.table.slice(which % len(self), 1).to_pylist()[0]
+        return row
+
+
+def members_of(alerts: pa.Table) -> pa.Table:
+    """Return one row for each event that an alert binds, in the order of alerts and events."""
+    events = alerts["events"].combine_chunks()
+    events = pa.concat_arrays(events.chunks) if isinstance(events, pa.ChunkedArray) else events
+    bound, parents = events.flatten(), pc.list_parent_indices(events)
+    counts = np.asarray(pc.list_value_length(events).fill_null(0))
+    firsts = np.repeat(np.cumsum(counts) - counts, counts)
+    columns = {name: alerts[name].take(parents) for name in ("alert_id", "rule_id", "version", "key")}
+    columns["place"] = pa.array(np.arange(len(firsts)) - firsts, pa.int32())
+    columns |= {name: bound.field(name) for name in ("variable", "event_id", "event_time")}
+    return pa.table(columns)
+
+
+def measures_of(given: GivenRules, alerts: pa.Table, rule_id: str) -> pa.Table:
+    """Return a rule's measures as typed columns. Raises: UsageError."""
+    versions = given.versions(rule_id)
+    if not versions:
+        raise UsageError(given.reason_against(rule_id))
+    of_rule = alerts.filter(pc.equal(alerts["rule_id"], rule_id))
+    types: dict[str, pa.DataType] = {}
+    for version in versions:
+        pattern = version.pattern
+        types |= {m.name: _measure_type(m.value.type) for m in (*pattern.measures, *(pattern.timeout_measures or ()))}
+    table = of_rule.select(["alert_id", "version"])
+    if not types or not of_rule.num_rows:
+        return pa.Table.from_arrays(
+            [*table.columns, *(pa.nulls(of_rule.num_rows, type_) for type_ in types.values())],
+            [*table.column_names, *types],
+        )
+    lines = "\n".join(of_rule["measures"].to_pylist()).encode()
+    options = pj.ParseOptions(explicit_schema=pa.schema(list(types.items())), unexpected_field_behavior="ignore")
+    read = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
+    values = pj.read_json(pa.py_buffer(lines), read_options=read, parse_options=options)
+    return pa.Table.from_arrays([*table.columns, *values.columns], [*table.column_names, *values.column_names])
+
+
+def _measure_type(type_: Type) -> pa.DataType:
+    if type_.kind is Kind.DECIMAL:
+        return pa.decimal128(19 + type_.scale, type_.scale)
+    return pa.timestamp("ms", "UTC") if type_.kind is Kind.TIME else _MEASURES.get(type_.kind, pa.string())

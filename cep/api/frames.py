@@ -1,0 +1,263 @@
+"""Any frame → the columns that rules read, as Arrow; and a table of Arrow → the kind of frame that came in.
+
+narwhals sees pandas, polars, DuckDB and others as one, Arrow's columns are handed on without a copy. What would be set
+aside record by record is refused here before anything runs: a missing column, a time in seconds, a time without a zone.
+Tested by: tests/api/test_match.py
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from cep.base.errors import UsageError
+from cep.base.schema import EventType, Schema
+from cep.columnar.batch import TEXT
+from cep.columnar.decode import TYPE_FIELD
+from cep.columnar.route import KeyDomain
+from cep.lang.diagnostics import did_you_mean
+from cep.sources.files import KeyRecords, key_of_table, kind_of, open_dataset, read_key
+from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
+
+# Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
+_SECONDS = (500_000_000, 10_000_000_000)
+_TEXTS_TRIED = 1_000  # of a column of times that are texts
+_ZONE = r"([T ].*(Z|[+-]\d\d(:?\d\d)?)|^-?\d+)$"
+# From the event types, a key domain and a key to the records of that key.
+ReadKey = Callable[[Schema, KeyDomain, str], KeyRecords]
+Like = Callable[[pa.Table], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame: its column names, its columns by name as Arrow, a table in its own kind, and a whole row.
+
+    Without the last one only the columns that rules read are shown of a record that is set aside.
+    """
+
+    names: tuple[str, ...]
+    columns: Callable[[Sequence[str]], pa.Table]
+    like: Like
+    row: Callable[[int], dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a frame's columns are to be read: `columns` from a field to the column that has it, and the zone of times
+    that name none."""
+
+    columns: Mapping[str, str] | None = None
+    tz: str | None = None
+
+
+def open_frame(events: Any) -> Frame:
+    """See a frame. Raises: UsageError for what is none."""
+    if isinstance(events, pa.RecordBatch):
+        events = pa.Table.from_batches([events])
+    elif isinstance(events, pa.RecordBatchReader):
+        events = events.read_all()
+    elif isinstance(events, pads.Dataset):
+        return Frame(tuple(events.schema.names), lambda names: events.to_table(columns=list(names)), _as_it_is)
+    seen = nw.from_native(events, pass_through=True)
+    if isinstance(seen, nw.DataFrame):
+        return _eager(seen)
+    if isinstance(seen, nw.LazyFrame):
+        return _lazy(seen)
+    if hasattr(events, "__arrow_c_stream__"):
+        return open_frame(pa.table(events))
+    raise UsageError(
+        f"events are a {type(events).__name__}; give a frame of pandas, polars, Arrow, DuckDB or Spark, or a path"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Events: their pieces for a schema, the records of one key, and how a table becomes the kind of frame they are."""
+
+    pieces: Callable[[Schema], Pieces]
+    of_key: ReadKey
+    like: Like
+
+
+def open_source(events: Any, naming: Naming) -> Source:
+    """See events that are a frame or a path. A path is read as the verbs read it. Raises: UsageError, SourceError."""
+    if not isinstance(events, str | Path):
+        return _source_of(open_frame(events), naming)
+    path = Path(events)
+    if naming == Naming():
+        return Source(
+            lambda schema: read_pieces(path, schema),
+            lambda schema, domain, key: read_key(path, schema, domain, key),
+            _as_it_is,
+        )
+    kind = kind_of(path)
+    if kind == "json":
+        raise UsageError(f"{path} holds JSON lines: `columns` and `tz` are for tables; read it into a frame first")
+    return _source_of(open_frame(open_dataset(path, kind, Schema(()))), naming)
+
+
+def _source_of(frame: Frame, naming: Naming) -> Source:
+    def pieces(schema: Schema) -> Pieces:
+        table = events_table(frame, schema, naming)
+
+        def show(row: int) -> str:
+            values = table.slice(row, 1).to_pylist()[0] if frame.row is None else frame.row(row)
+            return json.dumps(values, default=str)
+
+        return pieces_of_table(table, schema, show)
+
+    def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
+        return key_of_table(events_table(frame, schema, naming), schema, domain, key)
+
+    return Source(pieces, of_key, frame.like)
+
+
+def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
+    """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError."""
+    wanted = (TYPE_FIELD, *schema.columns())
+    sources = _sources(frame, wanted, naming.columns or {})
+    table = frame.columns(list(dict.fromkeys(sources.values())))
+    table = pa.table({name: _plain(table.column(source)) for name, source in sources.items()})
+    _check_columns(schema, table, frame.names)
+    for name in dict.fromkeys(event_type.time_field for event_type in _present(schema, table)):
+        if name in sources:
+            index = table.column_names.index(name)
+            table = table.set_column(index, name, _zoned(table.column(name), sources[name], naming.tz))
+    return table
+
+
+# --------------------------------------------------------------------------------------------------------- kinds
+
+
+def _eager(seen: nw.DataFrame[Any]) -> Frame:
+    def columns(names: Sequence[str]) -> pa.Table:
+        try:
+            return seen.select(*names).to_arrow() if names else pa.table({})
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise UsageError(f"a column of the frame has values of several types: {error}") from error
+
+    def like(table: pa.Table) -> Any:
+        return nw.from_arrow(table, backend=seen.implementation).to_native()
+
+    def row(number: int) -> dict[str, Any]:
+        return next(iter(seen[number : number + 1].iter_rows(named=True)))
+
+    return Frame(tuple(seen.columns), columns, like, row)
+
+
+def _lazy(seen: nw.LazyFrame[Any]) -> Frame:
+    names = tuple(seen.collect_schema().names())
+
+    def columns(wanted: Sequence[str]) -> pa.Table:
+        return seen.select(*wanted).collect("pyarrow").to_native() if wanted else pa.table({})
+
+    def like(table: pa.Table) -> Any:
+        return nw.from_native(table).lazy(seen.implementation).to_native()
+
+    return Frame(names, columns, like)
+
+
+def _as_it_is(table: pa.Table) -> Any:
+    return table
+
+
+# ------------------------------------------------------------------------------------------------------- columns
+
+
+def _sources(frame: Frame, wanted: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of the frame that has each field, for the fields that have one."""
+    for field, column in columns.items():
+        if field not in wanted:
+            hint = did_you_mean(field, wanted, "fields")
+            raise UsageError(f"columns={{{field!r}: …}}: the rules have no field `{field}`; {hint}")
+        if column not in frame.names:
+            hint = did_you_mean(column, frame.names, "columns")
+            raise UsageError(f"columns={{{field!r}: {column!r}}}: the events have no column `{column}`; {hint}")
+    return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in frame.names}
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return a column in a type that decoding knows: newer layouts of the same values are not among those."""
+    type_ = column.type
+    if pa.types.is_run_end_encoded(type_):
+        column = pa.chunked_array([pc.run_end_decode(chunk) for chunk in column.chunks], type_.value_type)
+        type_ = type_.value_type
+    if pa.types.is_dictionary(type_) and not pa.types.is_string(type_.value_type):
+        column, type_ = column.cast(type_.value_type), type_.value_type
+    if pa.types.is_string_view(type_):
+        return column.cast(TEXT)
+    if pa.types.is_decimal(type_) and not pa.types.is_decimal128(type_):
+        return column.cast(pa.decimal128(38, type_.scale))
+    return column
+
+
+def _present(schema: Schema, table: pa.Table) -> list[EventType]:
+    """Return the event types that the events are of, as far as they say it."""
+    from_source = [event_type for event_type in schema.event_types if not event_type.derived]
+    if TYPE_FIELD not in table.column_names:
+        return from_source
+    named = set(pc.unique(table.column(TYPE_FIELD).cast(pa.string())).to_pylist())
+    return [event_type for event_type in from_source if event_type.name in named or len(from_source) == 1]
+
+
+def _check_columns(schema: Schema, table: pa.Table, names: Sequence[str]) -> None:
+    """Refuse events that lack what each event of their type must have. Raises: UsageError."""
+    present = _present(schema, table)
+    if TYPE_FIELD not in table.column_names and len(present) > 1:
+        which = ", ".join(event_type.name for event_type in present)
+        raise UsageError(
+            f"the rules speak of several event types ({which}), and the events have no column `{TYPE_FIELD}` that says "
+            f'which; add it, or name the column that does with columns={{"{TYPE_FIELD}": …}}'
+        )
+    for event_type in present:
+        missing = [
+            field.name
+            for field in event_type.fields
+            if not field.type.nullable and field.name not in table.column_names
+        ]
+        if missing:
+            hint = did_you_mean(missing[0], names, "columns")
+            shown = ", ".join(f"`{name}`" for name in missing)
+            raise UsageError(
+                f"the events have no column {shown}, and each `{event_type.name}` must have a value there; name the "
+                f'column that has it with columns={{"{missing[0]}": …}}; {hint}'
+            )
+
+
+def _zoned(times: pa.ChunkedArray, column: str, tz: str | None) -> pa.ChunkedArray:
+    """Return times that are moments. Raises: UsageError for seconds, and for times without a zone if none is given."""
+    type_ = times.type
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        span = pc.min_max(times).as_py()
+        low, high = span["min"], span["max"]
+        if low is not None and _SECONDS[0] <= low and high <= _SECONDS[1]:
+            raise UsageError(
+                f"the column `{column}` has numbers like {low}, which as milliseconds lie in 1970: it is in seconds; "
+                "multiply it by 1000, or make it a time with a zone"
+            )
+        return times
+    if pa.types.is_date(type_):
+        times, type_ = times.cast(pa.timestamp("ms")), pa.timestamp("ms")
+    elif pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        tried = times.slice(0, _TEXTS_TRIED).drop_null()
+        if pc.all(pc.match_substring_regex(tried, _ZONE)).as_py() is not False:
+            return times
+    elif not pa.types.is_timestamp(type_) or type_.tz is not None:
+        return times
+    if tz is None:
+        raise UsageError(
+            f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
+        )
+    try:
+        local = times if pa.types.is_timestamp(type_) else times.cast(pa.timestamp("ns"))
+        return pc.assume_timezone(local, tz, ambiguous="earliest", nonexistent="earliest")
+    except pa.ArrowInvalid as error:
+        raise UsageError(f'the times of `{column}` cannot be read in tz="{tz}": {error}') from error

@@ -1,0 +1,81 @@
+"""Rules in force and a finite history → the alerts that go out, the suppressed ones, and what was set aside.
+
+The verbs and the library call the same functions here, so that they give the same bytes.
+Tested by: tests/api/test_match.py, tests/cli/test_replay.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from cep.api.given import GivenRules
+from cep.base.limits import AHEAD_MS_DEFAULT, KEY_GROUPS_DEFAULT
+from cep.base.schema import Schema
+from cep.base.secrets import secret_keys
+from cep.rulebook.deploy import Deployment
+from cep.rulebook.levels import levels_needed
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.suppression import Policies, Suppression, count_suppressed, suppress_alerts
+from cep.runners.embedded import replay as embedded
+from cep.runners.output import Replayed
+from cep.sources.pieces import Pieces
+from cep.step.dead_letters import under_rules
+from cep.step.job import Job
+from cep.step.rules import refusal_letters
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms of a replay: threads, for how long event ids are remembered, and how far ahead of the clock an event
+    may be dated (None: as far as it likes)."""
+
+    cores: int = 2
+    key_groups: int = KEY_GROUPS_DEFAULT
+    dedup_ms: int = 0
+    ahead_ms: int | None = AHEAD_MS_DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished replay. `replayed.alerts` are those that go out, `suppression` has the others with their reasons."""
+
+    replayed: Replayed
+    suppression: Suppression
+
+
+def job_of(deployment: Deployment, terms: Terms, levels_count: int = 1) -> Job:
+    """Describe the job that replays these rules, with at least so many levels."""
+    return Job(
+        deployment.schema,
+        deployment.key_domains,
+        terms.key_groups,
+        dedup_ms=terms.dedup_ms,
+        levels_count=max(levels_count, levels_needed(deployment.rulebook.deployed())),
+        ahead_ms=terms.ahead_ms,
+    )
+
+
+def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> Outcome:
+    """Suppress alerts, count them, and add the letters of refused control records. Adds to `replayed.counters`."""
+    suppression = suppress_alerts(replayed.alerts, Policies.of(rulebook), {})
+    replayed.counters.update(count_suppressed(suppression))
+    replayed.counters["control_refused"] += len(refused)
+    dead_letters = (*refused, *under_rules(replayed.dead_letters, rulebook.epoch, rulebook.content_hash))
+    return Outcome(replace(replayed, alerts=suppression.alerts, dead_letters=dead_letters), suppression)
+
+
+def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
+    """Match a history in this process. Raises: UsageError, SourceError."""
+    deployment = given.deployment
+    if deployment.schema.protected:
+        secret_keys()
+    job = job_of(deployment, terms)
+    cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
+    try:
+        replayed = embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
+    finally:
+        pa.set_cpu_count(cpus)
+    return finish(deployment.rulebook, replayed, refusal_letters(deployment.refused))

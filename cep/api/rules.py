@@ -1,0 +1,186 @@
+"""A folder of rules, a pattern file or a text → rules that match any frame.
+
+Tested by: tests/api/test_match.py, tests/api/test_rules.py
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cep.api.alerts import Alerts
+from cep.api.frames import Naming, open_source
+from cep.api.given import GivenRules
+from cep.api.picture import Picture
+from cep.api.replay import Terms, replay
+from cep.api.why import Why, explain_not
+from cep.base.errors import UsageError
+from cep.base.limits import PLAN_EVENTS_PER_KEY
+from cep.lang.explain.render import render_text
+from cep.lang.load import Checked, bundle_source, load_files, load_text
+from cep.model.setting_types import OFF, duration_ms
+from cep.nfa.deployed import DeployedRule
+from cep.nfa.given_lists import given_lists
+from cep.report.picture import picture
+from cep.report.plan import plan
+from cep.report.plan_text import plan_text
+
+
+class Rule:
+    """One version of a rule in force."""
+
+    def __init__(self, given: GivenRules, deployed: DeployedRule) -> None:
+        self._given, self._deployed = given, deployed
+
+    @property
+    def id(self) -> str:
+        return self._deployed.rule_id
+
+    @property
+    def version(self) -> int:
+        return self._deployed.version
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The fields that the events of a match have in common."""
+        return self._deployed.pattern.key
+
+    def plan(self, events: int = PLAN_EVENTS_PER_KEY) -> Picture:
+        """Draw the automaton; as text it also says what a key costs that has so many events in a window."""
+        planned = plan([self._deployed.pattern], self._given.deployment.schema, {}, events)
+        return Picture(picture(planned.patterns[0]), plan_text(planned))
+
+    def __repr__(self) -> str:
+        rule = self._deployed
+        return f"{rule.rule_id} version {rule.version} ({rule.status}, {rule.severity}) by {', '.join(self.key)}"
+
+
+class Rules:
+    """Rules in force, to match frames with. `problems` has what was left out, and why."""
+
+    def __init__(self, given: GivenRules) -> None:
+        self._given = given
+        set_aside = given.deployment.set_aside
+        self.problems: tuple[str, ...] = (
+            *given.problems,
+            *(f"{rule.rule_id} version {rule.version} is set aside: {rule.reason}" for rule in set_aside),
+        )
+
+    def match(
+        self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
+        dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None,
+    ) -> Alerts:  # fmt: skip
+        """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
+
+        `events` is a frame of pandas, polars, Arrow or DuckDB, or the path of files. `columns` names the column of each
+        field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. The others are
+        the flags of `cep replay`.
+
+        Raises: UsageError for events that cannot be meant so, before anything runs; SourceError for files.
+
+        >>> rules = cep.load("rules")
+        >>> alerts = rules.match("payments.parquet")
+        >>> alerts.table.num_rows
+        44
+        """
+        terms = Terms(
+            cores=cores or os.cpu_count() or 1,
+            dedup_ms=_duration("dedup", dedup),
+            ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max),
+        )
+        source = open_source(events, Naming(columns, tz))
+        return Alerts(self._given, replay(self._given, source.pieces, terms), source)
+
+    def why_not(
+        self, rule_id: str, key: str | Sequence[str], events: Any, *, at: str | None = None,
+        columns: Mapping[str, str] | None = None, tz: str | None = None,
+    ) -> Why:  # fmt: skip
+        """Say why a rule gives no alert for a key, around the time `at` if that is given.
+
+        A key of several fields is a list of its values. Raises: UsageError, SourceError.
+        """
+        source = open_source(events, Naming(columns, tz))
+        values = [key] if isinstance(key, str) else list(key)
+        return explain_not(self._given, rule_id, values, source.of_key, at)
+
+    def __getitem__(self, rule_id: str) -> Rule:
+        """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""
+        versions = self._given.versions(rule_id)
+        if versions:
+            return Rule(self._given, versions[-1])
+        try:
+            reason = self._given.reason_against(rule_id)
+        except UsageError as error:
+            reason = str(error)
+        raise KeyError(reason)
+
+    def __iter__(self) -> Iterator[Rule]:
+        """Return every version in force, in the order in which alerts of one event come out."""
+        return (Rule(self._given, rule) for rule in self._given.deployment.rulebook.deployed())
+
+    def __len__(self) -> int:
+        return len(self._given.deployment.rulebook.deployed())
+
+    def __repr__(self) -> str:
+        return "\n".join([*(repr(rule) for rule in self), *self.problems])
+
+
+def load(rules: str | Path, *, control: str | Path | None = None) -> Rules:
+    """Load rules: a folder of rule files, or one pattern file, of which each pattern is a rule.
+
+    `control` has control records that came after the rules, as `cep replay --control` takes them. What is wrong is left
+    out with a warning. Raises: UsageError if nothing is in force.
+
+    >>> rules = cep.load("rules")
+    >>> sorted(rule.id for rule in rules)
+    ['card_testing', 'dormant_then_large', 'impossible_travel', 'rising_amounts', 'small_then_large']
+    """
+    path = Path(rules)
+    if path.suffix == ".cep":
+        if control is not None:
+            raise UsageError(f"control records change rules, and {path} has patterns; give the folder of the rules")
+        return _of_patterns(load_files([path]), lambda: bundle_source(path), str(path))
+    return _in_force(GivenRules.read(path, None if control is None else Path(control)))
+
+
+def parse(text: str) -> Rules:
+    """Read patterns from a text; each one is a rule. Raises: UsageError with all mistakes, each with its line.
+
+    >>> rules = cep.parse('''
+    ... event transaction { tx_id id  event_time time  card_id string  amount decimal(2) }
+    ... pattern large by card_id { seq t  where t: transaction amount > 500.00  emit amount = t.amount }
+    ... ''')
+    >>> rules["large"].key
+    ('card_id',)
+    """
+    return _of_patterns(load_text(text), lambda: text, "text")
+
+
+def _of_patterns(checked: Checked, source: Any, shown: str) -> Rules:
+    if not checked.ok:
+        errors = [diagnostic for diagnostic in checked.diagnostics if diagnostic.is_error]
+        raise UsageError(f"the patterns have mistakes:\n{render_text(errors, checked.sources)}")
+    lists = given_lists(checked)
+    wrong = [diagnostic for diagnostic in lists.diagnostics if diagnostic.is_error]
+    if wrong:
+        raise UsageError(f"the lists have mistakes:\n{render_text(wrong, checked.sources)}")
+    return _in_force(GivenRules.of_patterns(source(), shown, tuple(lists.lists.values())))
+
+
+def _in_force(given: GivenRules) -> Rules:
+    rules = Rules(given)
+    if not len(rules):
+        raise UsageError("\n".join([f"{given.shown} has no rule that can be in force", *rules.problems]))
+    for problem in rules.problems:
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    return rules
+
+
+def _duration(name: str, text: str) -> int:
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}") from error

@@ -1,0 +1,232 @@
+"""An alert → the events that led to it; a rule and a key → what stopped the alert. With the words of `cep why`.
+
+Only the events of that key are read.
+Tested by: tests/cli/test_why.py, tests/api/test_alerts.py
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cep.api.frames import ReadKey
+from cep.api.given import GivenRules
+from cep.base.errors import UsageError
+from cep.base.schema import Schema
+from cep.columnar.route import KEY_SEPARATOR, KeyDomain
+from cep.columnar.tokens import tokens_of_key
+from cep.lang.show import show_time
+from cep.nfa.deployed import DeployedRule
+from cep.rulebook.deploy import Deployment
+from cep.sources.files import KeyRecords, key_of
+from cep.testing.inquiry import Answer, MatchPath, World, why, why_not
+from cep.testing.suppressed import suppression_reasons
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_ALERTS_SHOWN_MAX = 3
+_WIDTH = 1_000
+LateIds = Callable[[KeyDomain, str], frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The answer to why there is an alert, or why there is none. `is_alert`: these rules and events give one.
+
+    It prints as `cep why` prints it, and a notebook shows it.
+    """
+
+    is_alert: bool
+    parts: tuple[Text | Table, ...]
+
+    def show(self, console: Console) -> None:
+        """Print the answer."""
+        for part in self.parts:
+            console.print(part)
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=_WIDTH, highlight=False, no_color=True, soft_wrap=True)
+        with console.capture() as captured:
+            self.show(console)
+        return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        console = Console(file=io.StringIO(), record=True, width=_WIDTH, highlight=False, soft_wrap=True)
+        self.show(console)
+        lines = console.export_html(inline_styles=True, code_format="{code}").splitlines()
+        text = "\n".join(line.rstrip() for line in lines)
+        return f'<pre style="overflow-x:auto">{text}</pre>'
+
+
+def explain(given: GivenRules, alert: dict[str, Any], read: ReadKey) -> Why:
+    """Explain an alert: each event that it binds, what its condition saw, and what the match emits.
+
+    Raises: UsageError, SourceError.
+    """
+    rule = next((r for r in given.versions(alert["rule_id"]) if r.version == alert["version"]), None)
+    parts: list[Text | Table] = [*_head(alert), *_doc(rule)]
+    if rule is None:
+        parts.append(Text(f"{given.shown} has no version {alert['version']} of {alert['rule_id']} in force"))
+        return Why(False, tuple(parts))
+    if rule.content_hash != alert["content_hash"]:
+        parts.append(Text("the rule's content has changed since: what follows is what it says now", style="yellow"))
+    schema = given.deployment.schema
+    _check_source(rule, schema)
+    records = read(schema, rule.pattern.key, alert["key"])
+    answer = why(
+        _world(given.deployment),
+        rule,
+        records.batch,
+        [e["event_id"] for e in alert["events"]],
+        is_timeout=alert.get("kind") == "timeout",
+    )
+    parts += _poison(records)
+    if not answer.matches:
+        parts += [Text("these rules and events do not give this alert:", style="bold"), *_reasons(answer)]
+        return Why(False, tuple(parts))
+    return Why(True, (*parts, *_path(answer.matches[0])))
+
+
+def explain_not(
+    given: GivenRules, rule_id: str, key: Sequence[str], read: ReadKey, at: str | None = None,
+    late_ids: LateIds | None = None,
+) -> Why:  # fmt: skip
+    """Say what stopped the alert of a rule for a key, around the event time `at` if that is given.
+
+    `late_ids` gives the ids of events that came too late. Raises: UsageError, SourceError.
+    """
+    at_ms = None if at is None else _time(at)
+    versions = given.versions(rule_id)
+    if not versions:
+        return Why(False, (Text(given.reason_against(rule_id)),))
+    domain = versions[-1].pattern.key
+    if len(key) != len(domain):
+        fields = ", ".join(domain)
+        raise UsageError(f"{rule_id} is keyed by {fields}: give --key {len(domain)} times, not {len(key)}")
+    versions = [rule for rule in versions if rule.pattern.key == domain]
+    deployment = given.deployment
+    _check_source(versions[-1], deployment.schema)
+    values = tokens_of_key(deployment.schema, domain, key)[0]
+    records = read(deployment.schema, domain, key_of(values))
+    late = frozenset[str]() if late_ids is None else late_ids(domain, key_of(values))
+    answer = why_not(_world(deployment), versions, records.batch, at_ms, late)
+    shown = f"{rule_id} for {', '.join(f'{f} {v}' for f, v in zip(domain, values, strict=True))}"
+    parts: list[Text | Table] = [*_poison(records), *_doc(versions[-1])]
+    parts += [Text(line, style="yellow") for line in given.set_aside(rule_id)]
+    if not answer.matches:
+        return Why(False, (*parts, Text(f"no alert of {shown}:", style="bold"), *_reasons(answer)))
+    suppressed = suppression_reasons(deployment, domain, records.batch, late)
+    reasons = [suppressed.get((rule_id, p.version, tuple(step[1] for step in p.steps)), "") for p in answer.matches]
+    out = [path for path, reason in zip(answer.matches, reasons, strict=True) if not reason]
+    if not out:
+        parts.append(Text(f"no alert of {shown}, what it finds is held back:", style="bold"))
+    for path, reason in [pair for pair in zip(answer.matches, reasons, strict=True) if pair[1]][:_ALERTS_SHOWN_MAX]:
+        parts += [Text(f"the match at {path.detected} is no alert: {reason}"), *_path(path)]
+    if not out:
+        return Why(False, tuple(parts))
+    count = len(out)
+    parts.append(Text(f"there {'is an alert' if count == 1 else f'are {count} alerts'} of {shown}:", style="bold"))
+    for path in out[:_ALERTS_SHOWN_MAX]:
+        parts += _path(path)
+    if answer.reasons:
+        parts += [Text(f"what else began at {at}:", style="bold"), *_reasons(answer)]
+    return Why(True, tuple(parts))
+
+
+def _world(deployment: Deployment) -> World:
+    return World(deployment.schema, deployment.rulebook.lists.timelines())
+
+
+def _check_source(rule: DeployedRule, schema: Schema) -> None:
+    """Refuse patterns that read produced events: no file has those. Raises: UsageError."""
+    derived = [e.name for e in schema.event_types if e.derived and e.name in rule.pattern.event_types]
+    if derived:
+        raise UsageError(
+            f"{rule.rule_id} reads events that other patterns produce ({', '.join(derived)}), which no file holds; "
+            "ask about the rules that produce them"
+        )
+
+
+def _time(text: str) -> int:
+    """ISO 8601, in UTC if it names no zone, as milliseconds."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UsageError(f"--at {text} is no time; write it like 2026-03-01T10:05:00Z") from error
+    zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return (zoned - _EPOCH) // timedelta(milliseconds=1)
+
+
+# --------------------------------------------------------------------------------------------------------- words
+
+
+def _head(alert: dict[str, Any]) -> list[Text]:
+    key = alert["key"].replace(KEY_SEPARATOR, ", ")
+    at = f"for {key} at {_shown(alert['detected_at'])}"
+    line = f"{alert['rule_id']} version {alert['version']} {at}, {alert['severity']}"
+    parts = [Text(line, style="bold")]
+    if alert["message"]:
+        parts.append(Text(alert["message"]))
+    if alert.get("history_cut"):
+        sentence = (
+            "a condition asked for the past of a value of a sub-key of which events may be forgotten; "
+            "its key has had more values than are remembered"
+        )
+        parts.append(Text(sentence, style="yellow"))
+    if alert.get("history_folded"):
+        sentence = (
+            "a condition looked back at a window of more events than are kept one by one; "
+            "the older ones are summed up, and its far edge is rounded outwards by up to a 64th of the window, "
+            "or not at all where it is one of the calendar"
+        )
+        parts.append(Text(sentence, style="yellow"))
+    if alert.get("history_from"):
+        sentence = (
+            f"a condition looked back further than events were known, which is from {_shown(alert['history_from'])} on"
+        )
+        parts.append(Text(sentence, style="yellow"))
+    return parts
+
+
+def _shown(moment: datetime | str) -> str:
+    """Return a time of an alert. In JSON lines it is text."""
+    return show_time((moment - _EPOCH) // timedelta(milliseconds=1)) if isinstance(moment, datetime) else moment
+
+
+def _doc(rule: DeployedRule | None) -> list[Text]:
+    """Return the documentation of the pattern."""
+    return [] if rule is None or not rule.pattern.doc else [Text(" ".join(rule.pattern.doc.split()), style="dim")]
+
+
+def _path(path: MatchPath) -> list[Text | Table]:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("event time", "event", "as", "what its condition saw"):
+        table.add_column(title, overflow="fold")
+    for step in path.steps:
+        table.add_row(*(Text(cell) for cell in step))
+    values = ", ".join(f"{name} = {value}" for name, value in path.measures)
+    kind = "timeout" if path.is_timeout else "match"
+    return [table, Text(f"{kind} at {path.detected} by version {path.version}" + (f": {values}" if values else ""))]
+
+
+def _reasons(answer: Answer) -> list[Text]:
+    return [
+        line for head, details in answer.reasons for line in (Text(f"  {head}"), *(Text(f"    {d}") for d in details))
+    ]
+
+
+def _poison(records: KeyRecords) -> list[Text]:
+    count = len(records.poison)
+    if not count:
+        return []
+    first = f"{records.poison[0].code}: {records.poison[0].reason}"
+    line = f"{count} record{'' if count == 1 else 's'} of this key cannot be decoded, the first: {first}"
+    return [Text(line, style="yellow")]

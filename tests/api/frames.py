@@ -1,0 +1,123 @@
+"""Payments in every kind of frame and every type of column, for the tests of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+START = datetime(2026, 3, 1, tzinfo=UTC)
+EVENT = """\
+event payment {
+  tx_id   id
+  event_time time
+  card_id string
+  amount  decimal(2)
+  status  enum(approved, declined)
+  country string?
+  score   float?
+  tries   int
+  online  bool
+}
+"""
+PATTERN = """
+pattern small_then_large(small: decimal = 2.00) by card_id {
+  seq    bait+ -> hit  within 10 min
+  where  bait: payment  status == declined and amount < small and online
+         hit:  payment  amount > 500.00 and tries > 0 and (score is null or score > 0.5)
+  skip   past last
+  emit   baits = count(bait), amount = hit.amount, country = hit.country, score = hit.score, at = hit.event_time
+}
+"""
+RULE = """\
+id = "small_then_large"
+pattern = "small_then_large"
+file = "patterns.cep"
+version = 1
+status = "live"
+severity = "high"
+owner = "tests"
+message = "{baits} baits, then {amount} in {country}"
+"""
+ROWS = 240
+
+
+def write_rules(folder: Path) -> Path:
+    """Write one rule and its pattern file; return their folder."""
+    folder.mkdir()
+    (folder / "patterns.cep").write_text(EVENT + PATTERN)
+    (folder / "small_then_large.toml").write_text(RULE)
+    return folder
+
+
+def payments() -> pa.Table:
+    """Make payments of twelve cards, a minute apart, of which some make the rule fire."""
+    rng = np.random.default_rng(3)
+    is_bait = rng.random(ROWS) < 0.5
+    amounts = [Decimal("0.50") if bait else Decimal(int(n)) + Decimal("600.25")
+               for bait, n in zip(is_bait, rng.integers(0, 90, ROWS), strict=True)]  # fmt: skip
+    return pa.table(
+        {
+            "tx_id": pa.array([f"t{n:04}" for n in range(ROWS)], pa.string()),
+            "event_time": pa.array([START + timedelta(seconds=20 * n) for n in range(ROWS)], pa.timestamp("ms", "UTC")),
+            "card_id": pa.array([f"c{n}" for n in rng.integers(0, 12, ROWS)], pa.string()),
+            "amount": pa.array(amounts, pa.decimal128(18, 2)),
+            "status": pa.array(np.where(is_bait, "declined", "approved"), pa.string()),
+            "country": pa.array([None if n % 5 == 0 else ("FR", "US")[n % 2] for n in range(ROWS)], pa.string()),
+            "score": pa.array([None if n % 7 == 0 else 0.25 * (n % 4) for n in range(ROWS)], pa.float64()),
+            "tries": pa.array(rng.integers(0, 4, ROWS), pa.int64()),
+            "online": pa.array(rng.random(ROWS) < 0.9, pa.bool_()),
+        }
+    )
+
+
+def with_type(table: pa.Table, types: dict[str, pa.DataType]) -> pa.Table:
+    """Cast some columns."""
+    for name, type_ in types.items():
+        table = table.set_column(table.column_names.index(name), name, table[name].cast(type_))
+    return table
+
+
+def _texts(type_: pa.DataType) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: with_type(table, dict.fromkeys(("tx_id", "card_id", "status", "country"), type_))
+
+
+def _moments(unit: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: with_type(table, {"event_time": pa.timestamp(unit, "UTC")})
+
+
+def _naive(unit: str) -> Callable[[pa.Table], pa.Table]:
+    return lambda table: with_type(table, {"event_time": pa.timestamp(unit)})
+
+
+# Every type of column in which the same payments may come. Those whose times have no zone need `tz`.
+TYPES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "as declared": lambda table: table,
+    "large_string": _texts(pa.large_string()),
+    "string_view": _texts(pa.string_view()),
+    "dictionary": _texts(pa.dictionary(pa.int32(), pa.string())),
+    "decimal(38, 6)": lambda table: with_type(table, {"amount": pa.decimal128(38, 6)}),
+    "decimal256": lambda table: with_type(table, {"amount": pa.decimal256(40, 2)}),
+    "float amount": lambda table: with_type(table, {"amount": pa.float64()}),
+    "text amount": lambda table: with_type(table, {"amount": pa.string()}),
+    "float32 and int32": lambda table: with_type(table, {"score": pa.float32(), "tries": pa.int32()}),
+    "milliseconds": lambda table: with_type(table, {"event_time": pa.int64()}),
+    "text time": lambda table: with_type(table, {"event_time": pa.string()}),
+    **{f"time in {unit}": _moments(unit) for unit in ("s", "us", "ns")},
+    **{f"naive in {unit}": _naive(unit) for unit in ("s", "ms", "us", "ns")},
+}
+# Every kind of frame, and how an Arrow table becomes one.
+KINDS: dict[str, Callable[[pa.Table], Any]] = {
+    "Arrow": lambda table: table,
+    "pandas": lambda table: table.to_pandas(),
+    "polars": pl.from_arrow,
+    "polars, lazy": lambda table: pl.DataFrame(table).lazy(),
+    "DuckDB": duckdb.from_arrow,
+}

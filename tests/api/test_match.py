@@ -1,0 +1,182 @@
+"""The same alerts from any frame: `cep replay`'s, byte for byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+import pytest
+
+import cep
+from cep.cli import main as cli
+from tests.api.frames import EVENT, KINDS, PATTERN, TYPES, payments, with_type, write_rules
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rules, payments as Parquet, and the alerts of `cep replay`."""
+    folder = tmp_path_factory.mktemp("match")
+    write_rules(folder / "rules")
+    pq.write_table(payments(), folder / "payments.parquet")
+    for suffix in ("parquet", "jsonl"):
+        arguments = ["--events", folder / "payments.parquet", "--out", folder / f"alerts.{suffix}"]
+        assert cli.main(["replay", "--rules", str(folder / "rules"), *map(str, arguments)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rules(place: Path) -> cep.Rules:
+    return cep.load(place / "rules")
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"),
+    [(kind, type_) for kind in KINDS for type_ in TYPES if kind in ("Arrow", "pandas") or type_ != "decimal256"],
+)
+def test_any_frame_gives_the_bytes_of_the_replay(
+    kind: str, type_: str, place: Path, rules: cep.Rules, tmp_path: Path
+) -> None:
+    table = TYPES[type_](payments())
+    frame = KINDS[kind](table)
+    tz = "UTC" if type_.startswith("naive") else None
+    alerts = rules.match(frame, tz=tz, cores=2)
+    assert len(alerts) > 5
+    assert alerts.set_aside == []
+    for suffix in ("parquet", "jsonl"):
+        (file,) = alerts.write(tmp_path / f"alerts.{suffix}")
+        assert file.read_bytes() == (place / f"alerts.{suffix}").read_bytes()
+    assert type(alerts.frame) is type(frame)
+    assert type(alerts.members) is type(frame)
+
+
+def test_other_ways_to_hand_in_arrow(place: Path, rules: cep.Rules) -> None:
+    table = payments()
+    expected = pq.read_table(place / "alerts.parquet")
+
+    class Exporting:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            return table.__arrow_c_stream__(requested_schema)
+
+    batch = table.combine_chunks().to_batches()[0]
+    given: list[Any] = [batch, table.to_reader(), pads.dataset(table), Exporting(), str(place / "payments.parquet")]
+    for frame in given:
+        assert rules.match(frame, cores=2).table.equals(expected)
+
+
+def test_columns_of_other_names(place: Path, rules: cep.Rules, tmp_path: Path) -> None:
+    expected = pq.read_table(place / "alerts.parquet")
+    names = {"card_id": "cc_num", "event_time": "trans_time"}
+    renamed = payments().rename_columns(names)
+    assert rules.match(renamed, columns=names, cores=2).table.equals(expected)
+    # A column that has a field's name and is not meant by it.
+    misleading = renamed.append_column("card_id", pa.array(["x"] * renamed.num_rows))
+    assert rules.match(misleading, columns=names, cores=2).table.equals(expected)
+    pq.write_table(renamed, tmp_path / "renamed.parquet")
+    assert rules.match(tmp_path / "renamed.parquet", columns=names, cores=2).table.equals(expected)
+    with pytest.raises(cep.CepError, match=r"no column `cc_nun`; did you mean `cc_num`"):
+        rules.match(renamed, columns={**names, "card_id": "cc_nun"})
+    with pytest.raises(cep.CepError, match=r"no field `card`; did you mean `card_id`"):
+        rules.match(renamed, columns={**names, "card": "cc_num"})
+
+
+def test_what_cannot_be_meant_is_refused_before_anything_runs(rules: cep.Rules) -> None:
+    table = payments()
+    with pytest.raises(cep.CepError, match=r"no column `card_id`.*columns=.*did you mean `cardid`"):
+        rules.match(table.rename_columns({"card_id": "cardid"}))
+    seconds = with_type(table, {"event_time": pa.timestamp("s", "UTC")})
+    seconds = with_type(seconds, {"event_time": pa.int64()})
+    with pytest.raises(cep.CepError, match=r"`event_time` has numbers like 1772323200.*it is in seconds"):
+        rules.match(seconds)
+    naive = with_type(table, {"event_time": pa.timestamp("us")})
+    for frame in (naive, pl.from_arrow(naive), naive.to_pandas(), duckdb.from_arrow(naive)):
+        with pytest.raises(cep.CepError, match=r'`event_time` has times without a zone.*tz="UTC"'):
+            rules.match(frame)
+    texts = with_type(naive, {"event_time": pa.string()})
+    with pytest.raises(cep.CepError, match="without a zone"):
+        rules.match(texts)
+    with pytest.raises(cep.CepError, match=r'tz="Mars"'):
+        rules.match(naive, tz="Mars")
+    with pytest.raises(cep.CepError, match="events are a list; give a frame"):
+        rules.match([1, 2])
+    mixed = pd.DataFrame({**table.to_pandas().to_dict("list"), "card_id": ["a", 1] * (table.num_rows // 2)})
+    with pytest.raises(cep.CepError, match="values of several types"):
+        rules.match(mixed)
+
+
+def test_a_zone_moves_times_by_its_offset(rules: cep.Rules) -> None:
+    naive = with_type(payments(), {"event_time": pa.timestamp("ms")})
+    utc = rules.match(naive, tz="UTC", cores=2).table["detected_at"].cast(pa.int64())
+    paris = rules.match(naive, tz="Europe/Paris", cores=2).table["detected_at"].cast(pa.int64())
+    texts = rules.match(with_type(naive, {"event_time": pa.string()}), tz="Europe/Paris", cores=2).table["detected_at"]
+    assert pc.unique(pc.subtract(utc, paris)).to_pylist() == [3_600_000]
+    assert texts.cast(pa.int64()).equals(paris)
+
+
+def test_a_null_of_pandas_is_a_null(place: Path, rules: cep.Rules) -> None:
+    frame = payments().to_pandas()
+    assert np.isnan(frame["score"]).any()
+    assert rules.match(frame, cores=2).table.equals(pq.read_table(place / "alerts.parquet"))
+
+
+def test_records_that_cannot_be_read_are_set_aside(rules: cep.Rules) -> None:
+    table = payments()
+    wrong = table["status"].to_pylist()
+    wrong[3] = "maybe"
+    table = table.set_column(table.column_names.index("status"), "status", pa.array(wrong)).append_column(
+        "note", pa.array(["n"] * table.num_rows)
+    )
+    for kind in ("Arrow", "pandas", "polars"):
+        (letter,) = rules.match(KINDS[kind](table), cores=2).set_aside
+        assert (letter["code"], "'maybe'" in letter["reason"]) == ("wrong_value", True)
+        assert '"note": "n"' in letter["record"], "a record is shown whole"
+    (letter,) = rules.match(duckdb.from_arrow(table), cores=2).set_aside
+    assert '"status": "maybe"' in letter["record"]
+
+
+def test_several_event_types(tmp_path: Path) -> None:
+    rules = cep.parse(
+        EVENT
+        + "event login { login_id id  event_time time  card_id string }\n"
+        + "pattern both by card_id { seq l -> p within 1 h  where l: login  p: payment amount > 500.00 }"
+    )
+    with pytest.raises(cep.CepError, match=r"several event types \(payment, login\).*`event_type`"):
+        rules.match(payments())
+    named = payments().append_column("event_type", pa.array(["payment"] * payments().num_rows))
+    assert len(rules.match(named, cores=2)) == 0, "a frame of payments needs no column of logins"
+    kinds = payments().append_column("kind", pa.array(["payment"] * payments().num_rows))
+    assert rules.match(kinds, columns={"event_type": "kind"}).counters["events"] == payments().num_rows
+
+
+def test_no_events_give_no_alerts(rules: cep.Rules) -> None:
+    for kind, make in KINDS.items():
+        alerts = rules.match(make(payments().slice(0, 0)))
+        assert (kind, len(alerts)) == (kind, 0)
+        assert type(alerts.frame) is type(make(payments()))
+        assert "0 alerts of 0 events" in repr(alerts)
+
+
+def test_the_pool_of_arrow_stays_as_it_was(rules: cep.Rules) -> None:
+    before = pa.cpu_count()
+    rules.match(payments(), cores=before + 1)
+    assert pa.cpu_count() == before
+
+
+def test_patterns_of_a_file_or_a_text_are_rules(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "events.cep").write_text(EVENT)
+    again = PATTERN.replace("small_then_large", "again").replace("online", "country in bad")
+    (tmp_path / "more.cep").write_text(f'import "events.cep"\nlist bad: string = ["FR"]\n{again}')
+    loaded = cep.load(tmp_path / "more.cep")
+    assert [rule.id for rule in loaded] == ["again"]
+    assert len(loaded.match(payments(), cores=2)) > 0
+    parsed = cep.parse(EVENT + PATTERN).match(payments(), cores=2)
+    expected = pq.read_table(place / "alerts.parquet")
+    same = ["key", "measures", "events", "detected_at"]
+    assert parsed.table.select(same).sort_by("detected_at").equals(expected.select(same).sort_by("detected_at"))

@@ -1,0 +1,46 @@
+"""An alert drawn over time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from cep.report.timeline import timeline
+
+SVG = "{http://www.w3.org/2000/svg}"
+START = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+def alert(*times_s: float, detected_s: float) -> dict[str, Any]:
+    events = [
+        {"variable": f"v{n % 2}", "event_id": f"e{n}", "event_time": START + timedelta(seconds=s)}
+        for n, s in enumerate(times_s)
+    ]
+    return {"rule_id": "r", "message": "a & b", "events": events, "detected_at": START + timedelta(seconds=detected_s)}
+
+
+def test_each_event_stands_at_its_time_on_the_line_of_its_variable() -> None:
+    drawing = ET.fromstring(timeline(alert(0, 30, 60, detected_s=60)))
+    circles = drawing.findall(f".//{SVG}circle")
+    assert [circle.find(f"{SVG}title").text for circle in circles] == [  # type: ignore[union-attr]
+        "e0 at 2026-03-01 00:00:00", "e2 at 2026-03-01 00:01:00", "e1 at 2026-03-01 00:00:30",
+    ]  # fmt: skip
+    left, right, middle = (int(circle.get("cx", "")) for circle in circles)
+    assert (left + right) // 2 == middle
+    assert len({circle.get("cy") for circle in circles}) == 2
+
+
+@pytest.mark.parametrize(
+    ("span_s", "last"), [(0.25, "+0.25 s"), (90, "+1 min 30 s"), (7_200, "+2 h"), (200_000, "+2 d 7 h")]
+)
+def test_the_axis_ends_with_the_span(span_s: float, last: str) -> None:
+    drawing = ET.fromstring(timeline(alert(0, span_s, detected_s=span_s)))
+    assert [text.text for text in drawing.findall(f"{SVG}text")][-1] == last
+
+
+def test_an_alert_of_one_moment() -> None:
+    drawing = ET.fromstring(timeline(alert(5, detected_s=5)))
+    assert [text.text for text in drawing.findall(f"{SVG}text")][-1] == "2026-03-01 00:00:05"
