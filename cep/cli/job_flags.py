@@ -50,6 +50,12 @@ def check_ending(settings: Settings, *, available_now: bool) -> None:
         raise UsageError("--ending needs --available-now: without it a job waits for what comes next")
 
 
+def check_dead_letters(settings: Settings) -> None:
+    """Check that dead letters have a topic of their own. Raises: UsageError."""
+    if settings.output.dead_letter_topic in kafka_topics(settings):
+        raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
+
+
 def kafka_topics(settings: Settings) -> list[str]:
     """Return the topics that alerts go to."""
     return [where.removeprefix(KAFKA) for where in settings.output.alerts if where.startswith(KAFKA)]

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -22,10 +23,14 @@ from cep.rulebook.kafka import StatusTopic
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine
 from cep.runners.embedded.run import BatchReport, Runner
+from cep.runners.live_progress import write_progress
 from cep.runners.observe import CHECKPOINTS, Log, Observed
+from cep.runners.rule_output import STATUS_FILE
+from cep.sinks.durable import write_durably
 from cep.step.rule_status import rule_status
 
 _MEASURE_S = 1.0
+_WRITE_S = 60.0
 # Counters of what was set aside or lost, which a line names if they have risen.
 _ASIDE = ("late_events", "events_ahead", "duplicates", "poison[", "unkeyed[", "control_", "checkpoints_failed",
           "runs_evicted", "matches_dropped")  # fmt: skip
@@ -87,10 +92,12 @@ class JobReports:
 
     def __init__(
         self, observed: Observed, log: Log, engine: Engine, commits: Commits, sources: Sources,
-        status: StatusTopic | None,
+        status: StatusTopic | None, folder: Path | None,
     ) -> None:  # fmt: skip
+        """Begin with what `commits` goes on from. `folder` is the job's: its rules and totals are there to be read."""
         self._observed, self._log = observed, log
         self._engine, self._commits, self._sources, self._status = engine, commits, sources, status
+        self._folder, self._written_s = folder, float("-inf")
         self._lines = ProgressLines(
             log, before=Counter(commits.totals if commits.head is None else commits.head.totals)
         )
@@ -125,6 +132,14 @@ class JobReports:
             self._measured_s = now_s
             self._measure()
         self._lines.tell(self._observed, self._commits.totals, now_s)
+        if now_s - self._written_s >= _WRITE_S:
+            self._written_s = now_s
+            self.write_totals()
+
+    def write_totals(self) -> None:
+        """Write the totals into the job's folder, for who reads it. Raises: SinkError."""
+        if self._folder is not None:
+            write_progress(self._folder, self._commits.batch_id - 1, self._commits.totals)
 
     def _measure(self) -> None:
         commits, sizes = self._commits, self._commits.store.sizes()
@@ -145,6 +160,8 @@ class JobReports:
         if compiled.digest == self._digest:
             return
         status = rule_status(compiled.rulebook)
+        if self._folder is not None:  # first: who reads that a change is in force finds it here
+            write_durably(self._folder / STATUS_FILE, orjson.dumps(status, option=orjson.OPT_INDENT_2))
         if self._status is not None:
             self._status.publish(orjson.dumps(status))
         if self._taken is not None:

@@ -16,7 +16,7 @@ from rich.console import Console
 from cep.base.errors import CepError, UsageError
 from cep.cli.configured import settings_of
 from cep.cli.given_job import beginning_of, job_of, opened, sinks_of, stop_on_signals, watch_of, webhook_target
-from cep.cli.job_flags import URLS, add_job_arguments, check_ending, check_sources, kafka_topics, record_format
+from cep.cli.job_flags import URLS, add_job_arguments, check_dead_letters, check_ending, check_sources, record_format
 from cep.cli.job_lines import PATHS, tell_changes, tell_problems, tell_start, tell_totals
 from cep.cli.topics import made_topics
 from cep.model.settings import Settings, SparkSettings
@@ -173,8 +173,7 @@ def _sources(settings: Settings) -> tuple[Source, Source | None]:
     for where in output.alerts:
         if where.startswith(URLS):
             webhook_target(settings, where)  # refused before Spark starts
-    if output.dead_letter_topic in kafka_topics(settings):
-        raise UsageError("--dead-letter-topic needs a topic of its own, not that of the alerts")
+    check_dead_letters(settings)
     events: Source
     if topic is not None and servers is not None:
         asked = settings.events

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,15 @@ from cep.base.schema import Schema
 from cep.cli.changelog import changelog_of, client_of
 from cep.cli.configured import settings_of
 from cep.cli.given_job import Beginning, beginning_of, job_of, opened, range_of, sinks_of, stop_on_signals, watch_of
-from cep.cli.job_flags import KAFKA, URLS, add_job_arguments, check_ending, check_sources, record_format
+from cep.cli.job_flags import (
+    KAFKA,
+    URLS,
+    add_job_arguments,
+    check_dead_letters,
+    check_ending,
+    check_sources,
+    record_format,
+)
 from cep.cli.job_lines import PATHS, tell_problems, tell_start, tell_totals
 from cep.cli.job_reports import JobReports, KeyAnswers
 from cep.cli.topics import made_topics
@@ -28,15 +37,18 @@ from cep.columnar.decode import Decoded
 from cep.model.rule import utc_text
 from cep.model.settings import Settings
 from cep.rulebook.deploy import deploy
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import RECORDS_MAX, Pace, Runner, shorten_pauses
 from cep.runners.handover.warm_start import WarmStart
 from cep.runners.http import served
 from cep.runners.observe import Log, Observed
-from cep.sinks.base import AlertSink
-from cep.sinks.kafka import KafkaSink, KafkaTransactionSink
+from cep.runners.rule_output import HELD_FOLDER
+from cep.sinks.base import AlertSink, DeadLetterSink
+from cep.sinks.dead_letters import DeadLetterFiles
+from cep.sinks.kafka import KafkaDeadLetters, KafkaDeadLettersAtOnce, KafkaSink, KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget
 from cep.sources.kafka import KafkaSettings
 from cep.sources.live.base import LiveSource
@@ -80,7 +92,10 @@ def run(options: argparse.Namespace) -> int:
     if checkpoint is not None:
         job, initial, _ = opened(settings.job, checkpoint, job, begins_with, log)
     check_ending(settings, available_now=options.available_now)
-    check_sources(settings, "either --events PATH (`-` is standard input), or --topic")
+    check_sources(
+        settings, "either --events PATH (`-` is standard input), or --topic", settings.output.dead_letter_topic
+    )
+    check_dead_letters(settings)
     observed, key_answers, observe = Observed(settings.observe.stalled, log), KeyAnswers(), settings.observe
     stop = stop_on_signals()
     answers = {"/key": key_answers.answer} if observe.answer_keys else {}
@@ -125,7 +140,9 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     embedded = settings.embedded
     cache_bytes = (embedded.cache_mb << 20) // 2
     at_once = checkpoint is None or embedded.delivery == "at-least-once"
-    outlets = Outlets(_sinks(settings, at_once), _letters_folder(settings), seen.observed.sending)
+    outlets = Outlets(
+        _sinks(settings, at_once), _dead_letters(settings, at_once), _held(settings), seen.observed.sending
+    )
     commits = Commits(
         StoreSettings(checkpoint, embedded.store, embedded.target, embedded.kept, cache_bytes, embedded.checkpoints),
         on_failed=lambda error: log.tell("checkpoint_failed", f"no checkpoint: {error}; the job goes on without"),
@@ -137,7 +154,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
     engine = Engine(given.job, given.initial, commits.store, given.workers, commits.lists)
     if commits.head is None:
         commits.totals["runs"] += _begin(engine, begins_with.warm)
-    reports = JobReports(seen.observed, log, engine, commits, sources, status)
+    reports = JobReports(seen.observed, log, engine, commits, sources, status, checkpoint)
     pace = Pace(_interval_ms(settings), at_once, settings.job.trigger, settings.events.max_records or RECORDS_MAX)
     runner = Runner(engine, sources, outlets, commits, pace, reports.report, reports.idle)
     seen.key_answers.runner = runner
@@ -145,6 +162,7 @@ def _match(given: _Given, begins_with: Beginning, seen: _Seen, stop: threading.E
         tell_start(log, checkpoint, seen.address, seen.paths, goes_on=commits.head is not None)
         shorten_pauses()
         runner.run(stop, until_end=given.until_end)
+        reports.write_totals()
     finally:
         outlets.close()
         sources.close()
@@ -231,16 +249,33 @@ def _sinks(settings: Settings, at_once: bool) -> list[AlertSink]:
     def topic_sink(topic: str) -> AlertSink:
         if at_once:
             return KafkaSink(servers, topic, client)
-        assert settings.job.checkpoint is not None, "or they go out at once"
-        # The same again after a restart, also on another machine; another one for each process of a job.
-        name = f"{settings.job.checkpoint.resolve().name}-{topic}-{settings.embedded.groups or 'all'}"
-        return KafkaTransactionSink(KafkaTarget(servers, topic, name, client))
+        return KafkaTransactionSink(_target(settings, topic, client))
 
     # With a changelog, Kafka comes last: what it has of the store is of alerts that all others have.
     return sorted(sinks_of(settings, topic_sink), key=lambda sink: isinstance(sink, KafkaSink | KafkaTransactionSink))
 
 
-def _letters_folder(settings: Settings) -> Path | None:
-    if settings.output.dead_letters is not None or settings.job.checkpoint is None:
-        return settings.output.dead_letters
-    return settings.job.checkpoint / "dead_letters"
+def _target(settings: Settings, topic: str, client: Mapping[str, str]) -> KafkaTarget:
+    """Name the job's place in a topic: the same after a restart, another one for each process of a job."""
+    assert settings.job.checkpoint is not None, "or records go out at once"
+    name = f"{settings.job.checkpoint.resolve().name}-{topic}-{settings.embedded.groups or 'all'}"
+    return KafkaTarget(settings.kafka.bootstrap_servers or "", topic, name, client)
+
+
+def _dead_letters(settings: Settings, at_once: bool) -> DeadLetterSink | None:
+    """Return where records that are set aside go: a topic, or a folder; None without either."""
+    topic, client = settings.output.dead_letter_topic, settings.kafka.client_settings()
+    if topic is not None and at_once:
+        return KafkaDeadLettersAtOnce(settings.kafka.bootstrap_servers or "", topic, client)
+    if topic is not None:
+        return KafkaDeadLetters(_target(settings, topic, client))
+    checkpoint, folder = settings.job.checkpoint, settings.output.dead_letters
+    if folder is None and checkpoint is not None:
+        folder = checkpoint / "dead_letters"
+    return None if folder is None else DeadLetterFiles(folder)
+
+
+def _held(settings: Settings) -> DeadLetterSink | None:
+    """Return where alerts go that the rules suppress; None for a job that keeps nothing."""
+    folder = settings.job.checkpoint or settings.output.dead_letters
+    return None if folder is None else DeadLetterFiles(folder / HELD_FOLDER)

@@ -1,11 +1,13 @@
 """`cep shadow report`: what a version in shadow found beside the live one → gained, lost, volume, cost.
 
-Tested by: tests/cli/test_diff.py
+Both runners write the same files into a job's folder: rules, totals, and alerts of the shadow.
+Tested by: tests/cli/test_shadow.py, tests/cli/test_diff.py
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +17,28 @@ from rich.console import Console
 from rich.table import Table
 
 from cep.base.errors import UsageError
+from cep.base.limits import AHEAD_MS_DEFAULT, EVENT_TIME_MS_MIN, TIME_MS_MIN
+from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.diff import print_changes
+from cep.cli.job_flags import KAFKA
+from cep.model.rule import utc_text
 from cep.rulebook.compare import compare
 from cep.rulebook.suppression import SHADOW
 from cep.runners.live_progress import read_progress
 from cep.runners.rule_output import HELD_FOLDER, STATUS_FILE
 from cep.sinks.files import read_alerts
+from cep.sources.kafka import KafkaSettings, latest_offsets, offsets_of, read_range
+from cep.sources.offsets import OffsetRange
 
 HELP = """\
 Compare the alerts of a shadow version with those that the live version of the rule has sent, since the shadow's start.
-The shadow's alerts are in the job's checkpoint folder. The live ones are in the folder of JSON lines that the job
-writes (`--alerts FOLDER`). The cost is the number of open runs that an event was offered to, counted by the job while
-both versions ran. `cep diff` gives it in microseconds.
+The shadow's alerts are in the job's checkpoint folder. The live ones are where the job sends them: in a folder of JSON
+lines (`--alerts FOLDER`) or in a topic (`--alerts kafka:TOPIC`). The cost is the number of open runs that an event was
+offered to, counted by the job while both versions ran. `cep diff` gives it in microseconds.
 
 examples:
   cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts alerts
+  cep shadow report card_testing --checkpoint /var/lib/cep/job --alerts kafka:alerts --bootstrap-servers kafka:9092
 """
 
 
@@ -38,8 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     report = verbs.add_parser("report", help="alerts gained and lost, volume, and cost")
     report.add_argument("rule", metavar="RULE", help="the rule's id")
-    report.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the live job")
-    report.add_argument("--alerts", type=Path, required=True, metavar="FOLDER", help="JSON lines that the job writes")
+    report.add_argument("--checkpoint", type=Path, required=True, metavar="FOLDER", help="of the job")
+    report.add_argument(
+        "--alerts", required=True, metavar="WHERE", help="where the job sends them: FOLDER, kafka:TOPIC"
+    )
+    add_setting_arguments(report, "kafka")
     report.add_argument("--examples", type=int, default=3, metavar="N", help="alerts shown of each kind (3)")
 
 
@@ -49,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     from_ms, version = _shadow(options.checkpoint, options.rule)
     shadow = [alert for alert in _shadow_alerts(options.checkpoint) if alert["rule_id"] == options.rule]
     shadow = [alert for alert in shadow if alert["version"] == version]
-    live = [alert for alert in read_alerts(options.alerts) if alert["rule_id"] == options.rule]
+    live = [alert for alert in _sent_alerts(options, from_ms) if alert["rule_id"] == options.rule]
     # A live match that began before the shadow did is none that it could have found.
     live = [alert for alert in live if _ms(alert["match_start"]) >= from_ms]
     comparison = compare(_table(live), _table(shadow))
@@ -77,9 +89,13 @@ def _shadow(checkpoint: Path, rule_id: str) -> tuple[int, int]:
     """Return (event time of its start, version) of the shadow."""
     path = checkpoint / STATUS_FILE
     if not path.exists():
-        raise UsageError(f"{path} is not there; name the checkpoint folder of a live job that has run")
+        raise UsageError(f"{path} is not there; name the checkpoint folder of a job that has run")
     rules = orjson.loads(path.read_bytes())["rules"]
-    versions = [(r["from_ms"], r["version"]) for r in rules if r["rule_id"] == rule_id and r["status"] == SHADOW]
+    versions = [
+        (TIME_MS_MIN if r["from_ms"] is None else r["from_ms"], r["version"])
+        for r in rules
+        if r["rule_id"] == rule_id and r["status"] == SHADOW
+    ]
     if not versions:
         raise UsageError(f'the job has no version of {rule_id} in shadow; publish one with `status = "shadow"`')
     return max(versions, key=lambda pair: pair[1])
@@ -92,6 +108,27 @@ def _shadow_alerts(checkpoint: Path) -> list[dict[str, Any]]:
         for line in file.read_bytes().splitlines()
     ]
     return [line["alert"] for line in lines if line["held"] == SHADOW]
+
+
+def _sent_alerts(options: argparse.Namespace, from_ms: int) -> Iterator[dict[str, Any]]:
+    """Yield the alerts that the job has sent. Raises: UsageError, SourceError, SinkError."""
+    settings = settings_of(options)
+    if not options.alerts.startswith(KAFKA):
+        if not Path(options.alerts).is_dir():
+            raise UsageError(f"there is no folder {options.alerts}; name where the job sends its alerts")
+        yield from read_alerts(Path(options.alerts))
+        return
+    servers, topic = settings.kafka.bootstrap_servers, options.alerts.removeprefix(KAFKA)
+    if servers is None:
+        raise UsageError("a topic needs --bootstrap-servers HOST:PORT")
+    kafka = KafkaSettings(servers, tuple(settings.kafka.client_settings().items()))
+    # An alert is sent behind its events; producers' clocks may be ahead by a little.
+    since = "earliest" if from_ms <= EVENT_TIME_MS_MIN else utc_text(from_ms - AHEAD_MS_DEFAULT)
+    begins, ends = offsets_of(kafka, [topic], since, "earliest")[topic], latest_offsets(kafka, [topic])[topic]
+    for partition, end in sorted(ends.items()):
+        wanted = OffsetRange(topic, partition, begins.get(partition, 0), end)
+        for batch in read_range(kafka, wanted) if wanted.start < end else ():
+            yield from (orjson.loads(value) for value in batch["value"].to_pylist() if value is not None)
 
 
 def _ms(text: str) -> int:

@@ -13,13 +13,15 @@ from pathlib import Path
 from rich.console import Console
 
 from cep.rulebook.rulebook import Rulebook
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.replay import replay
 from cep.runners.embedded.run import BatchReport, Pace, Runner
 from cep.runners.output import Replayed
 from cep.sinks.console import ConsoleSink
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sources.pieces import read_pieces
 from cep.step.job import Job
 
@@ -45,7 +47,7 @@ class InProcess:
         commits = Commits(StoreSettings(self._folder / "checkpoint"))
         engine = Engine(job, tuple(initial), commits.store, Workers(self._cores))
         sources = self._open_sources()
-        outlets = Outlets([ConsoleSink(self._console)], self._folder / "letters")
+        outlets = Outlets([ConsoleSink(self._console)], DeadLetterFiles(self._folder / "letters"))
         runner = Runner(engine, sources, outlets, commits, Pace(at_once=True), take)
         stop, reasons = threading.Event(), list[str]()
 

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cep.base.limits import TIME_MS_MAX
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.engine.alerts import NO_ALERTS
 from cep.rulebook.outcome import SnoozeReport
 from cep.rulebook.rulebook import Rulebook
@@ -58,14 +58,20 @@ class Policies:
         """Return the policies as JSON values; `from_json` reads them."""
         return {
             "versions": [[*at, *policy] for at, policy in sorted(self.versions.items())],
-            "snoozes": [[s.rule_id, s.key, s.from_ms, s.until_ms] for s in self.snoozes],
+            "snoozes": [
+                [s.rule_id, s.key, None if s.from_ms <= TIME_MS_MIN else s.from_ms, s.until_ms] for s in self.snoozes
+            ],
         }
 
     @staticmethod
     def from_json(saved: dict[str, Any]) -> Policies:
         """Read what `to_json` returned."""
         versions = {(rule, version): (group, ms) for rule, version, group, ms in saved["versions"]}
-        return Policies(versions, tuple(SnoozeReport(*snooze) for snooze in saved["snoozes"]))
+        snoozes = (
+            SnoozeReport(rule_id, key, TIME_MS_MIN if from_ms is None else from_ms, until_ms)
+            for rule_id, key, from_ms, until_ms in saved["snoozes"]
+        )
+        return Policies(versions, tuple(snoozes))
 
 
 @dataclass(frozen=True, slots=True)

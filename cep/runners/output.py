@@ -104,22 +104,6 @@ def write_outputs(
     return [path, *(beside_path for beside_path, lines in beside if lines)]
 
 
-def write_letters(folder: Path, number: int, dead_letters: Sequence[bytes]) -> None:
-    """Write the dead letters of a micro-batch or commit into a file of their own.
-
-    One that comes again replaces its file.
-
-    Raises: SinkError.
-    """
-    path = folder / f"batch-{number:019d}.jsonl"
-    try:
-        replace_file(path, lambda file: _write_lines(file, sorted(dead_letters)))
-    except OSError as error:
-        raise SinkError(
-            f"{len(dead_letters)} letters cannot be written to {path}: {error}; make room, then start again"
-        ) from error
-
-
 def _write_lines(file: BinaryIO, lines: Iterable[bytes]) -> None:
     file.writelines(line + b"\n" for line in lines)
 

@@ -67,8 +67,8 @@ class KafkaTransactionSink:
         self._transactions.close()
 
 
-class KafkaSink:
-    """Alerts into a topic at once, for a job that keeps no progress: an alert that is sent again is there again.
+class _AtOnce:
+    """Records into a topic at once, for a job that keeps no progress: what is sent again is there again.
 
     `settings` are librdkafka's. `wait_ms_max` bounds a write, from the first record to the last acknowledgement.
     """
@@ -85,11 +85,11 @@ class KafkaSink:
         except KafkaException as error:
             raise SinkError(f"the Kafka client does not accept its settings: {error}; mend them") from error
 
-    def write(self, alerts: pa.Table, batch_id: int) -> None:
-        """Send the alerts and wait until the brokers have all of them. Raises: SinkError after `wait_ms_max`."""
+    def send(self, records: Sequence[Record], what: str) -> None:
+        """Send the records and wait until the brokers have all of them. Raises: SinkError after `wait_ms_max`."""
         self._errors.clear()
         deadline_s = monotonic() + self._wait_ms_max / 1_000
-        for record in _alert_records(alerts):
+        for record in records:
             headers = list(record.headers)
             try:
                 produce(
@@ -101,10 +101,10 @@ class KafkaSink:
             self._producer.poll(0)
         unsent_count = self._producer.flush(seconds_left(deadline_s))
         if self._errors or unsent_count:
-            # What is still queued is not purged: should it arrive after all, it is the same alert under the same key.
+            # What is still queued is not purged: should it arrive after all, it is the same record once more.
             reason = self._errors[0] if self._errors else f"no answer within {self._wait_ms_max} ms"
             raise SinkError(
-                f"{len(self._errors) + unsent_count} of {alerts.num_rows} alerts of batch {batch_id} did not reach "
+                f"{len(self._errors) + unsent_count} of {len(records)} {what} did not reach "
                 f"topic {self._topic} at {self._servers}: {reason}; check the brokers and start again: nothing is lost"
             )
 
@@ -117,6 +117,22 @@ class KafkaSink:
             self._errors.append(str(error))
 
 
+class KafkaSink(_AtOnce):
+    """Alerts into a topic at once."""
+
+    def write(self, alerts: pa.Table, batch_id: int) -> None:
+        """Send the alerts and wait for the brokers. Raises: SinkError."""
+        self.send(_alert_records(alerts), f"alerts of batch {batch_id}")
+
+
+class KafkaDeadLettersAtOnce(_AtOnce):
+    """Dead letters into a topic at once."""
+
+    def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
+        """Send the dead letters and wait for the brokers. Raises: SinkError."""
+        self.send(_letter_records(dead_letters), f"dead letters of batch {batch_id}")
+
+
 class KafkaDeadLetters:
     """Dead letters into a topic, each once for readers of committed records."""
 
@@ -125,13 +141,24 @@ class KafkaDeadLetters:
 
     def write(self, dead_letters: Sequence[bytes], batch_id: int) -> None:
         """Bring the micro-batch's dead letters into the topic unless they are there. Raises: SinkError."""
-        codes = [str(orjson.loads(letter)["code"]).encode() for letter in dead_letters]
-        records = [Record(None, value, (("code", code),)) for value, code in zip(dead_letters, codes, strict=True)]
-        self._transactions.write(records, batch_id)
+        self._transactions.write(_letter_records(dead_letters), batch_id)
+
+    def place(self) -> str:
+        """Return no place: dead letters have no ids that could be recalled."""
+        return ""
+
+    def recall(self, after: int, since_ms: int, places: Sequence[str] = ()) -> Recalled:
+        """Return the number of the last micro-batch in the topic, so that no other one gets it. Raises: SinkError."""
+        return Recalled(frozenset(), max(after, self._transactions.newest()))
 
     def close(self) -> None:
         """Close the clients."""
         self._transactions.close()
+
+
+def _letter_records(dead_letters: Sequence[bytes]) -> list[Record]:
+    codes = [str(orjson.loads(letter)["code"]).encode() for letter in dead_letters]
+    return [Record(None, value, (("code", code),)) for value, code in zip(dead_letters, codes, strict=True)]
 
 
 def _alert_records(alerts: pa.Table) -> list[Record]:

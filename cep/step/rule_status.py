@@ -4,7 +4,8 @@
      "last_versions": {…}, "paused": […], "snoozes": […], "refused": [{"rule_id", "version", "reason"}],
      "policies": {…}, "audit": {"count", "hash"}}
 
-The head of the audit is there if the job takes signed changes only.
+A time that is none, as the end of a version that has no successor, is null. The head of the audit is there if the job
+takes signed changes only.
 
 Tested by: tests/runners/test_rule_output.py
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import save
 from cep.rulebook.suppression import Policies
@@ -29,6 +31,18 @@ def rule_status(rulebook: Rulebook) -> dict[str, Any]:
     report = asdict(rulebook.report())
     facts = {name: value for name, value in report.items() if name not in _COUNTS}
     facts["rules"] = list(facts["rules"])
+    facts = _with_times(facts)
     if rulebook.accepted.trust is not None:
         facts["audit"] = rulebook.accepted.head.to_json()
     return {"digest": save(rulebook).digest, **facts, "policies": Policies.of(rulebook).to_json()}
+
+
+def _with_times(value: Any) -> Any:
+    """Return the value with null for times before or behind all events."""
+    if isinstance(value, dict):
+        return {name: _time(of) if name.endswith("_ms") else _with_times(of) for name, of in value.items()}
+    return [_with_times(of) for of in value] if isinstance(value, list | tuple) else value
+
+
+def _time(time_ms: int | None) -> int | None:
+    return None if time_ms is None or not TIME_MS_MIN < time_ms < TIME_MS_MAX else time_ms

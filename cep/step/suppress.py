@@ -46,6 +46,11 @@ def filter_alerts(alerts: pa.Table, policies: Policies, memory: Memory, watermar
     return FilteredAlerts(suppression.alerts, tuple(suppressed_lines(suppression)), counters)
 
 
+def is_suppressed(line: bytes) -> bool:
+    """Return True for a line of `suppressed_lines`, False for a dead letter."""
+    return line.startswith(b'{"held":')
+
+
 def suppressed_lines(suppression: Suppression) -> list[bytes]:
     """Return a JSON object for each suppressed alert: `{"held": reason, "alert": …}`."""
     lines = zip(suppression.reasons, json_lines(suppression.suppressed), strict=True)

@@ -27,9 +27,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import PART, StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.targets import own_target
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.state.checkpoints import restore

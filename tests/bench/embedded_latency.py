@@ -21,9 +21,10 @@ import pyarrow as pa
 
 from cep.columnar.decode import Decoded
 from cep.runners.embedded import run as run_module
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import BatchReport, Pace, Runner, shorten_pauses
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget

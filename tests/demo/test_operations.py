@@ -50,8 +50,8 @@ def test_the_manifest_runs_the_job_of_the_settings(settings: Settings) -> None:
     (port,) = container["ports"]
     assert settings.observe.listen == ("0.0.0.0", port["containerPort"])
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
-    asked = [container[probe]["httpGet"] for probe in ("startupProbe", "livenessProbe")]
-    assert asked == [{"path": "/health", "port": port["name"]}] * 2
+    probes = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
+    assert all(container[probe]["httpGet"] == {"path": path, "port": port["name"]} for probe, path in probes.items())
 
 
 @pytest.mark.spark

@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 
 from cep.model.rule import RetireRecord, SnoozeRecord, utc_text
 from cep.rulebook.saved import rulebook_bytes
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
 from cep.state.memory import MemoryStore
@@ -64,7 +66,7 @@ def ran(
         commits = Commits(StoreSettings(folder / "job", "memory"))
         engine = Engine(job, initial, commits.store, Workers(1))
         sources = Sources(FilesSource(folder / "events", follow=True), FilesSource(folder / "control", follow=True))
-        outlets = Outlets([FileSink(folder / "alerts")], folder / "letters")
+        outlets = Outlets([FileSink(folder / "alerts")], DeadLetterFiles(folder / "letters"))
         Runner(engine, sources, outlets, commits, Pace(interval_ms=1)).run(threading.Event(), until_end=True)
         status = rule_status(engine.rulebook.rulebook)
         for opened in (sources, outlets, engine, commits):

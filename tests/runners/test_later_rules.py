@@ -24,9 +24,10 @@ from cep.lang.walk import histories
 from cep.model.rule import UpsertRecord, utc_text
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource

@@ -20,9 +20,10 @@ from cep.rulebook.deploy import deploy
 from cep.rulebook.levels import by_level
 from cep.rulebook.suppression import Policies, suppress_alerts
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.spark import replay as on_spark
 from cep.sinks.files import FileSink

@@ -38,10 +38,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -55,10 +54,9 @@ from cep.runners.embedded.changelog import Changelog
 from cep.runners.embedded.commit_entries import Head, Outgoing, PendingOutput, payload_of
 from cep.runners.embedded.engine import Engine, Stepped
 from cep.runners.embedded.opening import PART, StoreSettings, mark_damaged, open_store, store_folder
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.live_checkpoint import lock_checkpoint
 from cep.runners.meanings import current_names
-from cep.runners.output import write_letters
-from cep.sinks.base import AlertSink, RecallingSink
 from cep.sources.live.base import LiveSource
 from cep.state.checkpoints import BESIDE, Checkpoints, Part, Published
 from cep.state.memory import MemoryStore
@@ -66,30 +64,6 @@ from cep.state.store import DurableStore, WriteBatch
 
 _LINKS = "links"
 DELIVERED = "delivered"  # a file that says up to which checkpoint, once the process has ended in order
-
-
-@dataclass(frozen=True, slots=True)
-class Outlets:
-    """Where alerts and dead letters go; dead letters go nowhere if there is no folder.
-
-    `sending` surrounds each delivery of alerts: for who watches how long it takes.
-    """
-
-    sinks: Sequence[AlertSink]
-    letters_folder: Path | None
-    sending: Callable[[pa.Table], AbstractContextManager[Any]] = nullcontext
-
-    def deliver(self, alerts: pa.Table, dead_letters: Sequence[bytes], number: int) -> None:
-        """Send alerts and dead letters. Raises: SinkError; the same number may then come again."""
-        with self.sending(alerts):
-            for sink in self.sinks:
-                sink.write(alerts, number)
-        if dead_letters and self.letters_folder is not None:
-            write_letters(self.letters_folder, number, dead_letters)
-
-    def close(self) -> None:
-        for sink in self.sinks:
-            sink.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,11 +216,10 @@ class Commits:
         self._on_step("R3")
         # What was on its way at that time went out under the number of a commit that the checkpoint has.
         after = min(self._outgoing, default=self._number + 1) - 1
-        for sink in outlets.sinks:
-            if isinstance(sink, RecallingSink):
-                recalled = sink.recall(self._base + after, created_ms, self._places)
-                self._sent |= recalled.alert_ids
-                self._number = max(self._number, recalled.number - self._base)
+        for sink in outlets.recalling:
+            recalled = sink.recall(self._base + after, created_ms, self._places)
+            self._sent |= recalled.alert_ids
+            self._number = max(self._number, recalled.number - self._base)
         self._sent_is_new = True
         for number, outgoing in self._outgoing.items():
             self._outgoing[number] = Outgoing(self._unsent(outgoing.alerts), outgoing.dead_letters)
@@ -348,7 +321,7 @@ class Commits:
             if self._changelog is not None:
                 self._changelog.carry(entries)
             self._deliver(outlets, items, number)
-            return [place for sink in outlets.sinks if isinstance(sink, RecallingSink) and (place := sink.place())]
+            return [place for sink in outlets.recalling if (place := sink.place())]
 
         return _Delivery(number, commits, self._thread.submit(deliver), changed)
 

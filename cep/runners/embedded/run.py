@@ -27,8 +27,9 @@ import pyarrow as pa
 
 from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MAX
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.shares import EVENTS_ALONE
 from cep.sources.live.base import Chunk, decode_chunks
 from cep.step.event_time import read_time

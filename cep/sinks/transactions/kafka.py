@@ -166,6 +166,11 @@ class Transactions:
             ) from error
         return keys, max(number, after)
 
+    def newest(self) -> int:
+        """Return the last micro-batch in the topic, -1 without one. Raises: SinkError after `wait_ms_max`."""
+        self.open()
+        return self._newest[0]
+
     def place(self) -> str:
         """Return the topic and for each partition an offset, a few seconds old, before all that will be written."""
         if monotonic() - self._ends_s > _PLACE_S:

@@ -9,9 +9,10 @@ from pathlib import Path
 from random import Random
 
 from cep.base.errors import StateCorruptError
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.files import FileSink
 from cep.step.job import Job

@@ -22,9 +22,10 @@ from cep.lists.store import ListStore
 from cep.runners.embedded import changelog
 from cep.runners.embedded import run as run_module
 from cep.runners.embedded.changelog import Changelog, Entry, _changes, _packed, _unpacked
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.kafka import KafkaTransactionSink
 from cep.sinks.transactions.kafka import KafkaTarget

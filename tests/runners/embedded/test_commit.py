@@ -14,9 +14,10 @@ import pytest
 
 from cep.base.errors import SinkError, StateCorruptError, StateFormatError, UsageError
 from cep.base.limits import TIME_MS_MIN
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Stepped, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.base import AlertSink
 from cep.sinks.files import FileSink

@@ -14,10 +14,12 @@ import pytest
 
 from cep.cli.main import main
 from cep.model.rule import utc_text
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.step.job import Job
@@ -86,7 +88,7 @@ class Job1:
     def start(self, on_step: Steps | None = None) -> Runner:
         self.commits = Commits(StoreSettings(self.folder / "job"), on_step or (lambda _: None))
         self.engine = Engine(self.job, INITIAL, self.commits.store, Workers(1))
-        outlets = Outlets((FileSink(self.folder / "alerts"),), self.folder / "letters")
+        outlets = Outlets((FileSink(self.folder / "alerts"),), DeadLetterFiles(self.folder / "letters"))
         return Runner(self.engine, Sources(self.source, None), outlets, self.commits, Pace(), clock=self.clock)
 
     def clock(self) -> int:

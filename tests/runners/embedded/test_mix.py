@@ -15,10 +15,12 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.sources.live.files import FilesSource
@@ -96,7 +98,7 @@ def test_a_mix_of_everything_gives_what_replay_finds(
         commits = Commits(StoreSettings(tmp_path / "job", "memory"))
         engine = Engine(job, initial, commits.store, Workers(int(random.integers(1, 4))))
         sources = Sources(Lanes(sent, partitions, random), FilesSource(tmp_path / "control", follow=True))
-        outlets = Outlets([FileSink(tmp_path / "alerts")], tmp_path / "letters")
+        outlets = Outlets([FileSink(tmp_path / "alerts")], DeadLetterFiles(tmp_path / "letters"))
         pace = Pace(records_max=int(random.integers(20, 800)))
         Runner(engine, sources, outlets, commits, pace).run(threading.Event(), until_end=True)
         for opened in (sources, outlets, engine, commits):

@@ -17,9 +17,10 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from cep.base.errors import StateCorruptError, StoreError
-from cep.runners.embedded.commit import DELIVERED, Commits, Outlets, Sources
+from cep.runners.embedded.commit import DELIVERED, Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from tests.runners.embedded.outside import Lines
 from tests.runners.embedded.test_commit import INITIAL, JOB
 from tests.small_disk import small_disk

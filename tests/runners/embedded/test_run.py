@@ -22,10 +22,12 @@ from confluent_kafka import Consumer
 
 from cep.cli.main import main
 from cep.model.rule import utc_text
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import BatchReport, Pace, Runner
+from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.files import FilesSource
 from cep.step.job import Job
@@ -64,7 +66,7 @@ def test_a_rule_that_is_published_while_the_job_runs(at_once: bool, tmp_path: Pa
     commits = Commits(StoreSettings(tmp_path / "job", "rocksdb"))
     engine = Engine(job, tuple(r.to_json() for r in known.values()), commits.store, Workers(2))
     sources = Sources(FilesSource(tmp_path / "events", follow=True), FilesSource(tmp_path / "control", follow=True))
-    outlets = Outlets((FileSink(tmp_path / "alerts"),), tmp_path / "letters")
+    outlets = Outlets((FileSink(tmp_path / "alerts"),), DeadLetterFiles(tmp_path / "letters"))
     totals: Counter[str] = Counter()
     stop = threading.Event()
 

@@ -12,9 +12,10 @@ from cep.base.schema import Field, Kind, Schema, Type
 from cep.rulebook.deploy import deploy
 from cep.rulebook.rulebook import Rulebook
 from cep.runners.embedded import replay as embedded
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.runners.live_checkpoint import open_checkpoint
 from cep.sinks.files import FileSink

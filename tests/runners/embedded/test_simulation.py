@@ -24,9 +24,10 @@ import pytest
 
 from cep.base.errors import CepError, SinkError
 from cep.runners.embedded import run as run_module
-from cep.runners.embedded.commit import Commits, Outlets, Sources
+from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
+from cep.runners.embedded.outlets import Outlets
 from cep.runners.embedded.run import Pace, Runner
 from cep.sinks.base import Recalled
 from cep.sinks.files import FileSink

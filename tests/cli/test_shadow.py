@@ -1,0 +1,86 @@
+"""`cep shadow report` over a job of `cep run` whose only sink is a topic; its dead letters go to a topic as well."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+from cep.cli.main import main
+from cep.runners.rule_output import STATUS_FILE
+from cep.sources.kafka import KafkaSettings, earliest_offsets, latest_offsets, read_range
+from cep.sources.offsets import OffsetRange
+from tests.mock_kafka import MockKafka
+from tests.real_kafka import KafkaCluster
+from tests.runners.embedded.cases import morning
+from tests.runners.spark.live_cases import rules
+
+RULES = str(Path(__file__).parents[2] / "rules")
+
+
+def values(address: str, topic: str) -> list[bytes]:
+    settings = KafkaSettings(address)
+    begins, ends = (ask(settings, [topic])[topic] for ask in (earliest_offsets, latest_offsets))
+    ranges = [OffsetRange(topic, partition, begins[partition], end) for partition, end in ends.items()]
+    batches = (batch for wanted in ranges if wanted.start < wanted.end for batch in read_range(settings, wanted))
+    return [value for batch in batches for value in batch["value"].to_pylist()]
+
+
+def test_a_job_with_topics_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with MockKafka() as kafka:
+        for topic in ("alerts", "dead"):
+            kafka.create(topic)
+        report_of_a_job("at-least-once", kafka.address, tmp_path, capsys)
+
+
+def test_a_job_with_topics_alone_exactly_once(
+    kafka_broker: KafkaCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for topic in ("alerts", "dead"):
+        kafka_broker.create(topic, 2)
+    delivery = "exactly-once" if kafka_broker.is_real else "at-least-once"  # the mock damages transactions
+    report_of_a_job(delivery, kafka_broker.address, tmp_path, capsys)
+
+
+def report_of_a_job(delivery: str, address: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run it twice with a shadow of each rule, look at its topics, and compare."""
+    (folder / "control").mkdir()
+    shadows = [rule.model_copy(update={"version": 9, "status": "shadow"}).to_json() for rule in rules().values()]
+    (folder / "control" / "1.jsonl").write_bytes(b"\n".join(shadows))
+    (folder / "events.jsonl").write_bytes(b"\n".join([*morning(), b"{", b'{"card_id": 5}']))
+    job = folder / "job"
+    topics = ["--bootstrap-servers", address, "--alerts", "kafka:alerts", "--dead-letter-topic", "dead"]
+    source = ["--events", str(folder / "events.jsonl"), "--control", str(folder / "control")]
+    for _ in range(2):  # what is there already is not sent again
+        arguments = [*source, *topics, "--checkpoint", str(job), "--available-now", "--delivery", delivery]
+        assert main(["run", "--rules", RULES, *arguments]) == 0
+    sent = [json.loads(value) for value in values(address, "alerts")]
+    assert {alert["status"] for alert in sent} == {"live"}
+    codes = sorted(json.loads(value)["code"] for value in values(address, "dead"))
+    assert codes == ["missing_field", "unreadable"]
+    assert not (job / "dead_letters").exists()
+    count = Counter(alert["rule_id"] for alert in sent)["small_then_large"]
+    assert count > 2
+    report = ["shadow", "report", "small_then_large", "--checkpoint", str(job), "--bootstrap-servers", address]
+    capsys.readouterr()
+    assert main([*report, "--alerts", "kafka:alerts"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"small_then_large: shadow version 9 {count} alerts, live {count}" in shown
+    assert f"kept {count}, gained 0, lost 0" in shown
+    assert "230584300" not in (job / STATUS_FILE).read_text(), "a time that is none is null"
+    totals = orjson.loads((job / "progress.json").read_bytes())["totals"]
+    assert totals["held[shadow@small_then_large]"] == totals["alerts[small_then_large@1]"] == count
+    assert totals.get("alerts[small_then_large@9]", 0) == 0
+
+
+def test_where_alerts_are_must_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"rules": [{"rule_id": "a", "version": 2, "status": "shadow", "from_ms": None}]}
+    (tmp_path / STATUS_FILE).write_bytes(orjson.dumps(status))
+    report = ["shadow", "report", "a", "--checkpoint", str(tmp_path), "--alerts"]
+    assert main([*report, "kafka:alerts"]) == 2
+    assert "needs --bootstrap-servers" in capsys.readouterr().err
+    assert main([*report, str(tmp_path / "nowhere")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
