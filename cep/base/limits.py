@@ -224,6 +224,9 @@ HTTP_REQUEST_S_MAX = 10
 # Trust: who may change what, and what a job remembers of signed changes.
 SIGNERS_MAX = 1_000  # keys in a signers file
 SIGNERS_FILE_BYTES_MAX = 262_144
+KEY_FILE_BYTES_MAX = 65_536  # a private key, or the signature of a signers file: some hundred bytes
+# A schema of Avro or descriptors of Protobuf: a large company's messages together take some MB.
+SCHEMA_FILE_BYTES_MAX = 16_777_216
 # Lines of versions with signed changes: of each rule, its pauses and shadows, and each key that is snoozed. It must
 # remember the last of each, or an old record would count again. Past this, new lines are refused.
 SIGNED_LINES_MAX = 50_000

@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import SECRET_CHARS_MIN, SECRETS_FILE_BYTES_MAX, SECRETS_MAX, TIME_MS_MIN
+from cep.base.reading import read_file
 
 SECRETS_FILE, SECRETS = "CEP_SECRETS_FILE", "CEP_SECRETS"
 PAN, SENSITIVE = "pan", "sensitive"  # what a field is declared as
@@ -83,13 +84,9 @@ def use_secrets_file(path: Path | None) -> None:
 @lru_cache(maxsize=8)
 def _file_keys(path: str) -> tuple[SecretKey, ...]:
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(SECRETS_FILE_BYTES_MAX + 1)
-        if len(data) > SECRETS_FILE_BYTES_MAX:
-            raise UsageError(f"the file of keys {path} has more than {SECRETS_FILE_BYTES_MAX} bytes; {_HELP}")
-        return _read(data.decode(), path)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        return _read(read_file(Path(path), SECRETS_FILE_BYTES_MAX).decode(), path)
+    except (UnreadableError, ValueError) as error:
+        reason = str(error) if isinstance(error, UnreadableError) else "it is no text in UTF-8"
         raise UsageError(f"the file of keys {path} cannot be read: {reason}; {_HELP}") from None
 
 

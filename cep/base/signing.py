@@ -25,13 +25,14 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import KEY_FILE_BYTES_MAX
+from cep.base.reading import read_file
 
 _PREFIX = "ed25519:"
 _PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_FILE_BYTES_MAX = 65_536
 _VERIFIED_MAX = 4_096
 
 
@@ -71,14 +72,13 @@ def new_key(path: Path, passphrase: str | None = None) -> SigningKey:
 def read_key(path: Path, passphrase: str | None = None) -> SigningKey:
     """Read a private key. Raises: UsageError for a file that is none, or that others may read."""
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise UsageError(f"the key {path} is no file; name a file that `cep keys new` has made")
-            if mode & _OTHERS:
-                raise UsageError(f"others may read the private key {path}; run `chmod 600 {path}`")
-            pem = file.read(_FILE_BYTES_MAX)
-    except (OSError, ValueError) as error:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            raise UsageError(f"the key {path} is no file; name a file that `cep keys new` has made")
+        if mode & _OTHERS:
+            raise UsageError(f"others may read the private key {path}; run `chmod 600 {path}`")
+        pem = read_file(path, KEY_FILE_BYTES_MAX)
+    except (OSError, ValueError, UnreadableError) as error:
         raise UsageError(f"the key {path} cannot be read: {error}; `cep keys new FILE` makes one") from error
     try:
         key = load_pem_private_key(pem, passphrase.encode() if passphrase else None)

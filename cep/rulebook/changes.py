@@ -15,8 +15,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cep.base.durable import replace_file
-from cep.base.errors import UsageError
+from cep.base.errors import UnreadableError, UsageError
 from cep.base.limits import CONTROL_RECORD_BYTES_MAX, LIST_PARTS_MAX
+from cep.base.reading import read_file
 from cep.model.rule import (
     HeartbeatRecord,
     ListRecord,
@@ -60,12 +61,9 @@ def write_change(path: Path, records: Sequence[Signable]) -> None:
 def read_change(path: Path) -> list[Signable]:
     """Read the records of one change, at least one. Raises: UsageError with the line that is wrong."""
     try:
-        with path.open("rb") as file:
-            data = file.read(_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
+        data = read_file(path, _BYTES_MAX)
+    except UnreadableError as error:
         raise UsageError(f"{path} cannot be read: {error}; `cep sign` writes such files") from error
-    if len(data) > _BYTES_MAX:
-        raise UsageError(f"{path} is over the limit of {_BYTES_MAX} bytes; restore it from version control")
     records: list[Signable] = []
     for number, line in enumerate(data.splitlines(), start=1):
         record, problems = parse_control(line)

@@ -28,8 +28,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cep.base.errors import UsageError
-from cep.base.limits import RULE_TEXT_CHARS_MAX, SIGNERS_FILE_BYTES_MAX, SIGNERS_MAX
+from cep.base.errors import UnreadableError, UsageError
+from cep.base.limits import KEY_FILE_BYTES_MAX, RULE_TEXT_CHARS_MAX, SIGNERS_FILE_BYTES_MAX, SIGNERS_MAX
+from cep.base.reading import read_file
 from cep.base.signing import SigningKey, is_public_key, is_signed
 from cep.model.problem import problems_of
 from cep.rulebook.trust import PEOPLE, Signer, Trust
@@ -79,8 +80,8 @@ def read_trust(path: Path, root_key: str) -> Trust:
         raise UsageError("the root key is no public key; give the text `ed25519:…` of a .pub file")
     data = _bytes(path)
     try:
-        signature = signature_path(path).read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
+        signature = read_file(signature_path(path), KEY_FILE_BYTES_MAX).decode("ascii").strip()
+    except (UnreadableError, ValueError) as error:
         raise UsageError(
             f"{path} is not signed ({error}); whoever has the root key runs `cep keys trust {path} --key ROOT`"
         ) from error
@@ -114,13 +115,9 @@ def sign_signers(path: Path, key: SigningKey) -> Trust:
 
 def _bytes(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(SIGNERS_FILE_BYTES_MAX + 1)
-    except (OSError, ValueError) as error:
+        return read_file(path, SIGNERS_FILE_BYTES_MAX)
+    except UnreadableError as error:
         raise UsageError(f"the signers file {path} cannot be read: {error}; see `cep docs approve`") from error
-    if len(data) > SIGNERS_FILE_BYTES_MAX:
-        raise UsageError(f"the signers file {path} is over the limit of {SIGNERS_FILE_BYTES_MAX} bytes")
-    return data
 
 
 def _trust(path: Path, data: bytes, root_key: str) -> Trust:

@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 from cep.base.durable import replace_file
 from cep.base.errors import StateCorruptError, UsageError
 from cep.base.schema import Schema, misreadings
@@ -56,7 +58,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     """
     description = _describe(job)
     if (directory / JOB_FILE).exists():
-        stored_job = _read(directory / JOB_FILE)
+        stored_job = read_document(directory / JOB_FILE)
         if stored_job.get("format") != FORMAT:
             raise UsageError(
                 f"{directory} was made in format {stored_job.get('format')}, this build reads {FORMAT}; give a new one"
@@ -72,7 +74,7 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
                 f"{directory} belongs to a job with other {', '.join(different)}: its keyed state would be misread; "
                 "start it as it was, or give a new checkpoint directory"
             )
-        return tuple(record.encode() for record in _read(directory / RULES_FILE)["records"]), True
+        return _first_rules(directory), True
     if (directory / QUERY_FOLDER).exists():
         raise UsageError(
             f"{directory} has keyed state but no {JOB_FILE} that says whose; give a new checkpoint directory"
@@ -83,12 +85,18 @@ def open_checkpoint(directory: Path, job: Job, initial: tuple[bytes, ...]) -> tu
     return initial, False
 
 
+def _first_rules(directory: Path) -> tuple[bytes, ...]:
+    records = read_document(directory / RULES_FILE).get("records")
+    if not isinstance(records, list) or not all(isinstance(record, str) for record in records):
+        raise StateCorruptError(f"{directory / RULES_FILE} has no rules; restore it, or give a new folder")
+    return tuple(record.encode("utf-8", "backslashreplace") for record in records)
+
+
 def _check_event_types(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
     try:
-        stored = Schema.from_json(stored_job["event_types"])
+        reasons = misreadings(Schema.from_json(stored_job["event_types"]), job.schema)
     except (KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{directory} does not say what its events were ({error!r}); restore it") from error
-    reasons = misreadings(stored, job.schema)
     if reasons:
         raise UsageError(
             f"{directory} belongs to a job with other event types: {'; '.join(reasons)}: its keyed state would be "
@@ -114,7 +122,7 @@ def _check_trust(directory: Path, stored_job: dict[str, Any], job: Job) -> None:
             )
     except (KeyError, TypeError) as error:
         raise StateCorruptError(f"{directory} does not say who may sign ({error!r}); restore it") from error
-    stored = {**_read(directory / JOB_FILE), "trust": now}
+    stored = {**read_document(directory / JOB_FILE), "trust": now}
     _write(directory / JOB_FILE, stored)
 
 
@@ -155,7 +163,7 @@ def job_id(directory: Path) -> str:
     Raises: StateCorruptError if the checkpoint does not say.
     """
     path = directory / JOB_FILE
-    stored_id = _read(path).get("id")
+    stored_id = read_document(path).get("id")
     if not isinstance(stored_id, str):
         raise StateCorruptError(f"{path} has no id of the job; restore it, or give a new checkpoint directory")
     return stored_id
@@ -166,7 +174,7 @@ def read_job(directory: Path) -> Job | None:
     path = directory / JOB_FILE
     if not path.exists():
         return None
-    description = _read(path)
+    description = read_document(path)
     try:
         return Job.from_json(description)
     except (KeyError, TypeError, ValueError) as error:
@@ -177,9 +185,10 @@ def _describe(job: Job) -> dict[str, Any]:
     return {"format": FORMAT, **job.to_json()}
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
+    """Read one of the JSON files of a checkpoint directory. Raises: StateCorruptError."""
     try:
-        document = json.loads(path.read_bytes())
+        document = orjson.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise StateCorruptError(
             f"{path} cannot be read ({error}); restore it, or give a new checkpoint directory"

@@ -13,18 +13,26 @@ from pathlib import Path
 
 import orjson
 
+from cep.base.errors import StateCorruptError
+from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
 
 PROGRESS_FILE = "progress.json"
 
 
 def read_progress(directory: Path) -> tuple[int, Counter[str]]:
-    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun."""
+    """(last micro-batch, totals up to its end) of a job; (-1, nothing) for one that has not begun.
+
+    Raises: StateCorruptError.
+    """
     path = directory / PROGRESS_FILE
     if not path.exists():
         return -1, Counter()
-    record = orjson.loads(path.read_bytes())
-    return record["batch_id"], Counter(record["totals"])
+    record = read_document(path)
+    batch_id, totals = record.get("batch_id"), record.get("totals")
+    if type(batch_id) is not int or not isinstance(totals, dict) or any(type(n) is not int for n in totals.values()):
+        raise StateCorruptError(f"{path} does not say how far the job is; restore it, or give a new folder")
+    return batch_id, Counter(totals)
 
 
 def write_progress(directory: Path, batch_id: int, totals: Mapping[str, int]) -> None:

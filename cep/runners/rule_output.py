@@ -19,9 +19,11 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
+from cep.base.errors import StateCorruptError
 from cep.base.limits import TIME_MS_MIN
 from cep.rulebook.suppression import Policies, fired_json
 from cep.runners.fired_files import FiredFiles, begin_fired
+from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
 from cep.step.suppress import filter_alerts
 
@@ -33,13 +35,18 @@ class RuleOutput:
     """Keeps to the rules in what leaves the job. `publish` is told what the job says of its rules, as JSON.
 
     `first` is the status of the rules that a job begins with; one that goes on knows better.
+    Raises: StateCorruptError for files that are not what was written.
     """
 
     def __init__(self, directory: Path, first: dict[str, Any], publish: Callable[[bytes], None] | None = None) -> None:
         self._directory = directory
         self._publish = publish
         self.status = _read(directory / STATUS_FILE) or first
-        self._policies = Policies.from_json(self.status["policies"])
+        try:
+            self._policies = Policies.from_json(self.status["policies"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            path = directory / STATUS_FILE
+            raise StateCorruptError(f"{path} does not say which rules there are ({error!r}); restore it") from error
         self._fired = FiredFiles(directory)
 
     def announce(self) -> None:
@@ -89,5 +96,4 @@ def last_alerted(directory: Path) -> list[list[Any]]:
 def _read(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    status: dict[str, Any] = orjson.loads(path.read_bytes())
-    return status
+    return read_document(path)

@@ -31,6 +31,6 @@ class Kind:
 
 def all_kinds() -> tuple[Kind, ...]:
     """Return every kind. Imported here, so that a worker and not its parent loads what they need."""
-    from tests.hostile import events, state, texts, wire  # noqa: PLC0415
+    from tests.hostile import events, folders, state, texts, trust, wire  # noqa: PLC0415
 
-    return (*texts.KINDS, *events.KINDS, *state.KINDS, *wire.KINDS)
+    return (*texts.KINDS, *events.KINDS, *state.KINDS, *wire.KINDS, *trust.KINDS, *folders.KINDS)

@@ -139,7 +139,7 @@ def read_beginning(checkpoint: Path) -> Beginning | None:
             raise StateFormatError(f"{path} has another format, this build reads {FORMAT}; use the build that wrote it")
         fields["times"] = times_from_json(fields["times"])
         fields["groups"] = tuple(fields["groups"])
-        return Beginning(**fields)
+        return _checked(Beginning(**fields))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateCorruptError(f"{path} cannot be read ({error!r}); restore the savepoint again") from error
 
@@ -149,6 +149,21 @@ def group_beginning(checkpoint: Path, begins: Beginning, job: Job, level: int, g
     if group not in begins.groups:
         return GroupState()
     return state_of(job, level, read_entries(checkpoint / FOLDER / _group_file(group)))
+
+
+def _checked(begins: Beginning) -> Beginning:
+    """Return it if its fields have the types that `write_beginning` wrote. Raises: ValueError."""
+    numbers = (*begins.groups, begins.watermark_ms, begins.first_number, begins.since_ms)
+    is_written = (
+        isinstance(begins.rulebook, str)
+        and all(type(number) is int for number in numbers)
+        and isinstance(begins.positions, dict)
+        and all(isinstance(at, dict) for at in begins.positions.values())
+        and all(type(at) is int for of in begins.positions.values() for at in of.values())
+    )
+    if not is_written:
+        raise ValueError("its fields are not those that were written")
+    return begins
 
 
 def _group_file(group: int) -> str:

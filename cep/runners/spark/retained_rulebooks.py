@@ -15,8 +15,10 @@ from typing import Any
 
 import orjson
 
+from cep.base.errors import StateCorruptError
 from cep.base.limits import MICRO_BATCHES_KEPT
 from cep.rulebook.store import RulebookStore
+from cep.runners.live_checkpoint import read_document
 from cep.sinks.durable import write_durably
 
 _FILE = "kept.json"
@@ -37,7 +39,7 @@ class RetainedRulebooks:
         """
         ledger: dict[str, Any] = {"since": batch_id, "swept": batch_id}
         if self._path.exists():
-            ledger = orjson.loads(self._path.read_bytes())
+            ledger = self._read()
         earlier = [entry for entry in ledger.get("rulebooks", []) if entry[0] < batch_id]
         rulebooks = [*earlier, [batch_id, digest]]
         oldest = batch_id - MICRO_BATCHES_KEPT
@@ -51,3 +53,15 @@ class RetainedRulebooks:
             return 0
         digests = {entry_digest for _, entry_digest in rulebooks}
         return self._store.prune(digests | ({self._first} if self._first else set()))
+
+    def _read(self) -> dict[str, Any]:
+        ledger = read_document(self._path)
+        entries = ledger.get("rulebooks", [])
+        numbers = [ledger.get("since"), ledger.get("swept")]
+        is_right = isinstance(entries, list) and all(isinstance(entry, list) and len(entry) == 2 for entry in entries)
+        if is_right:
+            numbers += [entry[0] for entry in entries]
+            is_right = all(isinstance(entry[1], str) for entry in entries)
+        if not is_right or any(type(number) is not int for number in numbers):
+            raise StateCorruptError(f"{self._path} does not list the rulebooks; restore it with the checkpoint")
+        return ledger

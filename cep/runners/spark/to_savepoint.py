@@ -154,7 +154,7 @@ def _positions(query: Path, source: int, batch_id: int) -> dict[str, int]:
         if "logOffset" in offset:
             return dict.fromkeys(_files_read(query / "sources" / str(source), offset["logOffset"]), _DONE)
         topics = Position.from_json(offset).offsets
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateCorruptError(f"{path} does not say how far the job has read ({error!r}); restore it") from error
     return {f"{topic}[{partition}]": at for topic, of in topics.items() for partition, at in of.items()}
 

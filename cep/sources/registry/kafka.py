@@ -29,7 +29,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
-from cep.base.errors import SourceError, UsageError
+from cep.base.errors import SourceError, UnreadableError, UsageError
+from cep.base.limits import SCHEMA_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.base.schema import Schema
 from cep.columnar.decode import TYPE_FIELD, Decoded, Poison, concat_decoded, decode_json, decode_table
 
@@ -225,6 +227,6 @@ def _message_class(path: str, name: str) -> type[Message]:
 
 def _file(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
-    except OSError as error:
+        return read_file(Path(path), SCHEMA_FILE_BYTES_MAX)
+    except UnreadableError as error:
         raise UsageError(f"the schema file {path} cannot be read: {error}") from error

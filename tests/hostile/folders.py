@@ -1,0 +1,138 @@
+"""RocksDB folders of `cep run`, and the checkpoint folder of `cep live`, with one of their files damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from cep.base.errors import CepError
+from cep.cli.main import main
+from cep.runners.handover.beginning import group_beginning, read_beginning
+from cep.runners.live_checkpoint import RULEBOOKS_FOLDER, job_id, open_checkpoint, read_job
+from cep.runners.live_progress import read_progress
+from cep.runners.rule_output import RuleOutput
+from cep.state.keys import KeyRange
+from cep.state.rocks import RocksMemory, RocksSettings, RocksStore
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value
+from tests.runners.spark.live_cases import ROOT, payments
+
+_EVENTS = 600
+_QUERY = {
+    "query/offsets/4": 'v1\n{"conf": {"spark.sql.shuffle.partitions": "2"}}\n{"logOffset": 1}\n-\n',
+    "query/commits/4": 'v1\n{"nextBatchWatermarkMs": 0}\n',
+    "query/sources/0/1": 'v1\n{"path": "file:///data/a.jsonl", "timestamp": 1, "batchId": 0}\n',
+    "query/state/0/_metadata/v2/0": 'v2\n{"operatorPropertiesJson": "{\\"stateVariables\\": []}"}\n',
+}
+
+
+def rocks(folder: Path) -> Feed:
+    """A store on disk: it is not opened, or has every write that was synced, unchanged."""
+    settings = RocksSettings(RocksMemory(4 << 20, 1 << 20), background_jobs=1)
+    good = {b"key-%04d" % n: bytes([n % 256]) * (n % 300) for n in range(1_000)}
+    store = RocksStore(folder / "good", settings)
+    for number, (key, value) in enumerate(good.items()):
+        store.put(key, value)
+        if number == len(good) // 2:
+            store.checkpoint(folder / "flushed")
+    store.sync()
+    store.close()
+
+    def feed(random: Random) -> str:
+        bad = _copied(folder / "good", folder / "bad")
+        _damage(bad, random)
+        try:
+            with RocksStore(bad, settings) as opened:
+                found = dict(opened.scan(KeyRange(b"", b"\xff" * 8)))
+        except CepError:
+            return REFUSED
+        if found != good:
+            raise DiffersError(f"a damaged store opens with {len(found)} of {len(good)} entries, or with others")
+        return ACCEPTED
+
+    return feed
+
+
+def spark_folders(folder: Path) -> Feed:
+    """The checkpoint folder of a job on Spark: every file of ours in it is read, or refused."""
+    good = folder / "good"
+    _make(folder, good)
+    job = read_job(good)
+    assert job is not None
+
+    def feed(random: Random) -> str:
+        # Loaded here: what asks for Spark takes a second, and other kinds do without.
+        from cep.runners.spark.rescale import partitions_of  # noqa: PLC0415
+        from cep.runners.spark.retained_rulebooks import RetainedRulebooks  # noqa: PLC0415
+        from cep.runners.spark.state import job_of, planned_batch  # noqa: PLC0415
+        from cep.runners.spark.to_savepoint import _positions  # noqa: PLC0415
+
+        bad = _copied(good, folder / "bad")
+        _damage(bad, random)
+        refused = 0
+        for door in (
+            lambda: read_job(bad), lambda: open_checkpoint(bad, job, ()), lambda: job_id(bad),
+            lambda: read_progress(bad), lambda: RuleOutput(bad, {"policies": {}}), lambda: job_of(bad),
+            lambda: partitions_of(bad), lambda: planned_batch(bad), lambda: _positions(bad / "query", 0, 4),
+            lambda: RetainedRulebooks(bad / RULEBOOKS_FOLDER).changed("d" * 64, 5),
+        ):  # fmt: skip
+            try:
+                door()
+            except CepError:
+                refused += 1
+        try:
+            begins = read_beginning(bad)
+            if begins is not None:
+                for group in begins.groups:
+                    group_beginning(bad, begins, job, 0, group)
+        except CepError:
+            refused += 1
+        return REFUSED if refused else ACCEPTED
+
+    return feed
+
+
+def _make(folder: Path, into: Path) -> None:
+    """Make the folder that `cep live` begins with, from a small job of `cep run`, and what Spark would add."""
+    (folder / "events").mkdir()
+    (folder / "events" / "a.jsonl").write_bytes(b"\n".join(payments(1)[:_EVENTS]) + b"\n")
+    job, saved = str(folder / "job"), str(folder / "saved")
+    run = ["run", "--rules", str(ROOT / "rules"), "--events", str(folder / "events"), "--checkpoint", job]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        assert main([*run, "--key-groups", "4", "--available-now"]) == 0
+        assert main(["savepoint", "--checkpoint", job, "--to", saved]) == 0
+        assert main(["restore", "--from", saved, "--checkpoint", str(into), "--engine", "spark"]) == 0
+    for name, text in _QUERY.items():
+        (into / name).parent.mkdir(parents=True, exist_ok=True)
+        (into / name).write_text(text)
+    ledger = {"since": 1, "swept": 1, "rulebooks": [[1, "a" * 64], [3, "b" * 64]]}
+    (into / RULEBOOKS_FOLDER / "kept.json").write_text(json.dumps(ledger))
+
+
+def _copied(good: Path, bad: Path) -> Path:
+    shutil.rmtree(bad, ignore_errors=True)
+    return Path(shutil.copytree(good, bad))
+
+
+def _damage(folder: Path, random: Random) -> None:
+    """Change one file, of JSON half of the time as a document; now and then take one away."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in ("LOG", "LOCK"))
+    victim = random.choice(files)
+    if random.random() < 0.05:
+        victim.unlink()
+    elif victim.suffix == ".json" and random.random() < 0.6:
+        victim.write_text(json.dumps(broken_value(json.loads(victim.read_bytes()), random)))
+    else:
+        victim.write_bytes(broken_bytes(victim.read_bytes(), random))
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (_kind("rocksdb folders", 1, rocks), _kind("spark folders", 1, spark_folders))

@@ -1,0 +1,127 @@
+"""Signers files, private keys, keys of card numbers, heartbeats and signed changes, damaged or forged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+
+from cep.base.errors import CepError, UsageError
+from cep.base.secrets import SECRETS_FILE, secret_keys
+from cep.base.signing import new_key, read_key
+from cep.model.rule import HeartbeatRecord, UpsertRecord
+from cep.rulebook.changes import read_change
+from cep.rulebook.deploy import deploy
+from cep.rulebook.rulebook import Rulebook
+from cep.rulebook.signers import read_trust, sign_signers, signature_path
+from cep.step.job import Job
+from cep.step.rules import apply_records
+from tests.hostile.kinds import ACCEPTED, REFUSED, DiffersError, Feed, Kind
+from tests.hostile.mutate import broken_bytes, broken_value
+from tests.rulebook.people import ROOT, TRUST, by_two, write_signers
+from tests.runners.spark.live_cases import rules
+
+
+def signers(folder: Path) -> Feed:
+    """A signers file that is changed: refused, unless the root key signs it anew and it is one."""
+    path = write_signers(folder / "signers.toml")
+    good, signature = path.read_bytes(), signature_path(path).read_bytes()
+
+    def feed(random: Random) -> str:
+        data = broken_bytes(good, random)
+        path.write_bytes(data)
+        signature_path(path).write_bytes(signature if random.random() < 0.7 else broken_bytes(signature, random))
+        try:
+            read_trust(path, ROOT.public)
+            if data != good:
+                raise DiffersError("a signers file was changed, and its signature counts")
+        except CepError:
+            pass
+        try:
+            sign_signers(path, ROOT)
+            read_trust(path, ROOT.public)
+        except CepError:
+            return REFUSED
+        return ACCEPTED
+
+    return feed
+
+
+def private_keys(folder: Path) -> Feed:
+    """A file of a private key, and one with keys of card numbers."""
+    path, secrets = folder / "key.pem", folder / "secrets"
+    new_key(path)
+    good = path.read_bytes()
+    lines = b"k1 " + b"s" * 40 + b"\nk2 " + b"t" * 40 + b" 2026-12-01T00:00:00Z\n"
+
+    def feed(random: Random) -> str:
+        outcome = ACCEPTED
+        path.write_bytes(broken_bytes(good, random))
+        path.chmod(random.choice((0o600, 0o600, 0o600, 0o644)))
+        try:
+            read_key(path, random.choice((None, "passphrase")))
+        except CepError:
+            outcome = REFUSED
+        # A name of its own: files of keys are read once.
+        named = secrets.with_name(f"secrets-{random.getrandbits(60)}")
+        named.write_bytes(broken_bytes(lines, random))
+        os.environ[SECRETS_FILE] = str(named)
+        try:
+            secret_keys()
+        except UsageError as error:
+            if "s" * 20 in str(error):
+                raise DiffersError("an error shows a secret") from None
+            outcome = REFUSED
+        finally:
+            del os.environ[SECRETS_FILE]
+            named.unlink()
+        return outcome
+
+    return feed
+
+
+def signed_changes(folder: Path) -> Feed:
+    """Signed changes and heartbeats for a job that takes signed ones only: none that is changed may count."""
+    given = deploy(rules().values())
+    job = Job(given.schema, given.key_domains)
+    path = folder / "change.json"
+    records = [by_two(record) for record in rules().values() if isinstance(record, UpsertRecord)]
+    trees = [json.loads(record.to_json()) for record in records]
+    heartbeat = json.loads(HeartbeatRecord(event_time="2026-03-01T00:00:00Z").to_json())
+
+    def feed(random: Random) -> str:
+        at = random.randrange(len(trees))
+        if random.random() < 0.2:
+            data = json.dumps(broken_value(heartbeat, random)).encode()
+        elif random.random() < 0.5:
+            data = broken_bytes(records[at].to_json(), random)
+        else:
+            data = json.dumps(broken_value(trees[at], random)).encode()
+        path.write_bytes(data)
+        with suppress(CepError):
+            read_change(path)
+        book = Rulebook(job.schema, job.domains)
+        book.accepted.trust = TRUST
+        apply_records(book, (data,), None)
+        if not book.rules:
+            return REFUSED
+        (name,) = book.rules
+        expected = next(record for record in records if record.id == name)
+        if [entry.record for entry in book.rules[name].entries] != [expected]:
+            raise DiffersError(f"a changed record of {name} counts")
+        return ACCEPTED
+
+    return feed
+
+
+def _kind(name: str, weight: int, feed: Callable[[Path], Feed]) -> Kind:
+    return Kind(name, weight, feed)
+
+
+KINDS = (
+    _kind("signers files", 4, signers), _kind("key files", 4, private_keys),
+    _kind("signed changes", 6, signed_changes),
+)  # fmt: skip
