@@ -157,6 +157,15 @@ TRACE_STEPS_MAX = 500_000
 # Frauds of a report that are walked through each pattern, evenly over all: enough for shares to a few percent, and some
 # seconds of plain Python a rule.
 REPORT_FRAUDS_WALKED_MAX = 300
+# Settings of a rule that `cep tune` replays one beside the other: their programs and alerts are in memory together.
+TUNE_RULES_AT_ONCE = 64
+# Alerts of the loosest setting of a tuned rule: settings are replayed fewer at once, so that no more alerts than these
+# are in memory. More than that nobody would call a rule.
+TUNE_ALERTS_MAX = 1_000_000
+# Settings that `cep tune` compares by replaying each, where they do not follow from a replay for each value.
+TUNE_REPLAYED_MAX = 256
+# Settings that `cep tune` compares at all: some arrays of this length for each part of the time.
+TUNE_SETTINGS_MAX = 1_000_000
 # Looks of `cep test --watch` at the files, half a second apart: a day; a forgotten terminal does not run for ever.
 WATCH_POLLS_MAX = 172_800
 # Estimated keyed state of a busy key above which `cep lint` asks whether that is meant: a hundred thousand busy keys on

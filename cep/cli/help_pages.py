@@ -34,7 +34,7 @@ VERB_PAGES = {
     "explain": "reference/diagnostics",
     **dict.fromkeys(("replay", "diff"), "guides/replay"),
     **dict.fromkeys(("backtest", "report"), "guides/measure"),
-    **dict.fromkeys(("why", "why-not", "shadow"), "guides/tune"),
+    **dict.fromkeys(("why", "why-not", "shadow", "tune"), "guides/tune"),
     **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
     "lists": "guides/lists",
     **dict.fromkeys(("run", "live"), "guides/live"),

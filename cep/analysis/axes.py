@@ -1,0 +1,190 @@
+"""A pattern and what may be tried → the values of each parameter, and whether settings can be told apart one by one.
+
+    amount > large and count(… over back) >= known
+             └ threshold: larger is tighter  └ threshold: larger is tighter; `back` is none, it says what is counted
+
+Where a match binds one event, or every combination of events is a match of its own, it exists under a setting if each
+condition holds by itself. So what one threshold lets through is replayed with the others at their loosest, and a
+setting lets through what each of its values does.
+Tested by: tests/analysis/test_tune.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from cep.base.errors import UsageError
+from cep.base.schema import Kind
+from cep.lang.ir import Binary, Cast, Expr, Link, Param, ParamDecl, PatternIR, SkipKind, Unary
+from cep.lang.walk import nodes
+from cep.model.rule import ParamValue
+from cep.nfa.positions import build
+from cep.testing.conditions import parts_of
+
+_STEPS = 21  # values of a parameter for which none are given
+_SPAN = 4.0  # they go from a quarter of what it is to four times that
+_RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?:/(\d{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The values of one parameter. Of a threshold they go from the loosest to the tightest."""
+
+    name: str
+    values: tuple[ParamValue, ...]
+    is_threshold: bool
+
+
+def axes_of(pattern: PatternIR, present: Mapping[str, ParamValue], tries: Mapping[str, str]) -> tuple[Axis, ...]:
+    """Return the parameters to try: those of `tries`, or else every threshold. `pattern` has its parameters open.
+
+    Raises: UsageError for a parameter that is none, or values that are none.
+    """
+    declared = {param.name: param for param in pattern.params}
+    strange = [name for name in tries if name not in declared]
+    if strange:
+        raise UsageError(f"--try {strange[0]}: the pattern's parameters are {', '.join(declared) or 'none'}")
+    senses = {name: _sense(pattern, name) for name in declared}
+    names = tries or [name for name, param in declared.items() if senses[name] and param.type.is_number]
+    if not names:
+        raise UsageError(f"{pattern.name} has no threshold that is a parameter; name what to try with --try")
+    axes = []
+    for name in names:
+        values = _given(declared[name], tries[name]) if name in tries else _around(declared[name], present[name])
+        if senses[name]:
+            values.sort(key=_number, reverse=senses[name] < 0)
+        axes.append(Axis(name, tuple(values), senses[name] != 0))
+    return tuple(axes)
+
+
+def loosest(axes: Iterable[Axis]) -> dict[str, ParamValue]:
+    """Return the first value of each parameter."""
+    return {axis.name: axis.values[0] for axis in axes}
+
+
+def is_divisible(pattern: PatternIR, bound: PatternIR, axes: Sequence[Axis]) -> bool:
+    """Return True if a match exists under a setting exactly if each threshold by itself lets it through.
+
+    `bound` is the pattern with the constants in place.
+    """
+    thresholds = {axis.name for axis in axes if axis.is_threshold}
+    together = [_names(part) & thresholds for variable in pattern.variables for part in parts_of(variable.where)]
+    return all(len(names) <= 1 for names in together) and _binds_freely(bound)
+
+
+def _binds_freely(pattern: PatternIR) -> bool:
+    """Return True if what one match binds never decides whether there is another one."""
+    if pattern.timeout_measures is not None or pattern.within_events is not None:
+        return False
+    positions = build(pattern.structure).positions
+    waits = [wait for position in positions for wait in position.waits]
+    if any(position.loops for position in positions):
+        return False
+    if any(wait.target is None or wait.guards or wait.untils for wait in waits):
+        return False
+    if len(positions) == 2:  # the start, and the one event
+        return True
+    later = [wait for position in positions[1:] for wait in position.waits]
+    return pattern.skip.kind is SkipKind.NONE and all(wait.link is Link.FOLLOWED_BY_ANY for wait in later)
+
+
+# ------------------------------------------------------------------------------------------------------ direction
+
+
+def _names(tree: object) -> set[str]:
+    return {node.name for node in nodes(tree) if isinstance(node, Param)}
+
+
+def _sense(pattern: PatternIR, name: str) -> int:
+    """Return 1 if a larger value lets less through, -1 if it lets more through, 0 if it is no threshold."""
+    parts = [part for variable in pattern.variables for part in parts_of(variable.where)]
+    everywhere = sum(isinstance(node, Param) and node.name == name for node in nodes(pattern))
+    senses, in_parts = set(), 0
+    for part in parts:
+        count = sum(isinstance(node, Param) and node.name == name for node in nodes(part))
+        in_parts += count
+        if count:
+            senses.add(_sense_of(part, name) if count == 1 else 0)
+    return senses.pop() if len(senses) == 1 and in_parts == everywhere else 0
+
+
+def _sense_of(part: Expr, name: str) -> int:
+    if not isinstance(part, Binary) or part.op not in ("<", "<=", ">", ">="):
+        return 0
+    sign = _grows(part.right, name) - _grows(part.left, name)
+    return sign if part.op in (">", ">=") else -sign
+
+
+def _grows(expr: Expr, name: str) -> int:
+    """Return 1 if the expression grows with the parameter, -1 if it shrinks, 0 if neither can be said.
+
+    What it is multiplied with is taken to be positive. That it is so is checked on the replays.
+    """
+    match expr:
+        case Param():
+            return int(expr.name == name)
+        case Cast():
+            return _grows(expr.argument, name)
+        case Unary() if expr.op == "neg":
+            return -_grows(expr.argument, name)
+        case Binary() if expr.op in ("+", "*"):
+            return _grows(expr.left, name) or _grows(expr.right, name)
+        case Binary() if expr.op in ("-", "/"):
+            return _grows(expr.left, name) or -_grows(expr.right, name)
+        case _:
+            return 0
+
+
+# --------------------------------------------------------------------------------------------------------- values
+
+
+def _number(value: ParamValue) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _around(param: ParamDecl, present: ParamValue) -> list[ParamValue]:
+    """Return values from a quarter of the present one to four times that, each the same share above the last."""
+    if not isinstance(present, int | float) or present <= 0:
+        raise UsageError(f"{param.name} is {present}: say what to try, like --try {param.name}=1,2,5")
+    factors = (_SPAN ** (2 * step / (_STEPS - 1) - 1) for step in range(_STEPS))
+    return _rounded(param, [present, *(present * factor for factor in factors)])
+
+
+def _given(param: ParamDecl, text: str) -> list[ParamValue]:
+    """Read `1,2,5`, `100..500` or `100..500/9`. Raises: UsageError."""
+    span = _RANGE.fullmatch(text.strip())
+    if span is not None:
+        low, high, count = float(span[1]), float(span[2]), int(span[3] or _STEPS)
+        if count < 2 or high <= low:
+            raise UsageError(f"--try {param.name}={text}: write a range like 100..500, or 100..500/9 for nine values")
+        return _rounded(param, [low + (high - low) * step / (count - 1) for step in range(count)])
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise UsageError(f"--try {param.name}: give values, like {param.name}=1,2,5 or {param.name}=100..500")
+    if not param.type.is_number:
+        return list(dict.fromkeys(parts))
+    try:
+        return _rounded(param, [float(part) for part in parts])
+    except ValueError as error:
+        raise UsageError(f"--try {param.name}={text}: {error}") from error
+
+
+def _rounded(param: ParamDecl, values: Iterable[float]) -> list[ParamValue]:
+    """Return the values as the parameter can have them, each once, in their order of size."""
+    kind, scale = param.type.kind, param.type.scale
+    unit = 10**scale if kind is Kind.DECIMAL else 1
+    low, high = (None if edge is None else edge / unit for edge in (param.minimum, param.maximum))
+    rounded: set[int | float] = set()
+    for value in values:
+        if kind is Kind.INT:
+            number: int | float = round(value)
+        elif kind is Kind.DECIMAL:
+            number = float(round(Decimal(repr(value)), scale))
+        else:
+            number = float(f"{value:.3g}")
+        if (low is None or number >= low) and (high is None or number <= high):
+            rounded.add(number)
+    return sorted(rounded)

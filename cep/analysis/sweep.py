@@ -1,0 +1,256 @@
+"""A rule and settings of its parameters → what each setting finds in each part of the time.
+
+Exact way, for patterns that `is_divisible`: each value of a threshold is replayed once, with the other thresholds at
+their loosest. An alert's level on an axis is how many values let it through; a setting lets through the alerts whose
+levels reach it. So a replay for each value gives the figures of all combinations. If the levels are not nested, which
+would contradict the direction of a threshold, or if limits dropped a match, nothing of it is used.
+
+Other patterns: a setting changes which events a run takes, so each setting that is looked at is replayed.
+Tested by: tests/analysis/test_tune.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from cep.analysis.axes import Axis, loosest
+from cep.analysis.backtest import Judged, judge
+from cep.analysis.history import History, replay_history
+from cep.analysis.marks import Marks
+from cep.analysis.split import Part
+from cep.base.errors import UsageError
+from cep.base.limits import TUNE_ALERTS_MAX, TUNE_RULES_AT_ONCE
+from cep.base.schema import Schema
+from cep.lists.store import ListStore
+from cep.model.rule import ControlRecord, ParamValue, UpsertRecord
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import Pieces
+
+Setting = Mapping[str, ParamValue]
+_DROPS = ("matches_dropped", "runs_evicted")
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The figures of S settings in one part: arrays of length S. `money` is that of the frauds found."""
+
+    alerts: NDArray[np.int64]
+    right: NDArray[np.int64]
+    immature: NDArray[np.int64]
+    frauds: NDArray[np.int64]
+    money: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """All that a replay of settings needs. `lists` are records of lists and their entries, as the rule's folder has
+    them. The frauds are those of a history that was read with the event types of this rule alone."""
+
+    record: UpsertRecord
+    lists: tuple[Sequence[ControlRecord], ListStore]
+    pieces_of: Callable[[Schema], Pieces]
+    marks: Marks
+    parts: tuple[Part, ...]
+    cores: int
+    console: Console
+
+    def judged(self, settings: Sequence[Setting]) -> tuple[History, Judged]:
+        """Replay the rule with each of these settings, all at once. The number of a setting is that of its rule."""
+        records = [
+            self.record.model_copy(
+                update={"id": f"s{number:06}", "params": {**self.record.params, **setting}, "version": 1,
+                        "effective_at": None, "status": "live"}
+            )
+            for number, setting in enumerate(settings)
+        ]  # fmt: skip
+        deployment = deploy([*self.lists[0], *records], self.lists[1])
+        if deployment.set_aside:
+            aside = deployment.set_aside[0]
+            raise UsageError(f"{self.record.id} with {dict(settings[int(aside.rule_id[1:])])}: {aside.reason}")
+        history = replay_history(deployment, self.pieces_of, (), self.cores, self.console)
+        return history, judge(history, self.marks)
+
+
+def replayed_scores(bench: Bench, settings: Sequence[Setting]) -> tuple[Scores, ...]:
+    """Return the scores of each part, of settings that are replayed one beside the other."""
+    blocks = []
+    for at in range(0, len(settings), TUNE_RULES_AT_ONCE):
+        some = settings[at : at + TUNE_RULES_AT_ONCE]
+        _, judged = bench.judged(some)
+        blocks.append([_counted(judged, bench.marks, part, len(some)) for part in bench.parts])
+    return tuple(_joined([block[at] for block in blocks]) for at in range(len(bench.parts)))
+
+
+def _counted(judged: Judged, marks: Marks, part: Part, count: int) -> Scores:
+    inside = part.has(judged.detected_ms)
+    fraud = marks.fraud[judged.bound_row]
+    hits = np.flatnonzero((fraud >= 0) & inside[judged.bound_alert])
+    hits = hits[part.frauds[fraud[hits]]]
+    pairs = np.unique(np.stack([judged.rule[judged.bound_alert[hits]], fraud[hits].astype(np.int64)], axis=1), axis=0)
+    return Scores(
+        np.bincount(judged.rule[inside], minlength=count),
+        np.bincount(judged.rule[inside & judged.is_right], minlength=count),
+        np.bincount(judged.rule[inside & judged.is_immature], minlength=count),
+        np.bincount(pairs[:, 0], minlength=count),
+        np.bincount(pairs[:, 0], weights=marks.amount[pairs[:, 1]], minlength=count).astype(np.float64),
+    )
+
+
+def _joined(parts: Sequence[Scores]) -> Scores:
+    return Scores(*(
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("alerts", "right", "immature", "frauds", "money")
+    ))  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------- all combinations
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """The alerts C of one setting of what is no threshold: level[c, i] values of axis i let alert c through."""
+
+    level: NDArray[np.int64]
+    detected_ms: NDArray[np.int64]
+    is_right: NDArray[np.bool_]
+    is_immature: NDArray[np.bool_]
+    bound_alert: NDArray[np.int64]
+    bound_fraud: NDArray[np.int64]
+
+
+def every_setting(axes: Sequence[Axis]) -> list[Setting]:
+    """List all combinations, in the order in which `combined_scores` has them: the last axis changes fastest."""
+    ordered = _ordered(axes)
+    names = [axis.name for axis in ordered]
+    return [dict(zip(names, values, strict=True)) for values in product(*(axis.values for axis in ordered))]
+
+
+def _ordered(axes: Sequence[Axis]) -> list[Axis]:
+    return sorted(axes, key=lambda axis: axis.is_threshold)
+
+
+def combined_scores(bench: Bench, axes: Sequence[Axis]) -> tuple[tuple[Scores, ...], int] | None:
+    """Return the scores of every combination by part, and how many settings were replayed for them; None if these
+    cannot be combined after all. Raises: UsageError if the loosest setting has too many alerts."""
+    others = [axis for axis in axes if not axis.is_threshold]
+    thresholds = [axis for axis in axes if axis.is_threshold]
+    blocks, count = [], 0
+    for values in product(*(axis.values for axis in others)):
+        fixed = dict(zip((axis.name for axis in others), values, strict=True))
+        levels, replays = _levels(bench, fixed, thresholds)
+        count += replays
+        if levels is None:
+            return None
+        blocks.append([_combined(levels, bench.marks, part, thresholds) for part in bench.parts])
+    return tuple(_joined([block[at] for block in blocks]) for at in range(len(bench.parts))), count
+
+
+def _levels(bench: Bench, fixed: Setting, axes: Sequence[Axis]) -> tuple[_Levels | None, int]:
+    """Replay each value of each threshold. Return the levels, or None if they are not nested."""
+    base = {**fixed, **loosest(axes)}
+    history, judged = bench.judged([base])
+    total = len(judged.detected_ms)
+    if total > TUNE_ALERTS_MAX:
+        raise UsageError(
+            f"{bench.record.id} has {total:,} alerts with {base}, and the most is {TUNE_ALERTS_MAX:,}; begin with "
+            "tighter values (--try)"
+        )
+    if _has_dropped(history):
+        return None, 1
+    names, width = _identities(judged, None)
+    if width == 0 and total:
+        return None, 1
+    level = np.ones((total, len(axes)), np.int64)
+    asked = [(at, {**base, axis.name: value}) for at, axis in enumerate(axes) for value in axis.values[1:]]
+    step = max(1, min(TUNE_RULES_AT_ONCE, TUNE_ALERTS_MAX // max(1, total)))
+    previous: dict[int, NDArray[np.bool_]] = {at: np.ones(total, np.bool_) for at in range(len(axes))}
+    for first in range(0, len(asked), step):
+        some = asked[first : first + step]
+        history, variants = bench.judged([setting for _, setting in some])
+        if _has_dropped(history):
+            return None, 1 + len(asked)
+        rows, _ = _identities(variants, width)
+        for number, (at, _) in enumerate(some):
+            passes = _has_rows(names, rows[variants.rule == number])
+            if passes is None or (passes & ~previous[at]).any():
+                return None, 1 + len(asked)
+            level[:, at] += passes
+            previous[at] = passes
+    fraud = bench.marks.fraud[judged.bound_row].astype(np.int64)
+    hits = fraud >= 0
+    return _Levels(
+        level, judged.detected_ms, judged.is_right, judged.is_immature, judged.bound_alert[hits], fraud[hits]
+    ), 1 + len(asked)  # fmt: skip
+
+
+def _has_dropped(history: History) -> bool:
+    return any(history.replayed.counters[name] for name in _DROPS)
+
+
+def _identities(judged: Judged, width: int | None) -> tuple[NDArray[np.int64], int]:
+    """Return the bound events of each alert, int64[A, width]; width 0 if they differ in number."""
+    total = len(judged.detected_ms)
+    counts = np.bincount(judged.bound_alert, minlength=total)
+    width = (int(counts[0]) if total else 0) if width is None else width
+    if (counts != width).any():
+        return np.empty((0, 0), np.int64), 0
+    order = np.argsort(judged.bound_alert, kind="stable")
+    return judged.bound_row[order].reshape(total, width), width
+
+
+def _has_rows(all_rows: NDArray[np.int64], some: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Say of each row whether it is among some; None if some are not among all."""
+    both, number = np.unique(np.concatenate([all_rows, some]), axis=0, return_inverse=True)
+    number = number.reshape(-1)
+    mask = np.zeros(len(both), np.bool_)
+    mask[number[len(all_rows) :]] = True
+    passes: NDArray[np.bool_] = mask[number[: len(all_rows)]]
+    return passes if int(passes.sum()) == len(some) else None
+
+
+def _combined(levels: _Levels, marks: Marks, part: Part, axes: Sequence[Axis]) -> Scores:
+    """Count for every combination what reaches it: sums over all that is as tight or tighter, axis by axis."""
+    shape = tuple(len(axis.values) for axis in axes)
+    inside = part.has(levels.detected_ms)
+    place = tuple(levels.level.T - 1)
+
+    def reaching(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        counts = np.zeros(shape, np.int64)
+        np.add.at(counts, tuple(axis[chosen] for axis in place), 1)
+        for at in range(len(shape)):
+            counts = np.flip(np.cumsum(np.flip(counts, at), at), at)
+        return counts.reshape(-1)
+
+    hits = inside[levels.bound_alert] & part.frauds[levels.bound_fraud]
+    frauds, money = _frauds_reaching(
+        levels.level[levels.bound_alert[hits]], levels.bound_fraud[hits], marks.amount, shape
+    )
+    right, immature = reaching(inside & levels.is_right), reaching(inside & levels.is_immature)
+    return Scores(reaching(inside), right, immature, frauds, money)
+
+
+def _frauds_reaching(
+    level: NDArray[np.int64], fraud: NDArray[np.int64], amount: NDArray[np.float64], shape: tuple[int, ...]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Count the frauds of which some alert reaches each combination, and add up their money.
+
+    For each combination of all axes but the last, the highest level of a fraud on the last axis decides.
+    """
+    frauds, at = np.unique(fraud, return_inverse=True)
+    counts = np.zeros((int(np.prod(shape[:-1])), shape[-1]), np.int64)
+    money = np.zeros(counts.shape)
+    for number, least in enumerate(np.ndindex(*shape[:-1])):
+        passes = (level[:, :-1] > np.array(least, np.int64)).all(axis=1)
+        highest = np.zeros(len(frauds), np.int64)
+        np.maximum.at(highest, at[passes], level[passes, -1])
+        by_level = np.bincount(highest, minlength=shape[-1] + 1)[1:]
+        counts[number] = np.flip(np.cumsum(np.flip(by_level)))
+        by_money = np.bincount(highest, weights=amount[frauds], minlength=shape[-1] + 1)[1:]
+        money[number] = np.flip(np.cumsum(np.flip(by_money)))
+    return counts.reshape(-1), money.reshape(-1)

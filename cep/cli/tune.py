@@ -1,0 +1,254 @@
+"""`cep tune RULE`: events, labels and an aim → the parameters that meet it best, as a change of the rule's file.
+
+Tested by: tests/cli/test_tune.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from cep.analysis.axes import axes_of
+from cep.analysis.labels import read_labels
+from cep.analysis.measure import measure
+from cep.analysis.split import parts_of_time
+from cep.analysis.sweep import Bench
+from cep.analysis.tune import Aim, Row, Tuned, tune
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, UsageError
+from cep.base.secrets import use_secrets_file
+from cep.cli.labelled import add_label_arguments, terms_of
+from cep.lang.ir import PatternIR
+from cep.lang.load import load_text
+from cep.lang.show import show_duration
+from cep.lists.store import ListStore
+from cep.model.rule import ListRecord, UpsertRecord
+from cep.model.setting_types import duration_ms
+from cep.rulebook.deploy import Deployment, deploy
+from cep.rulebook.files import read_lists, read_rules
+from cep.sources.pieces import read_pieces
+
+HELP = """\
+Find the parameters of a rule that meet an aim best on labelled events. The first three fifths of the time choose, the
+next fifth confirms, and the last fifth, which has no say, shows what to expect; between them is a gap. Ends with the
+change of the rule's file. Nothing is written without --write.
+
+examples:
+  cep tune card_testing --rules rules --events history.parquet --labels is_fraud --objective f1
+  cep tune large --rules rules --events history/ --labels fraud.csv --objective recall --budget 50/day
+  cep tune large --rules rules --events history/ --labels fraud.csv --try large=100..900/17 --try back=7d,14d,30d
+"""
+_DAY_MS = 86_400_000
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(?:/day)?")
+_WAYS = {
+    "combined": "all of them exactly: each value of a threshold was replayed, and what a setting finds follows",
+    "replayed": "each of them by a replay",
+    "along the axes": "each of them by a replay, one parameter at a time from the present setting: there may be better",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    add_label_arguments(parser)
+    parser.add_argument(
+        "--objective",
+        choices=("f1", "recall", "money"),
+        default="f1",
+        help="what is to be large: f1 of precision and recall of frauds, their recall, or the money found (default f1)",
+    )
+    parser.add_argument("--budget", metavar="N/day", help="the most alerts a day, on average")
+    parser.add_argument(
+        "--review-cost",
+        type=float,
+        default=0.0,
+        metavar="MONEY",
+        help="what an alert costs, taken from the money found",
+    )
+    parser.add_argument(
+        "--try",
+        action="append",
+        default=[],
+        dest="tries",
+        metavar="PARAM=VALUES",
+        help="values to try: 1,2,5, or 100..500, or 100..500/9 for nine of them (default: each threshold that is a "
+        "number, 21 values from a quarter of what it is to four times that)",
+    )
+    parser.add_argument("--gap", metavar="TIME", help="time between the parts (default: the rule's window, or a day)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+    parser.add_argument("--write", action="store_true", help="change the rule's file")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Tune and print; returns 0. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    aim, terms, tries = _aim(options), terms_of(options), _tries(options.tries)
+    errors = Console(stderr=True, highlight=False)
+    record, lists = _rule(options.rules, options.rule)
+    deployment = deploy([*lists[0], record], lists[1])
+    pattern, bound = _patterns(record, deployment)
+    record = record.model_copy(update={"params": {**_defaults(pattern), **record.params}})
+    axes = axes_of(pattern, record.params, tries)
+    gap_ms = _gap_ms(options.gap, bound)
+    pieces_of = partial(read_pieces, options.events)
+    labels = read_labels(options.labels, options.events, deployment.schema)
+    measured = measure(deployment, pieces_of, labels, terms, errors)
+    parts = parts_of_time(measured.history.events, measured.marks, gap_ms)
+    bench = Bench(record, lists, pieces_of, measured.marks, parts, terms.cores, errors)
+    tuned = tune(bench, pattern, bound, axes, aim)
+    console = Console(highlight=False, soft_wrap=True)
+    _print(tuned, gap_ms, console)
+    if options.json is not None:
+        _replace(options.json, orjson.dumps(asdict(tuned), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+    return _propose(options, tuned, console)
+
+
+def _rule(folder: Path, rule_id: str) -> tuple[UpsertRecord, tuple[list[ListRecord], ListStore]]:
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a folder of rules")
+    records, problems = read_rules(folder)
+    store = ListStore()
+    given, _ = read_lists(folder, store)
+    record = next((each for each in records if each.id == rule_id), None)
+    if record is None:
+        reasons = [problem for problem in problems if rule_id in problem]
+        raise UsageError(reasons[0] if reasons else f"{folder} has no rule {rule_id}")
+    return record, (given, store)
+
+
+def _patterns(record: UpsertRecord, deployment: Deployment) -> tuple[PatternIR, PatternIR]:
+    """Return the pattern with open parameters, and with those of the rule. Raises: UsageError."""
+    if deployment.set_aside:
+        raise UsageError(f"{record.id} cannot be in force: {deployment.set_aside[0].reason}")
+    pattern = load_text(record.source, record.id).patterns[record.pattern]
+    schema = deployment.schema
+    derived = [e.name for e in schema.event_types if e.derived and e.name in pattern.event_types]
+    if derived or pattern.produces is not None:
+        raise UsageError(f"{record.id} is part of a chain of patterns ({', '.join(derived) or pattern.produces}); tune "
+                         "rules that read events of a source and give alerts")  # fmt: skip
+    (rule,) = deployment.rulebook.deployed()
+    return pattern, rule.pattern
+
+
+def _defaults(pattern: PatternIR) -> dict[str, object]:
+    """Return the defaults of the pattern's parameters, as a rule file writes them."""
+    values: dict[str, object] = {}
+    for param in pattern.params:
+        if param.default is None:
+            continue
+        if param.type.kind.value == "decimal":
+            values[param.name] = param.default / 10**param.type.scale
+        elif param.type.kind.value == "duration":
+            values[param.name] = show_duration(int(param.default))
+        else:
+            values[param.name] = param.default
+    return values
+
+
+def _aim(options: argparse.Namespace) -> Aim:
+    budget = None
+    if options.budget is not None:
+        written = _BUDGET.fullmatch(options.budget.strip())
+        if written is None:
+            raise UsageError(f"--budget {options.budget}: write the most alerts a day, like 50/day")
+        budget = float(written[1])
+    return Aim(options.objective, budget, options.review_cost)
+
+
+def _tries(given: list[str]) -> dict[str, str]:
+    tries = {}
+    for text in given:
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise UsageError(f"--try {text}: write it like large=100,200,500")
+        tries[name.strip()] = values
+    return tries
+
+
+def _gap_ms(text: str | None, bound: PatternIR) -> int:
+    if text is None:
+        return bound.within_ms if isinstance(bound.within_ms, int) and len(bound.variables) > 1 else _DAY_MS
+    try:
+        return duration_ms(text)
+    except ValueError as error:
+        raise UsageError(f"--gap: {error}") from error
+
+
+# ----------------------------------------------------------------------------------------------------- printing
+
+
+def _print(tuned: Tuned, gap_ms: int, console: Console) -> None:
+    console.print(f"{tuned.settings_count:,} settings compared, {_WAYS[tuned.way]} ({tuned.replayed_count:,} replayed)")
+    console.print(f"the time is cut 3 : 1 : 1, with gaps of {show_duration(gap_ms)}")
+    console.print()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("", "alerts a day", "precision", "recall", "f1", "money found"):
+        table.add_column(title, justify="right" if title else "left", no_wrap=True)
+    for name, rows in (("present", tuned.present_rows), ("proposed", tuned.proposed_rows)):
+        for row in rows:
+            table.add_row(f"{name}, {row.part}", f"{row.alerts_per_day:,.1f}", *_shares(row), f"{row.money:,.2f}")
+    console.print(table)
+
+
+def _shares(row: Row) -> list[str]:
+    return ["–" if value is None else f"{value:.3f}" for value in (row.precision, row.recall, row.f1)]
+
+
+def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int:
+    """Print the change of the rule's file, and write it if that was asked for."""
+    path: Path = options.rules / f"{options.rule}.toml"
+    console.print()
+    if tuned.present == tuned.proposed:
+        console.print("the present setting is the best one that was tried")
+        return 0
+    before = path.read_text(encoding="utf-8")
+    after = with_params(before, {name: tuned.proposed[name] for name in tuned.proposed
+                                 if tuned.proposed[name] != tuned.present[name]})  # fmt: skip
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=1)
+    console.print("\n".join(lines), markup=False)
+    if options.write:
+        _replace(path, after.encode())
+        console.print(f"wrote {path}; raise its version with: cep rules bump {options.rule}", markup=False)
+    return 0
+
+
+def with_params(text: str, values: dict[str, object]) -> str:
+    """Return a rule file with these parameters, and all else as it was."""
+    lines = text.splitlines()
+    at = next((number for number, line in enumerate(lines) if line.strip() == "[params]"), None)
+    if at is None:
+        lines += ["", "[params]"]
+        at = len(lines) - 1
+    end = next((number for number in range(at + 1, len(lines)) if lines[number].lstrip().startswith("[")), len(lines))
+    for name, value in values.items():
+        written = orjson.dumps(value).decode()
+        for number in range(at + 1, end):
+            head = re.match(rf"(\s*{name}\s*=\s*)", lines[number])
+            if head is not None:
+                comment = re.search(r"\s+#[^\"]*$", lines[number])
+                lines[number] = head[1] + written + (comment[0] if comment else "")
+                break
+        else:
+            lines.insert(at + 1, f"{name} = {written}")
+            end += 1
+    return "\n".join(lines) + "\n"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    try:
+        replace_file(path, write)
+    except OSError as error:
+        raise SinkError(f"{path} cannot be written: {error}; make room or name another file") from error

@@ -1,0 +1,206 @@
+"""Tuning: planted thresholds are found, and what is combined equals a replay of every setting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from cep.analysis.axes import Axis, axes_of, is_divisible
+from cep.analysis.labels import labels_of_column
+from cep.analysis.measure import Terms, measure
+from cep.analysis.split import parts_of_time
+from cep.analysis.sweep import Bench, Scores, combined_scores, every_setting, replayed_scores
+from cep.analysis.tune import Aim, Objective, Tuned, tune
+from cep.base.errors import UsageError
+from cep.lang.ir import PatternIR
+from cep.lang.load import load_text
+from cep.lists.store import ListStore
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import read_pieces
+from tests.analysis.bench_data import DAY_MS, SOURCE, START_MS, payments
+from tests.bench.peer_data import upsert
+
+SILENT = Console(quiet=True)
+PATTERNS = (
+    SOURCE
+    + """
+pattern spend(large: decimal = 100.00, least: int = 1, times: float = 1.0, back: duration = 5 d) by card_id {
+  seq    hit
+  where  hit: pay  amount > large and count(pay over 1 d) >= least
+                   and amount > times * avg(pay.amount over previous back)
+}
+pattern planted(large: decimal = 100.00, least: int = 1) by card_id {
+  seq    hit
+  where  hit: pay  amount > large and count(pay over 1 d) >= least
+}
+pattern pair(small: decimal = 5.00, large: decimal = 300.00, window: duration = 2 h) by card_id {
+  seq    a ->> b  within window
+  where  a: pay  amount < small
+         b: pay  amount > large
+  skip   none
+}
+pattern probes(small: decimal = 100.00, large: decimal = 200.00) by card_id {
+  seq    a{2,} greedy -> b  within 1 d
+  where  a: pay  amount < small
+         b: pay  amount > large
+  skip   past last
+}
+pattern both(small: decimal = 5.00, large: decimal = 300.00) by card_id {
+  seq    a -> b  within 2 h
+  where  a: pay  amount < small
+         b: pay  amount - small > large
+}
+"""
+)
+
+
+def bench_of(
+    name: str, events: pa.Table, folder: Path, params: Mapping[str, Any]
+) -> tuple[Bench, PatternIR, PatternIR]:
+    """A bench on these events, the pattern with open parameters, and bound."""
+    path = folder / "events.parquet"
+    pq.write_table(events, path)
+    record = upsert(PATTERNS, name).model_copy(update={"params": dict(params)})
+    deployment = deploy([record])
+    labels = labels_of_column([events], "is_fraud", deployment.schema)
+    pieces_of = partial(read_pieces, path)
+    measured = measure(deployment, pieces_of, labels, Terms(), SILENT)
+    parts = parts_of_time(measured.history.events, measured.marks, DAY_MS // 2)
+    bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    (rule,) = deployment.rulebook.deployed()
+    return bench, load_text(PATTERNS, "p").patterns[name], rule.pattern
+
+
+def planted(seed: int) -> pa.Table:
+    """Payments that are fraud exactly if they are over 450 and at least the third of their card within a day."""
+    draw = random.Random(seed)
+    times: dict[str, list[int]] = {}
+    rows = []
+    for number in range(2_500):
+        card, time_ms = f"c{draw.randrange(60)}", START_MS + number * 20 * DAY_MS // 2_500
+        recent = times.setdefault(card, [])
+        recent.append(time_ms)
+        amount = draw.randrange(100_000) / 100
+        is_fraud = amount > 450 and sum(time_ms - at < DAY_MS for at in recent) >= 3
+        rows.append({"tx_id": f"t{number}", "event_time": time_ms, "card_id": card, "shop": "s", "amount": amount,
+                     "is_fraud": is_fraud})  # fmt: skip
+    table = pa.Table.from_pylist(rows)
+    return table.set_column(
+        1, "event_time", table["event_time"].cast(pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    )
+
+
+def equal(first: tuple[Scores, ...], second: tuple[Scores, ...]) -> bool:
+    return all(
+        np.allclose(getattr(one, field.name), getattr(other, field.name))
+        for one, other in zip(first, second, strict=True) for field in fields(Scores)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "tries"),
+    [
+        ("spend", {"large": 100.0, "least": 1, "times": 1.0, "back": "5 d"},
+         {"large": "50..400/4", "least": "1,2,3", "times": "0.5,1,2,3", "back": "2 d,5 d"}),
+        ("pair", {"small": 5.0, "large": 300.0, "window": "2 h"},
+         {"small": "2,3,50,100", "large": "100..500/5", "window": "1 h,6 h"}),
+    ],
+)  # fmt: skip
+def test_combinations_equal_a_replay_of_each(
+    name: str, params: Mapping[str, Any], tries: Mapping[str, str], tmp_path: Path
+) -> None:
+    bench, pattern, bound = bench_of(name, payments(1)[0], tmp_path, params)
+    axes = axes_of(pattern, params, tries)
+    assert is_divisible(pattern, bound, axes)
+    combined = combined_scores(bench, axes)
+    assert combined is not None
+    scores, replays = combined
+    settings = every_setting(axes)
+    assert replays < len(settings)
+    assert scores[0].alerts.max() > scores[0].alerts.min()
+    assert equal(scores, replayed_scores(bench, settings))
+
+
+def tuned(
+    name: str, events: pa.Table, folder: Path, params: Mapping[str, Any], tries: Mapping[str, str], aim: Aim
+) -> Tuned:
+    bench, pattern, bound = bench_of(name, events, folder, params)
+    return tune(bench, pattern, bound, axes_of(pattern, params, tries), aim)
+
+
+def test_planted_thresholds_are_found(tmp_path: Path) -> None:
+    params = {"large": 100.0, "least": 1}
+    best = tuned("planted", planted(1), tmp_path, params, {"large": "50..900/18", "least": "1..6/6"}, Aim("f1"))
+    assert (best.way, best.settings_count) == ("combined", 108)
+    assert best.proposed == {"large": 450.0, "least": 3}
+    assert [row.f1 for row in best.proposed_rows] == [1.0, 1.0, 1.0]
+    assert best.present_rows[2].f1 < 0.7
+
+
+@pytest.mark.parametrize("objective", ["f1", "recall", "money"])
+def test_where_runs_take_events_from_each_other_all_are_replayed(objective: Objective, tmp_path: Path) -> None:
+    """The best on train is the best of all replays there, within the budget."""
+    params = {"small": 100.0, "large": 200.0}
+    tries = {"small": "50,100,250", "large": "100..500/3"}
+    aim = Aim(objective, budget=3.0, review_cost=10.0)
+    bench, pattern, bound = bench_of("probes", payments(2)[0], tmp_path, params)
+    axes = axes_of(pattern, params, tries)
+    assert not is_divisible(pattern, bound, axes)
+    best = tune(bench, pattern, bound, axes, aim)
+    assert (best.way, best.settings_count, best.replayed_count) == ("replayed", 9, 9)
+    assert all(row.alerts_per_day <= 3.0 for row in best.proposed_rows[:1])
+    train = replayed_scores(bench, every_setting(axes))[0]
+    fits = train.alerts <= 3.0 * bench.parts[0].days
+    recall = train.frauds / bench.parts[0].frauds.sum()
+    assert best.proposed_rows[0].recall is not None
+    assert best.proposed_rows[0].recall <= recall[fits].max()
+
+
+def test_along_the_axes_ends_no_worse_than_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cep.analysis.tune.TUNE_REPLAYED_MAX", 5)
+    params = {"small": 100.0, "large": 200.0}
+    best = tuned("probes", payments(2)[0], tmp_path, params, {"small": "50,100,250", "large": "100..500/3"}, Aim("f1"))
+    assert best.way == "along the axes"
+    assert best.proposed_rows[0].f1 >= best.present_rows[0].f1
+
+
+def test_thresholds_know_their_direction() -> None:
+    pattern = load_text(PATTERNS, "p").patterns
+    spend = axes_of(pattern["spend"], {"large": 100.0, "least": 1, "times": 1.0}, {"large": "3,1", "back": "2 d,1 d"})
+    assert spend == (Axis("large", (1.0, 3.0), True), Axis("back", ("2 d", "1 d"), False))
+    (small, _) = axes_of(pattern["pair"], {"small": 8.0, "large": 100.0}, {})
+    assert (small.values[0], small.values[-1], len(small.values)) == (32.0, 2.0, 21), "larger lets more through"
+    both = axes_of(pattern["both"], {}, {"small": "1,2", "large": "3,4"})
+    assert [axis.is_threshold for axis in both] == [False, True], "`small` loosens one condition and tightens the other"
+
+
+@pytest.mark.parametrize(
+    ("tries", "reason"),
+    [
+        ({"nobody": "1"}, "parameters are large, least"),
+        ({"large": "500..100"}, "write a range like"),
+        ({"large": ""}, "give values"),
+        ({"large": "much"}, "could not convert"),
+    ],
+)
+def test_what_cannot_be_tried(tries: Mapping[str, str], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        axes_of(load_text(PATTERNS, "p").patterns["planted"], {"large": 100.0, "least": 1}, tries)
+
+
+def test_parts_of_the_time_have_gaps(tmp_path: Path) -> None:
+    bench, _, _ = bench_of("planted", planted(2), tmp_path, {})
+    train, validation, test = bench.parts
+    assert validation.from_ms - train.until_ms == test.from_ms - validation.until_ms == DAY_MS // 2
+    assert (train.days, validation.days, test.days) == pytest.approx((12, 3.5, 3.5), rel=0.01)
+    assert not (train.frauds & validation.frauds).any()
