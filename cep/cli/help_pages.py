@@ -42,6 +42,7 @@ VERB_PAGES = {
     "erase": "guides/card-data",
     "settings": "reference/settings",
     "state": "guides/operate",
+    "monitor": "guides/watch",
     **dict.fromkeys(("savepoint", "restore", "rescale"), "guides/move"),
 }
 # By class, the nearest in the tree of errors.

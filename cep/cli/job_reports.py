@@ -145,12 +145,11 @@ class JobReports:
         commits, sizes = self._commits, self._commits.store.sizes()
         stored = sizes.disk_bytes + sizes.memory_bytes
         # Without a folder there are no commits, and all of it is pages in memory.
-        gauges = {"state_bytes": float(max(stored, self._engine.page_bytes)), "undelivered_alerts": 0.0}
+        gauges = {"state_bytes": float(max(stored, self._engine.page_bytes))}
         gauges["undelivered_alerts"] = float(commits.undelivered_count)
-        if commits.checkpointed_ms is not None:
-            gauges["checkpoint_age_seconds"] = time.time() - commits.checkpointed_ms / 1_000
+        gauges["uncheckpointed_seconds"] = commits.uncheckpointed_s
         self._observed.measured(gauges, {})
-        if commits.checkpointed_ms is not None or commits.checkpoint_error is not None:
+        if self._folder is not None:
             error = commits.checkpoint_error
             self._observed.note(CHECKPOINTS, None if error is None else "the last one failed", str(error))
 

@@ -97,6 +97,7 @@ _GROUPS = {
     "Run jobs": {
         "run": _Verb("match a stream in this process, without Java", "run", is_private=True),
         "live": _Verb("match a stream on Spark", "live", is_private=True),
+        "monitor": _Verb("print alert rules and a dashboard for jobs", "monitor"),
         "settings": _Verb("print a settings file, or check one", "settings"),
         "state": _Verb("show the runs and histories that a job keeps", "state", is_private=True),
         "savepoint": _Verb("copy the state of a stopped job", "savepoint", is_private=True),

@@ -31,6 +31,7 @@ FROM_ZERO: Mapping[str, str] = {
     "runs_evicted": "Partial matches lost to the limit of a rule on one key.",
     "matches_dropped": "Matches lost to the limit of one event.",
     "checkpoints_failed": "Checkpoints that could not be brought to their target.",
+    "control_refused": "Control records refused; each is a dead letter.",
 }
 
 COUNTERS: Mapping[str, str] = {
@@ -56,7 +57,6 @@ COUNTERS: Mapping[str, str] = {
     "events_after_end": "Events behind the cut of a replay, left to the job.",
     "control_applied": "Control records applied.",
     "control_ignored": "Control records of an older or equal version.",
-    "control_refused": "Control records refused; each is a dead letter.",
     "control_conflict": "Control records refused because somebody else's change was first.",
     "control_unverified": "Control records refused because signatures are missing or do not count.",
     "control_waiting": "List changes that wait for the version before them, and pauses that wait for their rule.",
@@ -72,8 +72,9 @@ TOTALS_THAT_FALL: Mapping[str, str] = {"runs": "Partial matches alive."}
 GAUGES: Mapping[str, str] = {
     "state_bytes": "Bytes of keyed state, on disk and written to memory.",
     "disk_free_bytes": "Bytes free on the disk of the checkpoint folder.",
-    "checkpoint_age_seconds": "Seconds since the newest whole checkpoint was taken; only `cep run` takes them.",
-    "undelivered_alerts": "Alerts and dead letters that no sink is known to have.",
+    "live": "1 while the job gets on, 0 where it is stuck or has failed, as `/live` says.",
+    "uncheckpointed_seconds": "Seconds for which commits have been on this disk alone; of `cep run`.",
+    "undelivered_alerts": "Alerts and dead letters that no sink is known to have; of `cep run`.",
     "watermark_delay_seconds": "How far the watermark is behind the clock, in seconds.",
     "micro_batch_id": "The latest micro-batch that is done.",
     "micro_batch_seconds": "How long the latest micro-batch took, by phase.",

@@ -193,7 +193,7 @@ class Observed(Collector):
         yield from _counters(totals)
         for name, text in TOTALS_THAT_FALL.items():
             yield GaugeMetricFamily(f"cep_{name}", text, value=totals.get(name, 0))
-        for name, value in {**gauges, "micro_batch_id": batch_id}.items():
+        for name, value in {**gauges, "micro_batch_id": batch_id, "live": float(self.live()[0])}.items():
             yield GaugeMetricFamily(f"cep_{name}", GAUGES[name], value=value)
         yield _labelled("micro_batch_seconds", "phase", {phase: ms / 1_000 for phase, ms in phases.items()})
         yield _labelled("lag_records", "partition", lags)

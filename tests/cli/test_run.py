@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -22,6 +23,8 @@ from cep.cli import given_job
 from cep.cli.main import USAGE, main
 from cep.sources.live.files import FilesSource
 from tests.base.test_private import readable_by_others
+from tests.cli.monitored import missing
+from tests.mock_kafka import send_all
 from tests.runners.embedded.cases import day, deployment, expected
 
 ROOT = Path(__file__).parents[2]
@@ -119,8 +122,11 @@ def test_a_job_whose_broker_is_silent_says_so(
     )
     assert broker.stdout is not None
     address = broker.stdout.readline().strip()
-    Producer({"bootstrap.servers": address, "log_level": 2}).list_topics("payments", timeout=30)  # makes it
+    lines = day()[:200]
+    records: Any = ({"value": line, "partition": number % 4} for number, line in enumerate(lines))
+    send_all(Producer({"bootstrap.servers": address, "log_level": 2}), "payments", records, 30)
     seen: list[tuple[int, int, int]] = []
+    scraped: list[str] = []
     port = free_port()
 
     def status(path: str) -> int:
@@ -144,6 +150,12 @@ def test_a_job_whose_broker_is_silent_says_so(
     def operate() -> None:
         try:
             look(lambda statuses: statuses == (200, 200, 200))
+            for _ in range(600):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+                    scraped.append(answer.read().decode())
+                if "cep_events_total 200.0" in scraped[-1]:
+                    break
+                time.sleep(0.05)
             broker.send_signal(signal.SIGSTOP)
             look(lambda statuses: statuses[2] == 503)
             broker.send_signal(signal.SIGCONT)
@@ -160,10 +172,11 @@ def test_a_job_whose_broker_is_silent_says_so(
         operator.join()
         broker.kill()
         broker.wait()
+    assert missing(scraped[-1], is_embedded=True) == set(), "what alert rules and the dashboard ask for is there"
     assert seen == [(200, 200, 200), (200, 200, 503), (200, 200, 200)]
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["event"] for line in told] == ["started", "rules", "unhealthy", "healthy", "ended"]
-    assert told[2]["part"] == told[3]["part"] == "brokers"
+    assert [line["event"] for line in told] == ["started", "rules", "progress", "unhealthy", "healthy", "ended"]
+    assert told[3]["part"] == told[4]["part"] == "brokers"
 
 
 def free_port() -> int:

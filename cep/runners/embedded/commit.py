@@ -139,9 +139,8 @@ class Commits:
         self.head: Head | None = None  # None: the job begins
         self.refused: tuple[str, ...] = ()
         self.last: Published | None = None
-        self.checkpointed_ms: int | None = None  # by the clock: when the newest whole checkpoint was begun
-        self.checkpoint_error: StoreError | None = None  # of the last one, if it failed
-        self._copying_ms = 0
+        self.checkpoint_error: StoreError | None = None  # of the last checkpoint, if it failed
+        self._alone_s: float | None = None  # by time.monotonic(): since then there are commits without a checkpoint
         self._copying_number = self._copied_number = -1  # of the commit in the checkpoint that is copied, and was
         self.pending_output = PendingOutput()
         self.totals: Counter[str] = Counter()
@@ -291,6 +290,7 @@ class Commits:
         self.store.write(batch)
         syncing = self._syncing = self._log_thread.submit(self._sync)
         self._number, self.head = number, head
+        self._alone_s = time.monotonic() if self._alone_s is None else self._alone_s
         if is_memory or self._is_checkpoint_due:
             self.checkpoint(engine)
         if delivers:
@@ -356,6 +356,11 @@ class Commits:
     def _is_checkpoint_due(self) -> bool:
         return time.monotonic() - self._copied_s >= self._settings.checkpoint_ms / 1_000
 
+    @property
+    def uncheckpointed_s(self) -> float:
+        """The seconds for which commits have been on this disk alone."""
+        return 0.0 if self._alone_s is None else time.monotonic() - self._alone_s
+
     def checkpoint_quiet(self, engine: Engine) -> None:
         """Begin a checkpoint if one is due and the newest one lacks commits, though there is nothing to commit now.
 
@@ -374,9 +379,9 @@ class Commits:
             part = Part(PART, self.store, engine.groups.start, engine.groups.stop)
             payload = payload_of(self._lineage)
             is_atomic = self._settings.backend != "memory"
-            self._copying_ms, self._copying_number = int(time.time() * 1_000), self._number
+            self._copying_number = self._number
             self._copying = self._checkpoints.begin(
-                (part,), payload, self._copying_ms, is_atomic=is_atomic, beside=self.lists.files
+                (part,), payload, int(time.time() * 1_000), is_atomic=is_atomic, beside=self.lists.files
             )
             self._copied_s = time.monotonic()
 
@@ -409,8 +414,8 @@ class Commits:
             self.totals["checkpoints_failed"] += 1
             self._on_failed(error)
         else:
-            self.checkpointed_ms, self.checkpoint_error = self._copying_ms, None
-            self._copied_number = self._copying_number
+            self._copied_number, self.checkpoint_error = self._copying_number, None
+            self._alone_s = None if self._copied_number == self._number else self._copied_s
 
     def settle(self, engine: Engine, sources: Sources, outlets: Outlets) -> None:
         """Commit and deliver everything, and take a checkpoint in which nothing is on its way, if the target has it.

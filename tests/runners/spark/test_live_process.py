@@ -25,6 +25,7 @@ from cep.runners.spark import daemon
 from cep.sinks.files import read_alerts
 from tests.base.test_private import readable_by_others
 from tests.bench.metrics import metrics, phases_ms
+from tests.cli.monitored import missing
 from tests.runners.spark.live_cases import ROOT, make_job, payments, replayed, rows, rules, split, write_file
 
 pytestmark = pytest.mark.spark
@@ -165,6 +166,8 @@ def test_what_a_job_tells_of_itself_a_clean_stop_and_no_other_job_in_its_place(t
         assert found[name] > 0, name
     phases = {"latestOffset", "addBatch", "walCommit", "commitOffsets", "matching", "sinks", "records"}
     assert phases <= phases_ms(found).keys()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
+        assert missing(answer.read().decode(), is_embedded=False) == set(), "alert rules and the dashboard ask for it"
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=WAIT_S) as answer:
         assert orjson.loads(answer.read())["healthy"]
     process.send_signal(signal.SIGTERM)

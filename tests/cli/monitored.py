@@ -1,0 +1,50 @@
+"""The metrics that alert rules and the dashboard name, to be looked for on the port of each runner."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from cep.cli.monitor import FILES, FOLDER
+from cep.runners.meanings import COUNTERS, GAUGES
+
+_NAME = re.compile(r"\b(?:cep|process)_\w+")
+_PARTS = re.compile(r"_(?:bucket|count|sum)$")
+
+
+def rules() -> list[dict[str, Any]]:
+    """The alert rules, as Prometheus reads them."""
+    groups = yaml.safe_load((FOLDER / FILES["alerts"]).read_text(encoding="utf-8"))["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard, as Grafana reads it."""
+    parsed: dict[str, Any] = json.loads((FOLDER / FILES["dashboard"]).read_text(encoding="utf-8"))
+    return parsed
+
+
+def expressions() -> Iterator[str]:
+    """Every expression of both."""
+    yield from (rule["expr"] for rule in rules())
+    yield from (target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", ()))
+
+
+def names_used() -> set[str]:
+    """Every metric that is named, histograms without the suffix of their parts."""
+    return {_PARTS.sub("", name) for expression in expressions() for name in _NAME.findall(expression)}
+
+
+def missing(metrics: str, *, is_embedded: bool) -> set[str]:
+    """The names that a port does not have.
+
+    Counters that do not begin at 0 come with their first count; some gauges are of `cep run` alone.
+    """
+    there = {line.split(" ")[2] for line in metrics.splitlines() if line.startswith("# HELP ")}
+    later = {f"cep_{name}_total" for name in COUNTERS}
+    ours = {f"cep_{name}" for name, text in GAUGES.items() if "of `cep run`" in text}
+    return names_used() - there - later - (set() if is_embedded else ours)
