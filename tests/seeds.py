@@ -1,4 +1,4 @@
-"""Which seeds a test draws from: the first few in the inner loop, the others where time is less dear.
+"""Which seeds a test draws from: the first few in the inner loop, more in each whole run, all before a release.
 
 Tested by: every run of tests; `pytest --collect-only -m "not slow"` lists what the inner loop takes.
 """
@@ -13,6 +13,13 @@ import pytest
 LATER = (pytest.mark.slow, pytest.mark.always)
 
 
+# What only ./tests/run --release takes.
+RELEASE = (pytest.mark.slow,)
+
+
 def seeds(count: int, inner: int = 1) -> list[Any]:
-    """Parameters 0 … count - 1; those from `inner` on are `slow` and `always`."""
-    return [pytest.param(seed, marks=LATER if seed >= inner else ()) for seed in range(count)]
+    """Parameters 0 … count - 1: the first `inner` are for the inner loop, a third of the others for each whole run."""
+    whole = inner + -(-(count - inner) // 3)
+    return [
+        pytest.param(seed, marks=() if seed < inner else LATER if seed < whole else RELEASE) for seed in range(count)
+    ]

@@ -9,16 +9,18 @@ import pytest
 from cep.nfa.compile import problems
 from tests.engine.bridge import Answers, batch_of, engine_answers, oracle_answers, program_of, split, whole
 from tests.oracle.random_cases import SCHEMA, Case, random_case
+from tests.seeds import seeds
 
 BLOCK = 50
 BLOCKS = [(1, 4), (2, 12), (3, 24)]  # level, blocks of seeds
 WRONG_ONCE = (100_882, 100_972, 101_382, 101_657, 101_738, 102_134, 102_951)  # seeds at level 3
-# The first block of each level belongs to the fast loop; the others take a minute together.
-FAST_BLOCKS = 1
 EVERY_BLOCK = [
-    pytest.param(level, block, marks=[] if block < FAST_BLOCKS else [pytest.mark.slow, pytest.mark.always])
+    pytest.param(level, *block.values, marks=block.marks) for level, blocks in BLOCKS for block in seeds(blocks)
+]
+LATER_BLOCKS = [
+    pytest.param(level, *block.values, marks=block.marks)
     for level, blocks in BLOCKS
-    for block in range(blocks)
+    for block in seeds(blocks, inner=0)
 ]
 
 
@@ -57,9 +59,7 @@ def test_the_engine_finds_what_the_oracle_finds(level: int, block: int) -> None:
     assert len(cases) > BLOCK / 2, "most random patterns should compile"
 
 
-@pytest.mark.slow
-@pytest.mark.always
-@pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
+@pytest.mark.parametrize(("level", "block"), LATER_BLOCKS)
 def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> None:
     found = []
     for case in compiled_cases(level, block):
@@ -72,9 +72,7 @@ def test_no_split_into_batches_changes_the_answer(level: int, block: int) -> Non
     assert [line for line in found if line] == []
 
 
-@pytest.mark.slow
-@pytest.mark.always
-@pytest.mark.parametrize(("level", "block"), EVERY_BLOCK)
+@pytest.mark.parametrize(("level", "block"), LATER_BLOCKS)
 def test_each_key_for_itself_and_rules_beside_change_nothing(level: int, block: int) -> None:
     found = []
     for case in compiled_cases(level, block):

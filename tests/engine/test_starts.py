@@ -25,6 +25,7 @@ from cep.nfa.shared import shares
 from cep.state.pages import decode_page, encode_page
 from tests.engine.bridge import END_MS, split
 from tests.engine.rules import batch, program, rule
+from tests.seeds import seeds
 
 NEVER = 10**6  # so many rules share no start
 LONG_AGO_MS = -(10**9)
@@ -49,8 +50,7 @@ CONDITIONS = {
     "z": ('e note == "u"', 'e note == "u" and amount >= a.amount', 'e note == "v" and kind != a'),
 }
 # The first seeds belong to the fast loop.
-SEEDS = [pytest.param(seed, marks=[pytest.mark.slow, pytest.mark.always] if seed >= 3 else []) for seed in range(30)]
-LONG_SEEDS = [pytest.param(n, marks=[pytest.mark.slow, pytest.mark.always] if n >= 3 else []) for n in range(80)]
+SEEDS, LONG_SEEDS = seeds(30, 3), seeds(80, 3)
 SKIPS = ("none", "past last", "to next", "to first b", "to last b")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,6 @@ import pytest
 from cep.cli.main import main
 from cep.model.rule import ListRecord, utc_text
 
-ROOT = Path(__file__).parents[2]
 PATTERN = """
 event payment { tx_id id  event_time time  card_id string  ip string  amount decimal(2) }
 list blocked: string from "lists/blocked.csv"
@@ -199,13 +196,12 @@ def test_a_replay_on_spark(place: Path, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.always
-def test_a_live_job_over_restarts(place: Path) -> None:
-    """Each phase is a process of its own; what the first one has read of the lists' file stays."""
+@pytest.mark.usefixtures("spark")
+def test_a_live_job_over_restarts(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each phase is a job of its own; what the first one has read of the lists' file stays."""
+    monkeypatch.setattr("pyspark.sql.SparkSession.stop", lambda _: None)  # the session belongs to all tests
     for number in range(3):
-        command = "import sys; from cep.cli.main import main; sys.exit(main())"
-        words = [sys.executable, "-c", command, *words_of_phase(place, number, "live")]
-        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr
+        assert main(words_of_phase(place, number, "live")) == 0
         (place / "patterns" / "lists" / "blocked.csv").write_text("blocked\nc5\n")
     found = alerts(*sorted((place / "alerts").glob("*.jsonl")))
     assert len(found) == len(set(found))

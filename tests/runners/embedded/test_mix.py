@@ -27,10 +27,10 @@ from cep.sources.live.files import FilesSource
 from tests.runners.embedded.cases import deployment, expected
 from tests.runners.spark.live_cases import END, make_job, payments, rules, write_file
 from tests.runners.spark.live_kafka import mix
+from tests.seeds import LATER, RELEASE
 
 LATENESS_MS = 90_000
 DEDUP_MS = 86_400_000  # records that lie side by side may be hours apart in event time
-SLOW = [pytest.mark.slow, pytest.mark.always]
 
 
 class Lanes:
@@ -68,15 +68,13 @@ class Lanes:
         """Nothing is open."""
 
 
-@pytest.mark.slow
-@pytest.mark.always
 @pytest.mark.parametrize(
     ("seed", "partitions", "lateness_ms"),
     [
-        (1, 4, LATENESS_MS),
-        (2, 3, 0),
+        pytest.param(1, 4, LATENESS_MS, marks=LATER),
+        pytest.param(2, 3, 0, marks=LATER),
         *(
-            pytest.param(seed, 1 + seed % 4, LATENESS_MS * (seed % 2), marks=SLOW)
+            pytest.param(seed, 1 + seed % 4, LATENESS_MS * (seed % 2), marks=LATER if seed < 7 else RELEASE)
             for seed in range(3, 15)
         ),
     ],

@@ -27,7 +27,7 @@ def partitions_of(kafka: KafkaCluster, wanted: int) -> int:
     ("seed", "partitions", "records", "lateness_ms"),
     [
         (1, 4, 400, LATENESS_MS),
-        (2, 4, 300, 0),
+        pytest.param(2, 4, 300, 0, marks=pytest.mark.slow),
         pytest.param(3, 1, 500, LATENESS_MS, marks=pytest.mark.slow),
         pytest.param(4, 1, 250, 0, marks=pytest.mark.slow),
         pytest.param(5, 4, None, 0, marks=pytest.mark.slow),

@@ -112,6 +112,7 @@ def workers() -> list[int]:
     return [pid for pid, parent in loaded.items() if parent in loaded]
 
 
+@pytest.mark.slow
 def test_a_worker_that_hangs_is_replaced(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("events", "control"):
         (tmp_path / name).mkdir()

@@ -63,6 +63,7 @@ def test_rescaled_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     assert {share.rule_id for share in kept.rules} == {"dormant_then_large"}, "its window is 1000 days, no other's is"
 
 
+@pytest.mark.slow
 def test_one_task_that_reads_and_matches_becomes_two(
     spark: SparkSession, kafka_broker: KafkaCluster, tmp_path: Path
 ) -> None:
