@@ -138,7 +138,8 @@ class Backtest:
 
 def judge(history: History, marks: Marks) -> Judged:
     """Say of each alert up to the date whether it is right. Cost: columns, no Python object an alert."""
-    names = tuple(sorted({rule.rule_id for rule in history.deployment.rulebook.deployed()}))
+    deployed = history.deployment.rulebook.deployed()
+    names = tuple(sorted({rule.rule_id for rule in deployed if rule.pattern.produces is None}))  # others have no alerts
     alerts = history.replayed.alerts
     at_ms = np.asarray(alerts["detected_at"].combine_chunks().cast(pa.int64()), np.int64)
     alerts = alerts.filter(pa.array(at_ms <= marks.as_of_ms)).combine_chunks()

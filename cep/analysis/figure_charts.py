@@ -32,7 +32,8 @@ def alerts_by_day(figures: Backtest) -> list[Chart]:
         days = [day for day in figures.days if day["rule"] == rule]
         if not days:
             continue
-        unit, bars = ("week", _weekly(days)) if len({day["day"] for day in days}) > _DAYS_MAX else ("day", days)
+        unit, bars = ("week", _weekly(days)) if figures.about["days"] > _DAYS_MAX else ("day", days)
+        steps = {"day": "utcyearmonthdate", "week": "utcyearweek"}[unit]
         rows = [{"day": bar["day"], "verdict": name, "alerts": bar[name]} for bar in bars for name in _VERDICTS]
         counts = ", ".join(f"{sum(bar[name] for bar in bars):,} {name}" for name in _VERDICTS)
         busiest = max(bars, key=lambda bar: sum(bar[name] for name in _VERDICTS))
@@ -41,8 +42,8 @@ def alerts_by_day(figures: Backtest) -> list[Chart]:
         charts.append(Chart(f"{rule}: alerts a {unit}", text, rows, {
             "mark": bar_width,
             "encoding": {
-                "x": axis("day", f"{unit} (UTC)", "temporal", timeUnit="utcyearmonthdate",
-                          axis={"format": "%d %b %y", "tickCount": 4}, bandPosition=0.5),
+                "x": axis("day", f"{unit} (UTC)", "temporal", timeUnit=steps,
+                          axis={"format": "%d %b %y", "tickCount": 4, "labelOverlap": "greedy", "labelSeparation": 12}),
                 "y": axis("alerts", f"alerts a {unit}", stack="zero"),
                 "color": colors("verdict", _VERDICTS),
             },

@@ -9,7 +9,6 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
@@ -17,10 +16,8 @@ from rich.table import Table
 from cep.analysis.backtest import Backtest, Figures, Ratio
 from cep.analysis.measure import measure_files
 from cep.analysis.show import time_text, with_interval
-from cep.base.durable import replace_file
-from cep.base.errors import SinkError
 from cep.base.secrets import use_secrets_file
-from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
 from cep.runners.output import check_writable
 
 HELP = """\
@@ -53,18 +50,9 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     print_figures(measured.figures, console)
     if options.json is not None:
-        write_figures(measured.figures, options.json)
+        write_json(measured.figures.to_json(), options.json)
         console.print(f"wrote {options.json}", markup=False)
     return 0
-
-
-def write_figures(figures: Backtest, path: Path) -> None:
-    """Write all figures as JSON: the same bytes for the same input. Raises: SinkError."""
-    data = orjson.dumps(figures.to_json(), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    try:
-        replace_file(path, lambda file: file.write(data))
-    except OSError as error:
-        raise SinkError(f"the figures cannot be written to {path}: {error}; make room or name another file") from error
 
 
 _ROWS: dict[str, Callable[[Figures], str]] = {

@@ -33,7 +33,7 @@ VERB_PAGES = {
     "test": "guides/test",
     "explain": "reference/diagnostics",
     **dict.fromkeys(("replay", "diff"), "guides/replay"),
-    **dict.fromkeys(("backtest", "report"), "guides/measure"),
+    **dict.fromkeys(("backtest", "prune", "report"), "guides/measure"),
     **dict.fromkeys(("why", "why-not", "shadow", "tune"), "guides/tune"),
     **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
     "lists": "guides/lists",

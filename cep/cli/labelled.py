@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import BinaryIO
 
+import orjson
 from rich.console import Console
 
 from cep.analysis.measure import Terms
-from cep.base.errors import UsageError
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, UsageError
 from cep.cli.configured import add_secrets_argument
 from cep.lists.store import ListStore
 from cep.model.rule import utc_ms
@@ -74,3 +77,20 @@ def deployed_folder(folder: Path, errors: Console) -> Deployment:
     if not deployment.key_domains:
         raise UsageError(f"{folder} has no rule that can be in force")
     return deployment
+
+
+def write_json(data: object, path: Path) -> None:
+    """Write figures as JSON: the same bytes for the same figures. Raises: SinkError."""
+    write_bytes(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE), path)
+
+
+def write_bytes(data: bytes, path: Path) -> None:
+    """Write a whole file, or leave the one before. Raises: SinkError."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    try:
+        replace_file(path, write)
+    except OSError as error:
+        raise SinkError(f"{path} cannot be written: {error}; make room or name another file") from error

@@ -77,6 +77,7 @@ _GROUPS = {
         "backtest": _Verb("measure what rules have found, by labels", "backtest", is_private=True),
         "report": _Verb("write a page about what rules have found", "report", is_private=True),
         "tune": _Verb("find the parameters of a rule that meet an aim best", "tune", is_private=True),
+        "prune": _Verb("say which rules find nothing that others do not", "prune", is_private=True),
         "why": _Verb("show how an alert came about", "why", is_colored=True),
         "why-not": _Verb("say what stopped an alert", "why", "_not", is_colored=True),
     },

@@ -6,18 +6,15 @@ Tested by: tests/cli/test_report.py
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 from rich.console import Console
 
 from cep.analysis.measure import measure_files
 from cep.analysis.report import Report, report
-from cep.base.durable import replace_file
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_bytes
 from cep.runners.output import check_writable
 from cep.sources.pieces import read_pieces
 
@@ -77,13 +74,6 @@ def run(options: argparse.Namespace) -> int:
 def write_report(made: Report, path: Path) -> tuple[Path, Path]:
     """Write the page, and its numbers beside it. Return both paths. Raises: SinkError."""
     numbers = path.with_suffix(".json")
-    try:
-        for target, data in ((numbers, made.numbers), (path, made.html.encode())):
-            replace_file(target, partial(_write, data=data))
-    except OSError as error:
-        raise SinkError(f"the report cannot be written to {path}: {error}; make room or name another file") from error
+    write_bytes(made.numbers, numbers)
+    write_bytes(made.html.encode(), path)
     return path, numbers
-
-
-def _write(file: BinaryIO, data: bytes) -> None:
-    file.write(data)

@@ -11,7 +11,6 @@ import re
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
 
 import orjson
 from rich.console import Console
@@ -23,10 +22,9 @@ from cep.analysis.measure import measure
 from cep.analysis.split import parts_of_time
 from cep.analysis.sweep import Bench
 from cep.analysis.tune import Aim, Row, Tuned, tune
-from cep.base.durable import replace_file
-from cep.base.errors import SinkError, UsageError
+from cep.base.errors import UsageError
 from cep.base.secrets import use_secrets_file
-from cep.cli.labelled import add_label_arguments, terms_of
+from cep.cli.labelled import add_label_arguments, terms_of, write_bytes, write_json
 from cep.lang.ir import PatternIR
 from cep.lang.load import load_text
 from cep.lang.show import show_duration
@@ -109,7 +107,7 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     _print(tuned, gap_ms, console)
     if options.json is not None:
-        _replace(options.json, orjson.dumps(asdict(tuned), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        write_json(asdict(tuned), options.json)
     return _propose(options, tuned, console)
 
 
@@ -217,7 +215,7 @@ def _propose(options: argparse.Namespace, tuned: Tuned, console: Console) -> int
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), str(path), str(path), lineterm="", n=1)
     console.print("\n".join(lines), markup=False)
     if options.write:
-        _replace(path, after.encode())
+        write_bytes(after.encode(), path)
         console.print(f"wrote {path}; raise its version with: cep rules bump {options.rule}", markup=False)
     return 0
 
@@ -242,13 +240,3 @@ def with_params(text: str, values: dict[str, object]) -> str:
             lines.insert(at + 1, f"{name} = {written}")
             end += 1
     return "\n".join(lines) + "\n"
-
-
-def _replace(path: Path, data: bytes) -> None:
-    def write(file: BinaryIO) -> None:
-        file.write(data)
-
-    try:
-        replace_file(path, write)
-    except OSError as error:
-        raise SinkError(f"{path} cannot be written: {error}; make room or name another file") from error

@@ -10,7 +10,7 @@ import pyarrow as pa
 # `f`: labelled events that are known, with the fraud they are of. `b`: (alert, event). `d`: alerts with their verdict.
 _VIEWS = """
 create view l as select * from labels where reported_at <= {as_of};
-create view e as select tx_id, epoch_ms(event_time) as t, card_id, shop, amount from events
+create view e as select *, epoch_ms(event_time) as t from events
     where epoch_ms(event_time) <= {as_of};
 create view f as select e.*, coalesce(l.episode, 'alone ' || l.event_id) as fraud,
     l.kind from e join l on l.event_id = e.tx_id where l.label;
@@ -19,7 +19,8 @@ create view kinds as select fraud, arg_min(kind, n) as kind from (
     select coalesce(episode, 'alone ' || event_id) as fraud, kind, n from numbered
     where label and reported_at <= {as_of} and event_id in (select tx_id from e)) group by 1;
 create view a as select *, epoch_ms(detected_at) as t from alerts where epoch_ms(detected_at) <= {as_of};
-create view b as select a.alert_id, a.rule_id, a.key, a.t, unnest(a.events).event_id as id from a;
+create view u as select a.alert_id, a.rule_id, a.key, a.t, unnest(a.events).event_id as id from a;
+create view b as select * replace (regexp_replace(id, '~[0-9a-f]+$', '') as id) from u;
 create view d as select a.alert_id, a.rule_id, a.key, a.t,
     bool_or(f.tx_id is not null) as is_right,
     not bool_or(f.tx_id is not null) and bool_or(e.t > {as_of} - {maturity} and no.event_id is null) as is_immature

@@ -1,0 +1,82 @@
+"""`cep prune`: rules, events and labels → the few rules that find nearly the same, and what the others would add.
+
+Tested by: tests/cli/test_prune.py
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from cep.analysis.measure import measure_files
+from cep.analysis.prune import Pruned, prune
+from cep.base.errors import UsageError
+from cep.base.secrets import use_secrets_file
+from cep.cli.labelled import add_label_arguments, deployed_folder, terms_of, write_json
+from cep.runners.output import check_writable
+
+HELP = """\
+Say which rules could go without losing frauds: the rules that stay find as many, or nearly as many with --tolerance.
+Each of the others is listed with what it would have added. Nothing is changed.
+
+examples:
+  cep prune --rules rules --events history.parquet --labels is_fraud
+  cep prune --rules rules --events history/ --labels chargebacks.csv --tolerance 0.01
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("--rules", type=Path, required=True, metavar="FOLDER", help="rule files (*.toml)")
+    add_label_arguments(parser)
+    parser.add_argument(
+        "--tolerance", type=float, default=0.0, metavar="SHARE", help="recall of frauds that may be lost (default 0)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures here, too")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prune and print; returns 1 if a rule could go, else 0. Raises: UsageError and other CepErrors."""
+    use_secrets_file(options.secrets)
+    if not 0 <= options.tolerance < 1:
+        raise UsageError(f"--tolerance {options.tolerance}: a share of the frauds, like 0.01")
+    if options.json is not None:
+        check_writable(options.json)
+    errors = Console(stderr=True, highlight=False)
+    deployment = deployed_folder(options.rules, errors)
+    measured = measure_files(deployment, options.events, options.labels, terms_of(options), errors)
+    pruned = prune(measured.judged, measured.marks, options.tolerance)
+    _print(pruned, Console(highlight=False, soft_wrap=True))
+    if options.json is not None:
+        write_json(asdict(pruned), options.json)
+    return 1 if pruned.removed else 0
+
+
+def _print(pruned: Pruned, console: Console) -> None:
+    total = len(pruned.stay) + len(pruned.removed)
+    console.print(
+        f"{len(pruned.stay)} of {total} rules find {pruned.frauds_after:,} of the {pruned.frauds_before:,} frauds that "
+        f"all find, with {pruned.alerts_after:,} of {pruned.alerts_before:,} alerts, {pruned.wrong_after:,} of "
+        f"{pruned.wrong_before:,} wrong"
+    )
+    console.print(f"they stay: {', '.join(pruned.stay) or 'none'}", markup=False)
+    if not pruned.removed:
+        return
+    console.print()
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("could go", "frauds", "would add", "money", "alerts", "wrong"):
+        table.add_column(title, justify="left" if title == "could go" else "right", no_wrap=True)
+    for each in pruned.removed:
+        numbers = (
+            f"{each.frauds:,}",
+            f"{each.adds:,}",
+            f"{each.adds_money:,.2f}",
+            f"{each.alerts:,}",
+            f"{each.wrong:,}",
+        )
+        table.add_row(each.rule, *numbers)
+    console.print(table)

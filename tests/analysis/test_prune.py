@@ -1,0 +1,76 @@
+"""Pruning: nothing is lost that must stay, nothing stays that could go, and redundancy is seen."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import log
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cep.analysis.backtest import NEVER, Judged
+from cep.analysis.marks import Marks
+from cep.analysis.prune import prune
+
+
+def judged_by(finds: np.ndarray, wrong: list[int]) -> tuple[Judged, Marks]:
+    """A rule for each row: an alert for each fraud it finds, and so many wrong ones."""
+    rules, frauds = finds.shape
+    rule = np.concatenate([np.full(int(finds[at].sum()) + wrong[at], at) for at in range(rules)]).astype(np.int64)
+    is_right = np.concatenate([[True] * int(finds[at].sum()) + [False] * wrong[at] for at in range(rules)]).astype(bool)
+    count = len(rule)
+    nothing = np.zeros(count, np.int64)
+    first = np.where(finds, 1, NEVER)
+    judged = Judged(
+        tuple(f"r{at}" for at in range(rules)), rule, pa.array([""] * count), nothing, nothing, is_right,
+        np.zeros(count, np.bool_), nothing[:0], nothing[:0], first,
+    )  # fmt: skip
+    marks = Marks(
+        np.empty(0, np.int32), np.empty(0, np.bool_), ("",) * frauds, np.ones(frauds), np.zeros(frauds, np.int64),
+        np.zeros(frauds, np.int64), 0, 0, 0, 0,
+    )  # fmt: skip
+    return judged, marks
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[np.ndarray, list[int]]:
+    rules, frauds = draw(st.integers(1, 6)), draw(st.integers(1, 8))
+    cells = draw(st.lists(st.booleans(), min_size=rules * frauds, max_size=rules * frauds))
+    wrong = draw(st.lists(st.integers(0, 3), min_size=rules, max_size=rules))
+    return np.array(cells).reshape(rules, frauds), wrong
+
+
+@given(_cases(), st.sampled_from([0.0, 0.1, 0.3]))
+def test_beside_every_set_of_rules(case: tuple[np.ndarray, list[int]], tolerance: float) -> None:
+    finds, wrong = case
+    judged, marks = judged_by(finds, wrong)
+    pruned = prune(judged, marks, tolerance)
+    rules, frauds = finds.shape
+    needed = finds.any(axis=0).sum() - tolerance * frauds - 1e-9
+    enough = [
+        some for size in range(rules + 1) for some in combinations(range(rules), size)
+        if finds[list(some)].any(axis=0).sum() >= needed
+    ]  # fmt: skip
+    stay = sorted(int(name[1:]) for name in pruned.stay)
+    assert tuple(stay) in enough
+    assert not any(set(some) < set(stay) for some in enough), "no rule that stays can be spared"
+    assert len(stay) <= len(enough[0]) * (1 + log(frauds))
+    covered = finds[stay].any(axis=0)
+    for each in pruned.removed:
+        mine = finds[int(each.rule[1:])]
+        assert (each.frauds, each.adds) == (mine.sum(), (mine & ~covered).sum())
+    assert pruned.alerts_before - pruned.alerts_after == sum(each.alerts for each in pruned.removed)
+
+
+def test_a_hundred_redundant_rules_become_thirty() -> None:
+    """Thirty kinds of fraud, each with a rule that finds all of it, and seventy rules that find parts of a kind."""
+    draw = np.random.default_rng(1)
+    kinds = np.repeat(np.eye(30, dtype=bool), 10, axis=1)
+    parts = kinds[draw.integers(0, 30, 70)] & (draw.random((70, 300)) < 0.7)
+    judged, marks = judged_by(np.concatenate([parts, kinds]), [2] * 70 + [1] * 30)
+    pruned = prune(judged, marks)
+    assert (len(pruned.stay), len(pruned.removed)) == (30, 70)
+    assert pruned.frauds_after == pruned.frauds_before == 300
+    assert pruned.wrong_after == 30

@@ -1,0 +1,188 @@
+"""The analyst's bench over a million labelled events: size and time of a report, its numbers beside DuckDB's, tuning.
+
+    python -m tests.bench.analyst [--keep FOLDER]
+
+**Card payments** of the Fraud Detection Handbook, the first million with a report of each fraud a week later, and the
+patterns of `patterns/payments.cep`. **Transfers** of a generator of laundering, five copies of which make a million,
+each with accounts of its own, and the patterns of `typologies.py`. For each: a report, made twice and compared, with
+every figure by rule computed once more by DuckDB from the same alerts and labels. Then 10 500 settings of three
+thresholds over the million payments.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from functools import partial
+from math import isclose
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from cep.analysis.axes import axes_of
+from cep.analysis.backtest import ALL
+from cep.analysis.labels import labels_of_table
+from cep.analysis.measure import Measured, Terms, measure
+from cep.analysis.report import report
+from cep.analysis.split import parts_of_time
+from cep.analysis.sweep import Bench
+from cep.analysis.tune import Aim, tune
+from cep.lang.load import load_text
+from cep.lists.store import ListStore
+from cep.model.rule import UpsertRecord
+from cep.rulebook.deploy import deploy
+from cep.sources.pieces import read_pieces
+from tests.analysis import oracle
+from tests.bench import typologies
+from tests.bench.detection import payments
+from tests.bench.detection import rule as rule_of
+from tests.bench.peer_data import ULB, show, stop, upsert
+
+DAYS = 105  # of card payments are a million
+COPIES = 5
+SILENT = Console(quiet=True)
+TUNED = """
+event payment {
+  tx_id        id
+  event_time   time
+  customer_id  string
+  terminal_id  string
+  amount       decimal(2)
+}
+pattern leaked(times: float = 3.0, least: decimal = 40.00, known: int = 5) by customer_id {
+  seq    hit
+  where  hit: payment  amount > times * avg(payment.amount over previous 30 d) and amount > least
+                       and count(payment over previous 30 d) >= known
+}
+"""
+TRIES = {"times": "2..8/25", "least": "10..250/21", "known": "1..39/20"}
+Row = tuple[str, ...]
+
+
+def transfers() -> tuple[pa.Table, pa.Table]:
+    """(events, labels) of the transfers, five times over."""
+    with duckdb.connect() as connection:
+        connection.sql(f"""create table t as select c * 10000000 + tx_id as tx_id, event_time,
+            c * 1000000 + orig_account_id as orig_account_id, c * 1000000 + dest_account_id as dest_account_id,
+            round(amount, 2) as amount, is_sar, typology, c || '-' || alert_id as episode
+            from '{typologies.DATA}', range({COPIES}) copies(c) order by event_time""")
+        events = connection.sql("select * exclude (is_sar, typology, episode) from t").to_arrow_table()
+        labels = connection.sql("""select tx_id::varchar as event_id, true as label, typology as kind, episode,
+            0::bigint as reported_at from t where is_sar""").to_arrow_table()
+        return events, labels
+
+
+def cards() -> tuple[pa.Table, pa.Table]:
+    """(events, labels) of the card payments."""
+    events, labels = payments(DAYS)
+    with duckdb.connect() as connection:
+        connection.register("l", labels)
+        wanted = """select tx_id as event_id, true as label, 'kind ' || kind as kind, null::varchar as episode,
+            0::bigint as reported_at from l where kind > 0"""
+        return events, connection.sql(wanted).to_arrow_table()
+
+
+def reported(name: str, rules: list[UpsertRecord], events: pa.Table, labels: pa.Table, folder: Path) -> Row:
+    """Report on a million events. Return a row of figures."""
+    path = folder / f"{name}.parquet"
+    pq.write_table(events, path)
+    deployment = deploy(rules)
+    assert deployment.set_aside == (), deployment.set_aside
+    given = labels_of_table(labels, deployment.schema, name)
+    seconds, pages = [], []
+    for _ in range(2):
+        began = time.monotonic()
+        measured = measure(deployment, partial(read_pieces, path), given, Terms(), SILENT)
+        matched = time.monotonic() - began
+        made = report(measured, partial(read_pieces, path))
+        seconds.append((matched, time.monotonic() - began))
+        pages.append(made)
+    (folder / f"{name}.html").write_text(pages[0].html, encoding="utf-8")
+    (folder / f"{name}.json").write_bytes(pages[0].numbers)
+    matched, whole = min(seconds, key=lambda pair: pair[1])
+    size = len(pages[0].html.encode())
+    same = "yes" if pages[0] == pages[1] else "NO"
+    return (
+        name, f"{measured.figures.about['events']:,}", f"{measured.figures.together.alerts:,}", f"{size / 1e3:,.0f} kB",
+        same, f"{matched:.1f} s", f"{whole:.1f} s", compared(measured, events, labels),
+    )  # fmt: skip
+
+
+def compared(measured: Measured, events: pa.Table, labels: pa.Table) -> str:
+    """Compute the figures of each rule with DuckDB, and say whether all are equal."""
+    if "tx_id" in events.column_names and events["tx_id"].type != pa.string():
+        events = events.set_column(events.column_names.index("tx_id"), "tx_id", events["tx_id"].cast(pa.string()))
+    if "event_type" in events.column_names:  # reports have an id of their own
+        ids = pa.compute.coalesce(events["tx_id"], events["report_id"])
+        events = events.set_column(events.column_names.index("tx_id"), "tx_id", ids)
+    asked = oracle.views(measured.history.replayed.alerts, events, labels, measured.marks.as_of_ms, 0)
+    count = 0
+    for each in (*measured.figures.rules, measured.figures.together):
+        wanted = oracle.figures(asked, None if each.rule == ALL else each.rule)
+        mine = {
+            "alerts": each.alerts, "keys": each.keys, "right": each.right, "immature": each.immature,
+            "found_events": each.event_recall.part, "bad_events": each.event_recall.whole,
+            "found_frauds": each.fraud_recall.part, "frauds": each.fraud_recall.whole,
+            "money_found": each.money_found, "money_missed": each.money_missed,
+            "seconds_to_alert": each.seconds_to_alert, "seconds_ahead": each.seconds_ahead,
+            "adds": each.adds, "share": each.share, "events": measured.figures.about["events"],
+        }  # fmt: skip
+        for figure, value in wanted.items():
+            other = mine[figure]
+            count += 1
+            if value != other and not isclose(value or 0.0, other or 0.0, rel_tol=1e-9):
+                return f"{each.rule}: {figure} {other} is {value}"
+    return f"{count} equal"
+
+
+def tuned(events: pa.Table, labels: pa.Table, folder: Path) -> None:
+    """Tune three thresholds and print what was found."""
+    path = folder / "tuned.parquet"
+    pq.write_table(events.filter(pa.compute.equal(events["event_type"], "payment")).drop(["event_type"]), path)
+    record = upsert(TUNED, "leaked").model_copy(update={"params": {"times": 3.0, "least": 40.0, "known": 5}})
+    deployment = deploy([record])
+    pieces_of = partial(read_pieces, path)
+    given = labels_of_table(labels, deployment.schema, "labels")
+    began = time.monotonic()
+    measured = measure(deployment, pieces_of, given, Terms(), SILENT)
+    parts = parts_of_time(measured.history.events, measured.marks, 86_400_000)
+    bench = Bench(record, ((), ListStore()), pieces_of, measured.marks, parts, 2, SILENT)
+    pattern = load_text(TUNED, "leaked").patterns["leaked"]
+    (rule,) = deployment.rulebook.deployed()
+    best = tune(bench, pattern, rule.pattern, axes_of(pattern, record.params, TRIES), Aim("f1"))
+    seconds = time.monotonic() - began
+    rows = [
+        (f"{name}, {row.part}", *(f"{value:.3f}" for value in (row.alerts_per_day, row.precision, row.recall, row.f1)))
+        for name, of in (("present", best.present_rows), ("proposed", best.proposed_rows)) for row in of
+    ]  # fmt: skip
+    title = f"{best.settings_count:,} settings over {len(measured.history.events):,} payments in {seconds:.1f} s"
+    show(f"{title}, {best.replayed_count} of them replayed; proposed: {dict(best.proposed)}",
+         ("setting, part of the time", "alerts a day", "precision", "recall", "f1"), rows)  # fmt: skip
+
+
+def main() -> None:
+    """Measure and print."""
+    if not ULB.exists() or not typologies.DATA.exists():
+        stop(f"the labelled events are not at {ULB.parent}; nothing to measure")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(sys.argv[2]) if sys.argv[1:2] == ["--keep"] else Path(made)
+        card_events, card_labels = cards()
+        rules = [rule_of("payments.cep", name, name, {}) for name in ("leaked_customer", "compromised_terminal")]
+        text = typologies.source()
+        names = [line.split()[1] for line in text.splitlines() if line.startswith("pattern ")]
+        chains = [upsert(text, n).model_copy(update={"effective_at": typologies.KNOWN_FROM.get(n)}) for n in names]
+        rows = [
+            reported("cards", rules, card_events, card_labels, folder),
+            reported("transfers", chains, *transfers(), folder),
+        ]
+        heads = ("data", "events", "alerts", "size", "same bytes", "matched in", "report in", "beside DuckDB")
+        show("A report of a million events", heads, rows)
+        tuned(card_events, card_labels, folder)
+
+
+if __name__ == "__main__":
+    main()
