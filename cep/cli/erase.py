@@ -116,6 +116,7 @@ def _erase_job(folder: Path, scratch: Path, given: Sequence[str]) -> tuple[Erase
     embedded.load(Target(str(scratch / "after")), scratch / "job")
     searched = _searched(keys)
     erased.removed["lines of dead letters"] += _copy_letters(folder, scratch / "job", searched)
+    _append_audit(scratch / "job" / "dead_letters", erased.audit)
     target = target_of(folder)
     if target.url != own_target(folder).url:  # its older checkpoints have the key, and a start would take the newest
         for part in ("", "files"):
@@ -155,6 +156,15 @@ def _copy_letters(folder: Path, into: Path, searched: Sequence[bytes]) -> int:
     return count
 
 
+def _append_audit(folder: Path, lines: Sequence[bytes]) -> None:
+    """Write the lines behind those of the audit in a folder of dead letters."""
+    if lines:
+        folder.mkdir(exist_ok=True)
+        last = max(folder.glob("*.jsonl"), default=folder / "batch-0000000000000000000.jsonl")
+        with last.open("ab") as file:
+            file.write(b"".join(line + b"\n" for line in lines))
+
+
 def _files_with(folder: Path, searched: Sequence[bytes]) -> list[Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return [path for path in files if any(text in path.read_bytes() for text in searched)]
@@ -172,6 +182,9 @@ def _print(folder: Path, erased: Erased, left: Sequence[Path], *, is_job: bool) 
         printed(f"LEFT: {path}")
     if not erased.left and not left:
         printed(f"searched: no file and no entry of {folder} has a key's text")
+    for line in () if is_job else erased.audit:
+        printed("the job's audit goes on with this line; put it behind the others:")
+        printed(line.decode())
     if is_job:
         printed("a job with --changelog: name a new topic at its next start, and delete the old one with its state")
     printed("not reached: alerts and letters in topics and tables; savepoints elsewhere; backups; sources of events")

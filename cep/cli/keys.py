@@ -16,6 +16,7 @@ from cep.base.errors import UsageError
 from cep.base.signing import SigningKey, new_key, read_key
 from cep.rulebook.signers import read_trust, sign_signers, signature_path
 from cep.rulebook.trust import Trust
+from cep.rulebook.withdraw import withdraw
 
 HELP = """\
 Make keys, and say who may sign changes of rules. A private key stays with its person. CEP_KEY_PASSPHRASE in the
@@ -26,6 +27,7 @@ examples:
   cep keys show ada.pem
   cep keys trust rules/signed/signers.toml --sign-with root.pem  signs the file of signers
   cep keys check rules/signed/signers.toml --root-key ed25519:…
+  cep keys withdraw rules/signed/signers.toml --key ed25519:… --sign-with root.pem
 """
 PASSPHRASE = "CEP_KEY_PASSPHRASE"  # noqa: S105 the name of the variable
 
@@ -38,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     trust = verbs.add_parser("trust", help="sign a signers file with the root key")
     trust.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
     trust.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
+    gone = verbs.add_parser("withdraw", help="withdraw a key, but for the versions that it has signed")
+    gone.add_argument("file", type=Path, metavar="FILE", help="who may sign what, with signed changes beside it")
+    gone.add_argument("--key", required=True, metavar="KEY", help="public key of the person (ed25519:…)")
+    gone.add_argument("--sign-with", type=Path, required=True, metavar="FILE", help="the root key")
     check = verbs.add_parser("check", help="check a signers file, and print who may sign what")
     check.add_argument("file", type=Path, metavar="FILE", help="who may sign what (signers.toml)")
     check.add_argument("--root-key", required=True, metavar="KEY", help="public key that it is signed with")
@@ -57,6 +63,10 @@ def run(options: argparse.Namespace) -> int:
             trust = sign_signers(options.file, private_key(options.sign_with))
             _print(trust, console)
             console.print(f"signed: {signature_path(options.file)}; the root key is {trust.root_key}", markup=False)
+        case "withdraw":
+            trust, until = withdraw(options.file, options.key, private_key(options.sign_with))
+            _print(trust, console)
+            console.print(f"withdrawn, but for {len(until)} line(s) of versions that it has signed", markup=False)
         case _:
             _print(read_trust(options.file, options.root_key), console)
     return 0

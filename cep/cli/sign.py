@@ -16,14 +16,14 @@ from cep.cli.configured import add_setting_arguments, settings_of
 from cep.cli.given_job import trust_of
 from cep.cli.keys import private_key
 from cep.cli.paths import printed
-from cep.model.rule import RetireRecord, UpsertRecord, utc_ms, utc_text
+from cep.model.rule import HeartbeatRecord, RetireRecord, UpsertRecord, utc_ms, utc_text
 from cep.model.settings import Settings
 from cep.rulebook.changes import change_path, read_change, version_before, write_change
 from cep.rulebook.files import read_rules
 from cep.rulebook.lock import problems_of_lock, read_lock
 from cep.rulebook.meaning import content_hash
-from cep.rulebook.statement import Signable, approve, sign
-from cep.rulebook.trust import Trust, reason_against
+from cep.rulebook.statement import Signable, approve, sign, sign_heartbeat
+from cep.rulebook.trust import Trust, reason_against, reason_against_heartbeat
 
 HELP = """\
 Sign a version of a rule as its author. The change is written to rules/signed/, where another person approves it. A
@@ -32,6 +32,7 @@ change without `--effective-at` starts when the job reads it, or when its file s
 examples:
   cep sign card_testing --sign-with ada.pem --conf cep.toml
   cep sign card_testing --retire --sign-with ada.pem --conf cep.toml
+  cep sign --heartbeat 2026-03-01T00:00:00Z --sign-with ada.pem --conf cep.toml     (print it, for the control topic)
 """
 HELP_APPROVE = """\
 Show a change that its author has signed, and approve it. `cep publish` then sends it.
@@ -45,7 +46,8 @@ _STEP = "cep approve {path} --sign-with FILE"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `cep sign`."""
-    parser.add_argument("rule", metavar="RULE", help="the rule's id")
+    parser.add_argument("rule", metavar="RULE", nargs="?", help="the rule's id")
+    parser.add_argument("--heartbeat", metavar="TIME", help="sign that no event before this time will come; no rule")
     parser.add_argument("--rules", type=Path, default=Path("rules"), metavar="FOLDER", help="rule files (rules)")
     parser.add_argument("--retire", action="store_true", help="end the rule, with the version after the file's")
     parser.add_argument("--effective-at", metavar="TIME", help="event time from which it holds (2026-01-31T00:00:00Z)")
@@ -63,6 +65,10 @@ def run(options: argparse.Namespace) -> int:
     console = Console(highlight=False, soft_wrap=True)
     settings = settings_of(options)
     trust = _needed(settings)
+    if (options.rule is None) == (options.heartbeat is None):
+        raise UsageError("name a rule, or give --heartbeat TIME")
+    if options.heartbeat is not None:
+        return _sign_heartbeat(options.heartbeat, settings, trust)
     records, problems = read_rules(options.rules)
     record = next((record for record in records if record.id == options.rule), None)
     if record is None:
@@ -80,6 +86,20 @@ def run(options: argparse.Namespace) -> int:
     signed = sign(change, key, trust.rule_set, version_before(options.rules, change))
     path = change_path(options.rules, signed)
     store_signed([signed], path, trust, console)
+    return 0
+
+
+def _sign_heartbeat(time_text: str, settings: Settings, trust: Trust) -> int:
+    """Print a signed heartbeat. Raises: UsageError if it would not count."""
+    try:
+        heartbeat = HeartbeatRecord(event_time=utc_text(utc_ms(time_text)))
+    except ValueError as error:
+        raise UsageError(f"--heartbeat {time_text} is no time such as 2026-03-01T00:00:00Z") from error
+    signed = sign_heartbeat(heartbeat, private_key(settings.publish.sign_with), trust.rule_set)
+    refusal = reason_against_heartbeat(signed, trust)
+    if refusal is not None:
+        raise UsageError(refusal.full_reason)
+    printed(signed.to_json().decode())
     return 0
 
 

@@ -336,11 +336,13 @@ class ListRecord(_Change):
 class HeartbeatRecord(_Strict):
     """No event before `event_time` is to be expected: moves the watermark while the sources are idle.
 
-    One that is further ahead of the job's clock than `ahead_max` is refused.
+    One that is further ahead of the job's clock than `ahead_max` is refused. So is one that nobody has signed, in a
+    job that takes signed changes; `cep sign --heartbeat` makes it.
     """
 
     kind: Literal["heartbeat"] = "heartbeat"
     event_time: UtcTime
+    signed: Signed | None = None
 
     @property
     def event_time_ms(self) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar
 
 from cep.base.signing import SigningKey
 from cep.model.rule import (
+    HeartbeatRecord,
     ListRecord,
     PauseRecord,
     ResumeRecord,
@@ -29,7 +30,7 @@ from cep.rulebook.meaning import content_hash
 Signable = RuleChange | SnoozeRecord | ListRecord
 Role = Literal["author", "approver"]
 R = TypeVar("R", bound=Signable)
-_FORMAT = "cep change 1"
+_FORMAT, _HEARTBEAT_FORMAT = "cep change 1", "cep heartbeat 1"
 # A signature is 128 characters; one of none stands where the author has not signed yet.
 _NONE = "0" * 128
 
@@ -99,6 +100,24 @@ def approve(record: R, key: SigningKey) -> R:
     assert record.signed is not None, "the author signs first"
     approver = Signature(key=key.public, signature=key.sign(statement(record, record.signed, "approver")))
     return _with(record, record.signed.model_copy(update={"approver": approver}))
+
+
+def heartbeat_statement(record: HeartbeatRecord, signed: Signed) -> bytes:
+    """Return what the author of a heartbeat signs: its time, for one set of rules."""
+    values = {
+        "what": _HEARTBEAT_FORMAT,
+        "author": signed.author.key,
+        "rule_set": signed.rule_set,
+        "event_time_ms": record.event_time_ms,
+    }
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def sign_heartbeat(record: HeartbeatRecord, key: SigningKey, rule_set: str) -> HeartbeatRecord:
+    """Return the heartbeat with the signature of one person."""
+    signed = Signed(rule_set=rule_set, author=Signature(key=key.public, signature=_NONE))
+    author = Signature(key=key.public, signature=key.sign(heartbeat_statement(record, signed)))
+    return record.model_copy(update={"signed": signed.model_copy(update={"author": author})})
 
 
 def unsigned(record: R) -> R:

@@ -23,12 +23,14 @@ from typing import Any
 from cep.base.audit import Head, extended
 from cep.base.limits import SIGNED_LINES_MAX, UNVERIFIED_MAX
 from cep.base.signing import is_signed
-from cep.model.rule import ListRecord
+from cep.model.rule import HeartbeatRecord, ListRecord
 from cep.model.signed import Signature, Signed
 from cep.rulebook.outcome import Outcome, Refusal
-from cep.rulebook.statement import Role, Signable, digest_of, line_of, statement
+from cep.rulebook.statement import Role, Signable, digest_of, heartbeat_statement, line_of, statement
 
 PEOPLE = ("upsert", "rollback", "retire", "pause", "resume", "snooze", "list")
+HEARTBEAT = "heartbeat"  # what the rules of a signer must cover for one
+UNREADABLE = "unreadable"  # of a record
 _REASON_MAX = 500  # characters of a reason in the audit; the dead letter has all
 
 
@@ -47,7 +49,7 @@ class Signer:
         if right not in self.may:
             return f"{self.name} has no right to {right}"
         name = f"list:{record.id}" if isinstance(record, ListRecord) else record.id
-        if not any(fnmatchcase(name, pattern) for pattern in self.rules):
+        if not _covers(self, name):
             return f"{self.name} may sign {', '.join(self.rules)}, not {name}"
         if self.until is not None and record.version > dict(self.until).get(line_of(record), 0):
             last = dict(self.until).get(line_of(record))
@@ -122,6 +124,30 @@ def reason_against(record: Signable, trust: Trust) -> Outcome | None:
     return _against(record, signed, signed.approver, "approver", trust)
 
 
+def reason_against_heartbeat(record: HeartbeatRecord, trust: Trust) -> Outcome | None:
+    """Return the refusal of a heartbeat that nobody of the signers file has signed for these rules; None if it counts.
+
+    One person is enough: it changes no rule. A key that is withdrawn, up to whatever version, signs none.
+    """
+    signed = record.signed
+    if signed is None:
+        return _refused("unsigned", "the heartbeat is not signed; run `cep sign --heartbeat TIME`")
+    if signed.rule_set != trust.rule_set:
+        return _refused("other_rules", f"it is signed for the rules `{signed.rule_set}`, not `{trust.rule_set}`")
+    signer = trust.signer(signed.author.key)
+    if signer is None:
+        return _refused("unknown_signer", f"its author's key {signed.author.key} is none of the signers file")
+    if "author" not in signer.may or signer.until is not None or not _covers(signer, HEARTBEAT):
+        return _refused("not_allowed", f"{signer.name} may not sign heartbeats")
+    if not is_signed(heartbeat_statement(record, signed), signed.author.signature, signed.author.key):
+        return _refused("forged", f"it is not what {signer.name} has signed; sign it again")
+    return None
+
+
+def _covers(signer: Signer, name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in signer.rules)
+
+
 def _against(record: Signable, signed: Signed, signature: Signature, role: Role, trust: Trust) -> Outcome | None:
     signer = trust.signer(signature.key)
     if signer is None:
@@ -181,16 +207,24 @@ class Accepted:
             if name in self.unverified and self.unverified[name].version <= record.version:
                 del self.unverified[name]
 
-    def note(self, record: Signable | None, outcome: Outcome, data: bytes) -> list[bytes]:
-        """Return the line of the audit about a record, None for one that cannot be read; none without signers."""
+    def note(self, record: Signable | None, outcome: Outcome, data: bytes, what: str = UNREADABLE) -> list[bytes]:
+        """Return the line of the audit about a record; none without signers. `what` says what stands for no record."""
         if self.trust is None:
             return []
-        self.head, line = extended(self.head, self._facts(record, outcome, data))
+        self.head, line = extended(self.head, self._facts(record, outcome, data, what))
         return [line]
 
-    def _facts(self, record: Signable | None, outcome: Outcome, data: bytes) -> dict[str, Any]:
+    def note_erasure(self, keys: Mapping[str, int], removed: Mapping[str, int]) -> list[bytes]:
+        """Return the line of the audit about erased keys: counts by domain, and of what was removed."""
+        if self.trust is None:
+            return []
+        facts = {"what": "erasure", "outcome": "applied", "keys": dict(keys), "removed": dict(removed)}
+        self.head, line = extended(self.head, {**facts, "signers_version": self.trust.version})
+        return [line]
+
+    def _facts(self, record: Signable | None, outcome: Outcome, data: bytes, what: str) -> dict[str, Any]:
         assert self.trust is not None, "asked before"
-        facts: dict[str, Any] = {"what": "change" if record is not None else "unreadable"}
+        facts: dict[str, Any] = {"what": "change" if record is not None else what}
         if record is not None:
             signed = record.signed
             keys = [s.key for s in (signed.author, signed.approver) if s is not None] if signed is not None else []

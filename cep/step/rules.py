@@ -18,6 +18,7 @@ from cep.columnar.decode import Poison
 from cep.lang.explain.render import to_json
 from cep.lists.store import ListStore
 from cep.model.rule import (
+    ControlRecord,
     HeartbeatRecord,
     ListRecord,
     RollbackRecord,
@@ -32,6 +33,7 @@ from cep.rulebook.outcome import Outcome
 from cep.rulebook.rulebook import Rulebook
 from cep.rulebook.saved import rulebook_from_bytes, save
 from cep.rulebook.store import RulebookStore
+from cep.rulebook.trust import HEARTBEAT, reason_against_heartbeat
 from cep.step.dead_letters import dead_letter, under_rules
 from cep.step.event_time import NO_CLOCK
 from cep.step.job import Job
@@ -209,11 +211,19 @@ def apply_records(
     heartbeat_ms, in_force = TIME_MS_MIN, None
     for data in records:
         record, problems = parse_control(data)
-        if isinstance(record, HeartbeatRecord) and record.event_time_ms <= latest_ms:
+        unverified = _heartbeat_refusal(rulebook, record)
+        if isinstance(record, HeartbeatRecord) and unverified is None and record.event_time_ms <= latest_ms:
             counters["control_heartbeat"] += 1
             heartbeat_ms = max(heartbeat_ms, record.event_time_ms)
             continue
-        if isinstance(record, HeartbeatRecord):
+        if unverified is not None:
+            counters["control_refused"] += 1
+            counters["control_unverified"] += 1
+            letter = dead_letter(
+                Poison("control_refused", unverified.full_reason, _text(data)), {"cause": unverified.cause}
+            )
+            audit += rulebook.accepted.note(None, unverified, data, HEARTBEAT)
+        elif isinstance(record, HeartbeatRecord):
             counters["control_ahead"] += 1
             reason = f"ahead of the job's clock: a heartbeat is {utc_text(latest_ms)} at the latest"
             letter = dead_letter(Poison("control_ahead", reason, _text(data)))
@@ -236,6 +246,14 @@ def apply_records(
         in_force = in_force or (rulebook.epoch, rulebook.content_hash)
         dead_letters += under_rules([letter], *in_force)
     return [*audit, *dead_letters], +counters, heartbeat_ms
+
+
+def _heartbeat_refusal(rulebook: Rulebook, record: ControlRecord | None) -> Outcome | None:
+    """Return why a heartbeat does not count in a job that takes signed changes; None for all else."""
+    trust = rulebook.accepted.trust
+    if trust is None or not isinstance(record, HeartbeatRecord):
+        return None
+    return reason_against_heartbeat(record, trust)
 
 
 def refusal_letters(refused: Iterable[RefusedRecord]) -> list[bytes]:

@@ -10,8 +10,11 @@ import pytest
 
 from cep.base.secrets import secret_keys
 from cep.cli.main import FINDINGS, USAGE, main
-from tests.cli.test_card_data import START_MS, assert_absent, rules, stored
+from cep.rulebook.changes import change_path, write_change
+from cep.rulebook.files import read_rules
+from tests.cli.test_card_data import RULE, START_MS, assert_absent, rules, stored
 from tests.columnar.protected import card_numbers
+from tests.rulebook.people import ROOT, upsert_by_two, write_signers
 
 __all__ = ["rules"]
 NUMBERS = card_numbers(21, 6)
@@ -84,6 +87,70 @@ def stored_portably(job: Path, into: Path) -> list[bytes]:
         except Exception:  # noqa: BLE001 a payload or a list
             continue
     return contents
+
+
+TWO_KEYS = """\
+event payment {
+  tx_id       id
+  event_time  time
+  card        pan
+  shop        string
+  amount      decimal(2)
+}
+
+pattern pairs by (card, shop) {
+  seq    a -> b within 1 h
+  where  a: payment  amount > 5
+         b: payment  amount > 5 and count(payment over 2 h) > 1
+}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.always
+def test_keys_of_several_fields_in_a_savepoint_of_a_signed_job(
+    rules: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The job's audit goes on with the erasure, in its folder as in a savepoint, and says how many keys and what."""
+    (rules.parent / "patterns" / "pairs.cep").write_text(TWO_KEYS)
+    (rules / "pairs.toml").write_text(RULE.replace("{card} paid {amount}", "{key}"))
+    (record,), _ = read_rules(rules)
+    write_change(change_path(rules, record), [upsert_by_two(record)])
+    signers = write_signers(rules / "signed" / "signers.toml")
+    (tmp_path / "events").mkdir()
+    shops = ("s1", "s2")
+    lines = [
+        orjson.dumps({"tx_id": f"t{i}", "event_time": START_MS + i, "card": NUMBERS[i % 3], "shop": shops[i % 2],
+                      "amount": 9})
+        for i in range(12)
+    ]  # fmt: skip
+    (tmp_path / "events" / "1.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    flags = ["--signers", str(signers), "--root-key", ROOT.public]
+    arguments = [
+        "run", "--rules", str(rules), "--events", str(tmp_path / "events"), "--checkpoint", str(tmp_path / "job"),
+        "--lateness", "2 min", "--available-now", *flags,
+    ]  # fmt: skip
+    assert main(arguments) == 0
+    assert main(["savepoint", "--checkpoint", str(tmp_path / "job"), "--to", str(tmp_path / "saved")]) == 0
+    (tmp_path / "keys").write_text(f"card={NUMBERS[0]},shop=s1\n\n  shop=s2,card={NUMBERS[1]}  \n")
+    assert main(["erase", "--key", f"card={NUMBERS[0]}", "--savepoint", str(tmp_path / "saved")]) == USAGE
+    assert "write card=…,shop=…" in capsys.readouterr().err
+    lines_of = {}
+    for what in ("savepoint", "checkpoint"):
+        folder = tmp_path / ("saved" if what == "savepoint" else "job")
+        assert main(["erase", "--keys-file", str(tmp_path / "keys"), f"--{what}", str(folder)]) == 0
+        said = capsys.readouterr().out
+        assert_absent(NUMBERS, iter([said.encode()]))
+        lines_of[what] = said.splitlines()
+    (entry,) = (orjson.loads(line) for line in lines_of["savepoint"] if line.startswith("{"))
+    assert (entry["what"], entry["keys"]) == ("erasure", {"card,shop": 2})
+    assert sum(entry["removed"].values()) >= 2
+    trail = tmp_path / "job" / "dead_letters"
+    head = f"{int(entry['number'])}:{entry['hash']}"
+    assert main(["audit", "verify", str(trail), "--head", head]) == 0, "the same line in the folder"
+    (tmp_path / "events" / "2.jsonl").write_bytes(lines[0].replace(b"t0", b"t99") + b"\n")
+    assert main(arguments) == 0
+    assert main(["audit", "verify", str(trail), "--head", head]) == 0
 
 
 def test_what_makes_no_sense_is_refused_without_a_value(

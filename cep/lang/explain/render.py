@@ -5,6 +5,7 @@ Tested by: tests/lang/test_diagnostics.py, tests/lang/golden/diagnostics/
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -17,6 +18,9 @@ from cep.lang.explain.catalogue import CATALOGUE
 _LINE_WIDTH_MAX = 160
 _TAB = "    "
 _COLORS = {"error": "\x1b[1;31m", "warning": "\x1b[1;33m", "place": "\x1b[34m", "label": "\x1b[36m", "help": "\x1b[32m"}
+# Their places have values that should be tokens.
+_OF_VALUES = ("CEP320",)
+_NOT_SPACE = re.compile(r'[^\s"]')
 _PLAIN = "\x1b[0m"
 
 
@@ -54,8 +58,20 @@ def render_text(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str], c
        |                            ^^^^^
        = help: did you mean `amount`?
     """
-    texts = {name: lines_of(text) for name, text in sources.items()}
+    diagnostics = list(diagnostics)
+    texts = {name: lines_of(text) for name, text in _masked(diagnostics, sources).items()}
     return "\n".join(_one(diagnostic, texts, color=color) for diagnostic in diagnostics)
+
+
+def _masked(diagnostics: Iterable[Diagnostic], sources: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the texts with asterisks in place of each value that should be a token: a log is not to have it."""
+    spans = {d.span for d in diagnostics if d.code in _OF_VALUES and d.span is not None and d.span.file in sources}
+    masked = dict(sources)
+    for span in spans:
+        text = masked[span.file]
+        value = _NOT_SPACE.sub("*", text[span.start : span.end])
+        masked[span.file] = text[: span.start] + value + text[span.end :]
+    return masked
 
 
 def to_json(diagnostic: Diagnostic, sources: Mapping[str, str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from cep.histories.rows import Block
 from cep.histories.store import StoredSegment
 from cep.kernels.layout import Int64
 from cep.nfa.program import Program
-from cep.rulebook.saved import rulebook_from_bytes
+from cep.rulebook.saved import rulebook_bytes, rulebook_from_bytes
 from cep.runners.handover.group_entries import PAGE_BITS, GroupState, entries_of, state_of
 from cep.runners.handover.payload import Payload
 from cep.state.checkpoints import Part
@@ -49,10 +49,11 @@ KeysOf = Mapping[KeyDomain, Collection[str]]
 
 @dataclass(slots=True)
 class Erased:
-    """Counts of what was removed, by what it was, and of what still has a key's bytes."""
+    """Counts of what was removed, by what it was, and of what still has a key's bytes; lines of the job's audit."""
 
     removed: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    audit: list[bytes] = field(default_factory=list)
 
 
 def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) -> Erased:
@@ -78,6 +79,7 @@ def erase_savepoint(source: Target, target: Target, work: Path, keys: KeysOf) ->
             store = opened.enter_context(MemoryStore())
             store.ingest(entries)
             parts.append(Part(f"group-{group}", store, group, group + 1))
+        payload = _with_audit(payload, job, keys, erasing.erased)
         _search([(b"", payload.to_bytes())], searched, erasing.erased)
         beside = load_beside(savepoint, work / "beside")
         write_savepoint(target, work / "new", parts, payload.to_bytes(), int(time.time() * 1_000), beside)
@@ -90,6 +92,17 @@ def _without_memory(payload: Payload, keys: KeysOf, erased: Erased) -> Payload:
     others = [entry for entry in memory if entry[1] not in gone]
     erased.removed["alerts remembered"] += len(memory) - len(others)
     return replace(payload, engine={**payload.engine, "held_memory": others})
+
+
+def _with_audit(payload: Payload, job: Job, keys: KeysOf, erased: Erased) -> Payload:
+    """Add the erasure to the audit of a job that takes signed changes; the line does not say which keys."""
+    if job.trust is None:
+        return payload
+    rulebook = rulebook_from_bytes(payload.engine["rulebook"].encode(), job.schema, job.domains)
+    rulebook.accepted.trust = job.trust
+    counts = {",".join(domain): len(texts) for domain, texts in sorted(keys.items())}
+    erased.audit += rulebook.accepted.note_erasure(counts, +erased.removed)
+    return replace(payload, engine={**payload.engine, "rulebook": rulebook_bytes(rulebook).decode()})
 
 
 def _search(entries: Sequence[tuple[bytes, bytes]], searched: Sequence[bytes], erased: Erased) -> None:
@@ -183,8 +196,8 @@ class _Erasing:
     def _waiting(self, group_state: GroupState, number: int) -> None:
         events = decode_batch(group_state.waiting[number])
         gone = self._is_gone(number, events.key)
-        if gone.any():
-            self._count("waiting events", number, int(gone.sum()))
-            del group_state.waiting[number]
-            if not gone.all():
-                group_state.waiting[number] = encode_batch(events.take(~gone))
+        self._count("waiting events", number, int(gone.sum()))
+        del group_state.waiting[number]
+        if not gone.all():
+            # Anew even if all stay: a part of a larger batch is written with some bytes of what stood behind it.
+            group_state.waiting[number] = encode_batch(events.take(~gone))
