@@ -226,6 +226,8 @@ PAGE_BYTES_HELD = 67_108_864
 # micro-batch comes again.
 POSTGRES_WAIT_MS_MAX = 30_000
 
+# A file with one secret of a settings file, such as a password: a wrong path gives a larger one.
+SECRET_FILE_BYTES_MAX = 65_536
 # Connections to a job's port at once, and seconds that one may last. A scrape takes milliseconds and there are a few
 # scrapers; what is above is closed without an answer, so that a stranger holds neither threads nor memory.
 HTTP_CONNECTIONS_MAX = 32

@@ -14,13 +14,16 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter
 
+from cep.base.errors import UnreadableError
+from cep.base.limits import SECRET_FILE_BYTES_MAX
+from cep.base.reading import read_file
 from cep.model.rule import utc_ms
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d{1,9})\s*(ms|s|min|h|d)")
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[\w.-]+):)?(\d{1,5})")
 _LOOPBACK = "127.0.0.1"
-_FROM_ENVIRONMENT = "env:"
+_FROM_ENVIRONMENT, _FROM_FILE = "env:", "file:"
 OFF = "off"
 _PORT_MAX = 65_535
 # Of each topic and partition an offset; -2 is earliest, -1 latest.
@@ -75,23 +78,39 @@ def _address(value: str) -> tuple[str, int] | None:
 
 
 def from_environment(values: dict[str, SecretStr]) -> dict[str, SecretStr]:
-    """Replace each value `env:NAME` by what the environment has. Raises: ValueError if it has nothing."""
+    """Replace each `env:NAME` by what the environment has, and each `file:PATH` by what the file has.
+
+    Raises: ValueError if there is nothing.
+    """
     return {name: _resolve(f"`{name}`", value) for name, value in values.items()}
 
 
 def secret_from_environment(value: SecretStr | None) -> SecretStr | None:
-    """Replace the value `env:NAME` by what the environment has. Raises: ValueError if it has nothing."""
+    """Replace `env:NAME` or `file:PATH`, as of `from_environment`. Raises: ValueError if there is nothing."""
     return None if value is None else _resolve("the value", value)
 
 
 def _resolve(name: str, value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
+    if text.startswith(_FROM_FILE):
+        return SecretStr(_secret_of(name, Path(text.removeprefix(_FROM_FILE))))
     if not text.startswith(_FROM_ENVIRONMENT):
         return value
     variable = text.removeprefix(_FROM_ENVIRONMENT)
     if variable not in os.environ:
         raise ValueError(f"{name} is to come from the environment, which has no {variable}")
     return SecretStr(os.environ[variable])
+
+
+def _secret_of(name: str, path: Path) -> str:
+    """Read a secret as platforms mount it: the line end that an editor adds is none of it."""
+    try:
+        text = read_file(path, SECRET_FILE_BYTES_MAX).decode("utf-8").rstrip("\r\n")
+    except (UnreadableError, UnicodeDecodeError) as error:
+        raise ValueError(f"{name} is to come from the file {path}, which cannot be read: {error}") from None
+    if not text:
+        raise ValueError(f"{name} is to come from the file {path}, which is empty")
+    return text
 
 
 def is_loopback(host: str) -> bool:

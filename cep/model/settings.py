@@ -158,7 +158,7 @@ class EventsSettings(_Section):
     )
     registry: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
         {},
-        "Settings of the schema registry's client; `env:NAME` takes a value from the environment.",
+        "Settings of the schema registry's client; `env:NAME` and `file:PATH` take a value from elsewhere.",
         example='{ "url" = "https://registry:8081", "basic.auth.user.info" = "env:REGISTRY_USER" }',
     )
     starting: Place = _setting(
@@ -234,7 +234,7 @@ class KafkaSettings(_Section):
     )
     client: Annotated[dict[str, SecretStr], AfterValidator(from_environment)] = _setting(
         {},
-        "Settings of librdkafka, for security above all; `env:NAME` takes a value from the environment.",
+        "Settings of librdkafka, for security above all; `env:NAME` and `file:PATH` take a value from elsewhere.",
         example='{ "security.protocol" = "SASL_SSL", "sasl.password" = "env:KAFKA_PASSWORD" }',
     )
 

@@ -178,3 +178,24 @@ def test_who_listens_to_other_machines_needs_a_token(
     monkeypatch.delenv("CEP_TOKEN")
     with pytest.raises(UsageError, match="CEP_TOKEN"):
         read_settings(None, {"observe": {"listen": listen, "token": "env:CEP_TOKEN"}})
+
+
+def test_a_secret_comes_from_a_file_as_a_platform_mounts_it(tmp_path: Path) -> None:
+    (tmp_path / "..data").mkdir()
+    (tmp_path / "..data" / "token").write_text("from a file\n")
+    (tmp_path / "token").symlink_to(tmp_path / "..data" / "token")
+    named = f"file:{tmp_path / 'token'}"
+    given = read_settings(None, {"observe": {"token": named}, "kafka": {"client": {"sasl.password": named}}})
+    assert given.observe.bearer_token() == given.kafka.client_settings()["sasl.password"] == "from a file"
+    assert "from a file" not in repr(given)
+    for data, reason in (
+        (None, "no such file"),
+        (b"\n", "is empty"),
+        (b"\xff", "cannot be read"),
+        (b"x" * 70_000, "65"),
+    ):
+        (tmp_path / "..data" / "token").unlink(missing_ok=True)
+        if data is not None:
+            (tmp_path / "..data" / "token").write_bytes(data)
+        with pytest.raises(UsageError, match=reason):
+            read_settings(None, {"observe": {"token": named}})
