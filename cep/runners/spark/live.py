@@ -54,6 +54,7 @@ from cep.runners.spark.live_output import LiveOutput
 from cep.runners.spark.local_files import set_permissions_in_java
 from cep.runners.spark.match_stage import MatchStage
 from cep.runners.spark.packed import CLOCK_COLUMN, CONTROL, PACKED_SCHEMA, packer
+from cep.runners.spark.place import Place
 from cep.runners.spark.processor import MatchProcessor
 from cep.runners.spark.progress import measures, positions
 from cep.runners.spark.rescale import partitions_next
@@ -130,10 +131,11 @@ def start_live(spark: SparkSession, settings: LiveSettings, output: LiveOutput) 
     publish = None if settings.status is None else settings.status.publish
     output.rules = RuleOutput(settings.checkpoint.parent, rule_status(rulebook_of(rules, "").rulebook), publish)
     output.rules.announce()
+    place = Place.of_driver(directory)
     matched, begun = packed, None if begins is None else (directory, begins)
     for level in range(job.levels_count):
         matched = matched.groupBy("key_group").transformWithState(
-            MatchProcessor(partial(MatchStage, rules, level, begun)),
+            MatchProcessor(partial(MatchStage, rules, level, begun, place)),
             PACKED_SCHEMA,
             "Append",
             "None",

@@ -48,6 +48,7 @@ from cep.runners.spark.packed import (
     produced_rows,
 )
 from cep.runners.spark.past_pages import PastPages
+from cep.runners.spark.place import Place
 from cep.step.event_time import TimesRead, times_json
 from cep.step.rule_status import rule_status
 from cep.step.rules import JobRules, clock_of, read_records, rulebook_of, save_rulebook
@@ -59,8 +60,15 @@ _TAKEN = (EVENTS, TIMES, CONTROL)  # the kinds of rows that a stage works on
 class MatchStage:
     """One stage of one job, in one task."""
 
-    def __init__(self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, stored: GroupParts) -> None:
-        """`level`: which of the rules (rulebook/levels.py). `begins`: the directory and what the job begins with."""
+    def __init__(
+        self, rules: JobRules, level: int, begins: tuple[Path, Beginning] | None, place: Place | None,
+        stored: GroupParts,
+    ) -> None:  # fmt: skip
+        """`level`: which of the rules (rulebook/levels.py). `begins`: the directory and what the job begins with.
+        `place`: the folder that the driver sees, if this is to be proven. Raises: StoreError.
+        """
+        if place is not None:
+            place.check()
         self._job = rules.job
         self._level = level
         self._rules = rules

@@ -1,0 +1,57 @@
+"""The folder of a job, as the driver sees it → the proof that a task sees the same one.
+
+    CHECKPOINT/place    a token that the driver draws anew with each start; every worker reads it before it matches
+
+Where an executor has a folder of its own under that path, Spark would write keyed state to that machine's disk without
+a word, and lose it with the machine. So the first task there refuses the micro-batch, before anything is committed.
+Tested by: tests/runners/spark/test_place.py
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from cep.base.durable import replace_file
+from cep.base.errors import StoreError
+
+_FILE = "place"
+_SEEN: set[Place] = set()  # of this process, which looks once
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folder of a job, and the token in it."""
+
+    directory: Path
+    token: str
+
+    @staticmethod
+    def of_driver(directory: Path) -> Place:
+        """Write a new token. Raises: StoreError."""
+        place = Place(directory, secrets.token_hex(16))
+        try:
+            replace_file(directory / _FILE, place.token.encode())
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {directory / _FILE}: {error.strerror}; make room, then start again"
+            ) from error
+        return place
+
+    def check(self) -> None:
+        """See that the folder is the driver's. Raises: StoreError."""
+        if self in _SEEN:
+            return
+        try:
+            token = (self.directory / _FILE).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            token = ""
+        if token != self.token:
+            raise StoreError(
+                f"the executor on {socket.gethostname()} does not see the driver's checkpoint folder at "
+                f"{self.directory}, so keyed state would be lost with its disk; mount one file system there on the "
+                "driver and on every executor, then start again: nothing was committed"
+            )
+        _SEEN.add(self)
