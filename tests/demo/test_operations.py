@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import orjson
 import pytest
 import yaml
 
-from cep.cli import live
-from cep.model.settings import Settings, read_settings
+from cep.cli import live, run
+from cep.model.settings import read_settings
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 300
+PODS = ("kubernetes.yaml", "kubernetes-run.yaml")
 
 
-@pytest.fixture
-def settings(monkeypatch: pytest.MonkeyPatch) -> Settings:
-    for name in ("KAFKA_USER", "KAFKA_PASSWORD", "CEP_TOKEN"):
-        monkeypatch.setenv(name, "x")
-    return read_settings(ROOT / "demo" / "cep.toml", {})
-
-
-def test_the_manifest_runs_the_job_of_the_settings(settings: Settings) -> None:
-    given, job = yaml.safe_load_all((ROOT / "demo" / "kubernetes.yaml").read_text())
-    assert (given["kind"], job["kind"], job["spec"]["replicas"]) == ("ConfigMap", "StatefulSet", 1)
-    assert given["data"] == {"cep.toml": (ROOT / "demo" / "cep.toml").read_text()}
+@pytest.mark.parametrize(
+    ("manifest", "given", "verb"),
+    [("kubernetes.yaml", "cep.toml", live), ("kubernetes-run.yaml", "cep-run.toml", run)],
+)
+def test_a_manifest_runs_the_job_of_the_settings(
+    manifest: str, given: str, verb: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "demo" / given).read_text()
+    config, job = yaml.safe_load_all((ROOT / "demo" / manifest).read_text())
+    assert (config["kind"], job["kind"], job["spec"]["replicas"]) == ("ConfigMap", "StatefulSet", 1)
+    assert config["data"] == {"cep.toml": text}
     template = job["spec"]["template"]
     assert job["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     pod, claims = template["spec"], job["spec"]["volumeClaimTemplates"]
@@ -37,12 +42,19 @@ def test_the_manifest_runs_the_job_of_the_settings(settings: Settings) -> None:
     mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
     named = [volume["name"] for volume in pod["volumes"]] + [claim["metadata"]["name"] for claim in claims]
     assert sorted(mounts) == sorted(named)
-    (volume,) = pod["volumes"]
-    assert volume["configMap"]["name"] == given["metadata"]["name"]
+    assert pod["volumes"][0]["configMap"]["name"] == config["metadata"]["name"]
+    # Secrets come from the environment, or from files below the place where they are mounted.
+    for name in re.findall(r'"env:(\w+)"', text):
+        monkeypatch.setenv(name, "x")
+    for path in re.findall(r'"file:([^"]+)"', text):
+        assert Path(path).parent == mounts["secrets"]
+        (tmp_path / Path(path).name).write_text("x")
+    (tmp_path / "cep.toml").write_text(text.replace("file:/etc/cep/secrets", f"file:{tmp_path}"))
+    settings = read_settings(tmp_path / "cep.toml", {})
     # What it starts is a command there is, with the settings where they are mounted.
     parser = argparse.ArgumentParser()
-    live.add_arguments(parser)
-    assert container["command"][:2] == ["cep", "live"]
+    verb.add_arguments(parser)
+    assert container["command"][:2] == ["cep", verb.__name__.rpartition(".")[2]]
     assert parser.parse_args(container["command"][2:]).conf == mounts["settings"] / "cep.toml"
     assert settings.job.checkpoint is not None
     assert settings.job.checkpoint.is_relative_to(mounts["state"])
@@ -52,6 +64,28 @@ def test_the_manifest_runs_the_job_of_the_settings(settings: Settings) -> None:
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port["containerPort"])
     probes = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
     assert all(container[probe]["httpGet"] == {"path": path, "port": port["name"]} for probe, path in probes.items())
+
+
+def test_the_image_has_what_it_copies_and_what_a_job_asks_for() -> None:
+    text = (ROOT / "demo" / "Dockerfile").read_text().replace("\\\n", " ")
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    copied = [words[1:-1] for words in lines if words[0] == "COPY" and not words[1].startswith("--from")]
+    assert [name for names in copied for name in names if not (ROOT / name).exists()] == []
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = re.findall(r"\.whl\)\[(\w+)\]", text)
+    assert extras
+    assert set(extras) <= project["optional-dependencies"].keys()
+    for module in re.findall(r"python -m ([\w.]+)", text):
+        assert find_spec(module) is not None
+    pods = [
+        list(yaml.safe_load_all((ROOT / "demo" / name).read_text()))[1]["spec"]["template"]["spec"] for name in PODS
+    ]
+    assert {str(pod["securityContext"]["runAsUser"]) for pod in pods} == {
+        words[1] for words in lines if words[0] == "USER"
+    }
+    for name in ("cep.toml", "cep-run.toml"):
+        rules = tomllib.loads((ROOT / "demo" / name).read_text())["job"]["rules"]
+        assert ["COPY", "rules", rules] in lines
 
 
 @pytest.mark.spark
