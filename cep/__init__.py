@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cep.api.alerts import Alerts
+    from cep.api.describe import describe
+    from cep.api.features import features
     from cep.api.rules import Rules, load, parse
     from cep.base.errors import CepError
 
 __version__ = "0.2.0"
-__all__ = ["Alerts", "CepError", "Rules", "load", "parse"]
+__all__ = ["Alerts", "CepError", "Rules", "describe", "features", "load", "parse"]
 
 _HOMES = {
     "Alerts": "cep.api.alerts",
     "CepError": "cep.base.errors",
     "Rules": "cep.api.rules",
+    "describe": "cep.api.describe",
+    "features": "cep.api.features",
     "load": "cep.api.rules",
     "parse": "cep.api.rules",
 }

@@ -37,7 +37,7 @@ from cep.step.suppress import suppressed_lines
 
 _SHOWN_MAX = 20
 _SHOWN = ("detected_at", "rule_id", "key", "severity", "message")
-_MEASURES = {Kind.INT: pa.int64(), Kind.DURATION: pa.int64(), Kind.FLOAT: pa.float64(), Kind.BOOL: pa.bool_()}
+_MEASURES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.BOOL: pa.bool_()}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Tested by: tests/api/test_match.py
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,15 @@ import narwhals.stable.v2 as nw
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
+import pyarrow.json as pj
 
-from cep.base.errors import UsageError
+from cep.base.errors import SourceError, UsageError
 from cep.base.schema import EventType, Schema
 from cep.columnar.batch import TEXT
 from cep.columnar.decode import TYPE_FIELD
 from cep.columnar.route import KeyDomain
 from cep.lang.diagnostics import did_you_mean
-from cep.sources.files import KeyRecords, key_of_table, kind_of, open_dataset, read_key
+from cep.sources.files import KeyRecords, files_of, key_of_table, kind_of, open_dataset, read_key
 from cep.sources.pieces import Pieces, pieces_of_table, read_pieces
 
 # Seconds of the years 1985 to 2286: as milliseconds they would lie in the first four months of 1970.
@@ -78,13 +79,28 @@ def open_frame(events: Any) -> Frame:
     )
 
 
+def open_any(events: Any) -> Frame:
+    """See a frame, or the files at a path as one. Raises: UsageError, SourceError."""
+    if not isinstance(events, str | Path):
+        return open_frame(events)
+    path, kind = Path(events), kind_of(Path(events))
+    try:
+        if kind != "json":
+            return open_frame(open_dataset(path, kind, Schema(())))
+        return open_frame(pa.concat_tables(map(pj.read_json, files_of(path)), promote_options="default"))
+    except (OSError, pa.ArrowException) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Events: their pieces for a schema, the records of one key, and how a table becomes the kind of frame they are."""
+    """Events: their pieces for a schema, the records of one key, how a table becomes the kind of frame they are, and
+    their columns with one more that no rule names."""
 
     pieces: Callable[[Schema], Pieces]
     of_key: ReadKey
     like: Like
+    with_column: Callable[[Schema, str], pa.Table]
 
 
 def open_source(events: Any, naming: Naming) -> Source:
@@ -97,6 +113,7 @@ def open_source(events: Any, naming: Naming) -> Source:
             lambda schema: read_pieces(path, schema),
             lambda schema, domain, key: read_key(path, schema, domain, key),
             _as_it_is,
+            lambda schema, column: _with_column(open_any(path), schema, naming, column),
         )
     kind = kind_of(path)
     if kind == "json":
@@ -117,17 +134,26 @@ def _source_of(frame: Frame, naming: Naming) -> Source:
     def of_key(schema: Schema, domain: KeyDomain, key: str) -> KeyRecords:
         return key_of_table(events_table(frame, schema, naming), schema, domain, key)
 
-    return Source(pieces, of_key, frame.like)
+    return Source(pieces, of_key, frame.like, lambda schema, column: _with_column(frame, schema, naming, column))
+
+
+def _with_column(frame: Frame, schema: Schema, naming: Naming, column: str) -> pa.Table:
+    """Return the columns of the schema and another one. Raises: UsageError if there is none of this name."""
+    if column not in frame.names:
+        raise UsageError(f"the events have no column `{column}`; {did_you_mean(column, frame.names, 'columns')}")
+    table = events_table(frame, schema, naming)
+    return table if column in table.column_names else table.append_column(column, frame.columns([column])[column])
 
 
 def events_table(frame: Frame, schema: Schema, naming: Naming) -> pa.Table:
     """Return the columns that the schema names, under its names, with zoned times. Raises: UsageError."""
     wanted = (TYPE_FIELD, *schema.columns())
-    sources = _sources(frame, wanted, naming.columns or {})
+    sources = sources_of(frame.names, wanted, naming.columns or {})
     table = frame.columns(list(dict.fromkeys(sources.values())))
     table = pa.table({name: _plain(table.column(source)) for name, source in sources.items()})
-    _check_columns(schema, table, frame.names)
-    for name in dict.fromkeys(event_type.time_field for event_type in _present(schema, table)):
+    present = _present(schema, table)
+    check_columns(present, sources, frame.names)
+    for name in dict.fromkeys(event_type.time_field for event_type in present):
         if name in sources:
             index = table.column_names.index(name)
             table = table.set_column(index, name, _zoned(table.column(name), sources[name], naming.tz))
@@ -172,16 +198,19 @@ def _as_it_is(table: pa.Table) -> Any:
 # ------------------------------------------------------------------------------------------------------- columns
 
 
-def _sources(frame: Frame, wanted: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of the frame that has each field, for the fields that have one."""
+def sources_of(names: Sequence[str], wanted: Sequence[str], columns: Mapping[str, str]) -> dict[str, str]:
+    """Return the column of a frame with these names that has each field, for the fields that have one.
+
+    Raises: UsageError for a field or a column that is not there.
+    """
     for field, column in columns.items():
         if field not in wanted:
             hint = did_you_mean(field, wanted, "fields")
             raise UsageError(f"columns={{{field!r}: …}}: the rules have no field `{field}`; {hint}")
-        if column not in frame.names:
-            hint = did_you_mean(column, frame.names, "columns")
+        if column not in names:
+            hint = did_you_mean(column, names, "columns")
             raise UsageError(f"columns={{{field!r}: {column!r}}}: the events have no column `{column}`; {hint}")
-    return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in frame.names}
+    return {name: columns.get(name, name) for name in dict.fromkeys(wanted) if name in columns or name in names}
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -208,21 +237,19 @@ def _present(schema: Schema, table: pa.Table) -> list[EventType]:
     return [event_type for event_type in from_source if event_type.name in named or len(from_source) == 1]
 
 
-def _check_columns(schema: Schema, table: pa.Table, names: Sequence[str]) -> None:
-    """Refuse events that lack what each event of their type must have. Raises: UsageError."""
-    present = _present(schema, table)
-    if TYPE_FIELD not in table.column_names and len(present) > 1:
+def check_columns(present: Sequence[EventType], fields: Collection[str], names: Sequence[str]) -> None:
+    """Refuse events that lack what each event of their types must have. `names` are all columns there are.
+
+    Raises: UsageError.
+    """
+    if TYPE_FIELD not in fields and len(present) > 1:
         which = ", ".join(event_type.name for event_type in present)
         raise UsageError(
             f"the rules speak of several event types ({which}), and the events have no column `{TYPE_FIELD}` that says "
             f'which; add it, or name the column that does with columns={{"{TYPE_FIELD}": …}}'
         )
     for event_type in present:
-        missing = [
-            field.name
-            for field in event_type.fields
-            if not field.type.nullable and field.name not in table.column_names
-        ]
+        missing = [field.name for field in event_type.fields if not field.type.nullable and field.name not in fields]
         if missing:
             hint = did_you_mean(missing[0], names, "columns")
             shown = ", ".join(f"`{name}`" for name in missing)
@@ -230,6 +257,11 @@ def _check_columns(schema: Schema, table: pa.Table, names: Sequence[str]) -> Non
                 f"the events have no column {shown}, and each `{event_type.name}` must have a value there; name the "
                 f'column that has it with columns={{"{missing[0]}": …}}; {hint}'
             )
+
+
+def no_zone(column: str) -> str:
+    """Say what to do about times without a zone."""
+    return f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
 
 
 def _zoned(times: pa.ChunkedArray, column: str, tz: str | None) -> pa.ChunkedArray:
@@ -253,9 +285,7 @@ def _zoned(times: pa.ChunkedArray, column: str, tz: str | None) -> pa.ChunkedArr
     elif not pa.types.is_timestamp(type_) or type_.tz is not None:
         return times
     if tz is None:
-        raise UsageError(
-            f'the column `{column}` has times without a zone; say which they are in with tz="UTC" or tz="Europe/Paris"'
-        )
+        raise UsageError(no_zone(column))
     try:
         local = times if pa.types.is_timestamp(type_) else times.cast(pa.timestamp("ns"))
         return pc.assume_timezone(local, tz, ambiguous="earliest", nonexistent="earliest")

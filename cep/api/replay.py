@@ -67,15 +67,21 @@ def finish(rulebook: Rulebook, replayed: Replayed, refused: Sequence[bytes]) -> 
     return Outcome(replace(replayed, alerts=suppression.alerts, dead_letters=dead_letters), suppression)
 
 
-def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
-    """Match a history in this process. Raises: UsageError, SourceError."""
+def matches(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Replayed:
+    """Match a history in this process, before anything is suppressed. Raises: UsageError, SourceError."""
     deployment = given.deployment
     if deployment.schema.protected:
         secret_keys()
     job = job_of(deployment, terms)
     cpus = pa.cpu_count()  # the replay sets it for the whole process, which is the caller's
     try:
-        replayed = embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
+        return embedded.replay(job, deployment.rulebook, pieces_of(job.schema), terms.cores)
     finally:
         pa.set_cpu_count(cpus)
+
+
+def replay(given: GivenRules, pieces_of: Callable[[Schema], Pieces], terms: Terms) -> Outcome:
+    """Match a history and suppress what the rules suppress. Raises: UsageError, SourceError."""
+    deployment = given.deployment
+    replayed = matches(given, pieces_of, terms)
     return finish(deployment.rulebook, replayed, refusal_letters(deployment.refused))

@@ -11,16 +11,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from cep.analysis.labels import labels_of_column, labels_of_table, read_labels
+from cep.analysis.measure import Terms as MeasureTerms
+from cep.analysis.measure import measure
 from cep.api.alerts import Alerts
-from cep.api.frames import Naming, open_source
+from cep.api.frames import Naming, open_frame, open_source
 from cep.api.given import GivenRules
 from cep.api.picture import Picture
-from cep.api.replay import Terms, replay
+from cep.api.quality import Difference, Quality
+from cep.api.replay import Terms, matches, replay
+from cep.api.spark import aside_spark, is_spark, match_spark
 from cep.api.why import Why, explain_not
 from cep.base.errors import UsageError
 from cep.base.limits import PLAN_EVENTS_PER_KEY
 from cep.lang.explain.render import render_text
 from cep.lang.load import Checked, bundle_source, load_files, load_text
+from cep.model.rule import utc_ms
 from cep.model.setting_types import OFF, duration_ms
 from cep.nfa.deployed import DeployedRule
 from cep.nfa.given_lists import given_lists
@@ -71,13 +79,16 @@ class Rules:
 
     def match(
         self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
-        dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None,
+        dedup: str = "0 s", ahead_max: str = "1 min", cores: int | None = None, partitions: int | None = None,
     ) -> Alerts:  # fmt: skip
         """Match a history and return its alerts, which are those of `cep replay`, byte for byte.
 
         `events` is a frame of pandas, polars, Arrow or DuckDB, or the path of files. `columns` names the column of each
         field whose name differs, like {"card_id": "cc_num"}. `tz` is the zone of times that name none. The others are
         the flags of `cep replay`.
+
+        Of a Spark DataFrame it returns another one, of the alerts in no order: a part of the user's query, which Spark
+        plans and runs in `partitions` tasks when rows are asked for.
 
         Raises: UsageError for events that cannot be meant so, before anything runs; SourceError for files.
 
@@ -91,8 +102,23 @@ class Rules:
             dedup_ms=_duration("dedup", dedup),
             ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max),
         )
+        if is_spark(events):
+            spark_alerts: Alerts = match_spark(self._given, events, Naming(columns, tz), terms, partitions)
+            return spark_alerts
         source = open_source(events, Naming(columns, tz))
         return Alerts(self._given, replay(self._given, source.pieces, terms), source)
+
+    def set_aside(
+        self, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None, ahead_max: str = "1 min"
+    ) -> Any:
+        """Return the records of a Spark DataFrame that `match` sets aside, as a DataFrame of JSON texts.
+
+        Of any other frame they are in the alerts. Raises: UsageError.
+        """
+        if not is_spark(events):
+            raise UsageError("only a Spark DataFrame is asked apart; of another frame, see `match(…).set_aside`")
+        terms = Terms(ahead_ms=None if ahead_max == OFF else _duration("ahead_max", ahead_max))
+        return aside_spark(self._given, events, Naming(columns, tz), terms)
 
     def why_not(
         self, rule_id: str, key: str | Sequence[str], events: Any, *, at: str | None = None,
@@ -105,6 +131,44 @@ class Rules:
         source = open_source(events, Naming(columns, tz))
         values = [key] if isinstance(key, str) else list(key)
         return explain_not(self._given, rule_id, values, source.of_key, at)
+
+    def diff(
+        self, other: Rules, events: Any, *, columns: Mapping[str, str] | None = None, tz: str | None = None,
+        cores: int | None = None,
+    ) -> Difference:  # fmt: skip
+        """Compare what these rules find with what others find, which are the ones before. All matches count, also
+        suppressed alerts.
+
+        Raises: UsageError, SourceError.
+        """
+        terms = Terms(cores=cores or os.cpu_count() or 1)
+        source = open_source(events, Naming(columns, tz))
+        given = (other._given, self._given)
+        before, after = (matches(each, source.pieces, terms).alerts for each in given)
+        return Difference.of(before, after, source.like)
+
+    def backtest(
+        self, events: Any, labels: Any, *, amount: str | None = None, as_of: str | None = None,
+        columns: Mapping[str, str] | None = None, tz: str | None = None, cores: int | None = None,
+    ) -> Quality:  # fmt: skip
+        """Measure by labels what each rule finds, as `cep backtest` does: precision and recall with their intervals,
+        money, lead times.
+
+        `labels` is a column of the events, the path of a file, or a frame. `amount` names the field of money, `as_of`
+        the time at which labels count as reported. Raises: UsageError, SourceError.
+        """
+        source = open_source(events, Naming(columns, tz))
+        deployment = self._given.deployment
+        if not isinstance(labels, str | Path):
+            frame = open_frame(labels)
+            given = labels_of_table(frame.columns(list(frame.names)), deployment.schema, "the frame of labels")
+        elif Path(labels).is_file():
+            given = read_labels(str(labels), Path(), deployment.schema)
+        else:
+            table = source.with_column(deployment.schema, str(labels))
+            given = labels_of_column([table], str(labels), deployment.schema)
+        terms = MeasureTerms(amount, None if as_of is None else _moment(as_of), None, cores or os.cpu_count() or 1)
+        return Quality(measure(deployment, source.pieces, given, terms, Console(quiet=True)).figures)
 
     def __getitem__(self, rule_id: str) -> Rule:
         """Return the newest version of a rule. Raises: KeyError with the reason why it is not in force."""
@@ -177,6 +241,13 @@ def _in_force(given: GivenRules) -> Rules:
     for problem in rules.problems:
         warnings.warn(problem, UserWarning, stacklevel=3)
     return rules
+
+
+def _moment(text: str) -> int:
+    try:
+        return utc_ms(text)
+    except ValueError as error:
+        raise UsageError(f"as_of: {error}") from error
 
 
 def _duration(name: str, text: str) -> int:

@@ -35,6 +35,7 @@ VERB_PAGES = {
     **dict.fromkeys(("replay", "diff"), "guides/replay"),
     **dict.fromkeys(("backtest", "prune", "report"), "guides/measure"),
     **dict.fromkeys(("why", "why-not", "shadow", "tune"), "guides/tune"),
+    "features": "guides/python",
     **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
     "lists": "guides/lists",
     **dict.fromkeys(("run", "live"), "guides/live"),

@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -113,11 +112,19 @@ TYPES: dict[str, Callable[[pa.Table], pa.Table]] = {
     **{f"time in {unit}": _moments(unit) for unit in ("s", "us", "ns")},
     **{f"naive in {unit}": _naive(unit) for unit in ("s", "ms", "us", "ns")},
 }
+
+
+def _duckdb(table: pa.Table) -> Any:
+    import duckdb  # noqa: PLC0415 it tells of objects at the end of each process that has loaded it
+
+    return duckdb.from_arrow(table)
+
+
 # Every kind of frame, and how an Arrow table becomes one.
 KINDS: dict[str, Callable[[pa.Table], Any]] = {
     "Arrow": lambda table: table,
     "pandas": lambda table: table.to_pandas(),
     "polars": pl.from_arrow,
     "polars, lazy": lambda table: pl.DataFrame(table).lazy(),
-    "DuckDB": duckdb.from_arrow,
+    "DuckDB": _duckdb,
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -96,7 +95,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(rules: cep.Rules) 
     with pytest.raises(cep.CepError, match=r"`event_time` has numbers like 1772323200.*it is in seconds"):
         rules.match(seconds)
     naive = with_type(table, {"event_time": pa.timestamp("us")})
-    for frame in (naive, pl.from_arrow(naive), naive.to_pandas(), duckdb.from_arrow(naive)):
+    for frame in (naive, pl.from_arrow(naive), naive.to_pandas(), KINDS["DuckDB"](naive)):
         with pytest.raises(cep.CepError, match=r'`event_time` has times without a zone.*tz="UTC"'):
             rules.match(frame)
     texts = with_type(naive, {"event_time": pa.string()})
@@ -137,7 +136,7 @@ def test_records_that_cannot_be_read_are_set_aside(rules: cep.Rules) -> None:
         (letter,) = rules.match(KINDS[kind](table), cores=2).set_aside
         assert (letter["code"], "'maybe'" in letter["reason"]) == ("wrong_value", True)
         assert '"note": "n"' in letter["record"], "a record is shown whole"
-    (letter,) = rules.match(duckdb.from_arrow(table), cores=2).set_aside
+    (letter,) = rules.match(KINDS["DuckDB"](table), cores=2).set_aside
     assert '"status": "maybe"' in letter["record"]
 
 

@@ -13,6 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import cep
+from cep.api import describe as describe_module
+from cep.api import features as features_module
 from cep.api import rules as rules_module
 from cep.demo.library import library_folder
 from cep.demo.stream import StreamSize, build
@@ -101,6 +103,7 @@ def test_the_examples_of_docstrings_run(tmp_path: Path, monkeypatch: pytest.Monk
     pq.write_table(stream.payments, tmp_path / "payments.parquet")
     (tmp_path / "rules").symlink_to(library_folder() / "rules")
     monkeypatch.chdir(tmp_path)
-    failed, tried = doctest.testmod(rules_module, extraglobs={"cep": cep})
-    assert failed == 0
-    assert tried >= 5
+    for module in (rules_module, describe_module, features_module):
+        failed, tried = doctest.testmod(module, extraglobs={"cep": cep})
+        assert failed == 0
+        assert tried >= 3

@@ -7,7 +7,7 @@
     the catalogue of diagnostics  → reference/diagnostics.md
     engine/alerts.py              → reference/alerts.md
     base/limits.py                → reference/limits.md
-    docstrings of cep/api/        → reference/python.md
+    docstrings of cep/api/        → reference/api.md
 
 Tested by: tests/docs/test_reference.py
 """
@@ -28,7 +28,9 @@ from typing import Any
 import cep
 import cep.base.limits as limits_module
 from cep.api.alerts import Alerts
+from cep.api.describe import Draft
 from cep.api.picture import Picture
+from cep.api.quality import Difference, Quality
 from cep.api.rules import Rule, Rules
 from cep.api.why import Why
 from cep.cli.doc_pages import DOCS
@@ -243,7 +245,7 @@ def python() -> str:
     functions = [name for name in names if inspect.isfunction(getattr(cep, name))]
     for name in functions:
         lines += _documented(f"cep.{name}", getattr(cep, name), 2)
-    for kind in (Rules, Rule, Alerts, Why, Picture):
+    for kind in (Rules, Rule, Alerts, Why, Picture, Difference, Quality, Draft):
         lines += ["", f"## {kind.__name__}", *_prose(inspect.getdoc(kind) or "")]
         for name, member in vars(kind).items():
             if not name.startswith("_") and (member.__doc__ or inspect.isfunction(member)):
@@ -276,7 +278,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "diagnostics": diagnostics,
     "alerts": alerts,
     "limits": limits,
-    "python": python,
+    "api": python,
 }
 
 

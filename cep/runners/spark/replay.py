@@ -124,11 +124,11 @@ def replay(
         packed = packed.persist(StorageLevel.MEMORY_AND_DISK)
     output = Replayed(NO_ALERTS, (), Counter(), 0.0)
     with tempfile.TemporaryDirectory(prefix="cep-lists-") as folder:
-        shipped = _Shipped(rulebook_bytes(rulebook), _ship_lists(events.sparkSession, rulebook, Path(folder)))
+        shipped = Shipped(rulebook_bytes(rulebook), ship_lists(events.sparkSession, rulebook, Path(folder)))
         for level in range(levels):
             # With a number: Spark would join a shuffle of few fat rows into a single task.
             shuffled = packed.repartition(partitions, F.col("key_group"))
-            matched = shuffled.mapInArrow(_matcher(job, shipped, level, ending), PACKED_SCHEMA)
+            matched = shuffled.mapInArrow(matcher(job, shipped, level, ending), PACKED_SCHEMA)
             if level + 1 < levels:
                 matched = matched.persist(StorageLevel.MEMORY_AND_DISK)
                 packed = packed.filter(F.col("kind").isin(EVENTS, TIMES))
@@ -139,7 +139,7 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True)
-class _Shipped:
+class Shipped:
     """The parcel for every task: the rulebook, and the names of the lists' files, which Spark copies once a machine."""
 
     rulebook: bytes
@@ -151,7 +151,7 @@ class _Shipped:
         return rulebook_from_bytes(self.rulebook, job.schema, job.domains, lists)
 
 
-def _ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[str, ...]:
+def ship_lists(spark: SparkSession, rulebook: Rulebook, folder: Path) -> tuple[str, ...]:
     """Give the files of the lists that rules may ask to every machine; they must outlive the matching."""
     stored_lists, files = rulebook.lists.store, ListStore(folder)
     for name in rulebook.lists.names():
@@ -186,8 +186,8 @@ def _with_rows(output: Replayed, rows: pa.Table, ending: Ending | None) -> Repla
     )
 
 
-def _matcher(
-    job: Job, shipped: _Shipped, level: int, ending: Ending | None
+def matcher(
+    job: Job, shipped: Shipped, level: int, ending: Ending | None
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function for mapInArrow that matches all packed rows of one task with the rules of one level."""
 

@@ -1,0 +1,199 @@
+"""A frame and functions of past events → their value at every event, as columns beside those of the frame.
+
+    "sum(payment.amount over 7 d by merchant_id)"   of the events of the same merchant
+    "count(payment over 1 h)", by="card_id"         of the events of the same card
+
+Without `by` the fields behind the expression's own `by` are the key. With `by` they are a sub-key inside that key, as
+in a pattern. The values are those that conditions of patterns compare: the same kernels work them out, over columns.
+Tested by: tests/api/test_features.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cep.api.describe import draft
+from cep.api.frames import Naming, events_table, open_any, open_frame
+from cep.base.errors import SourceError, UsageError
+from cep.base.limits import TIME_MS_MAX
+from cep.base.schema import Kind, Schema, Type
+from cep.columnar.batch import TEXT, EventBatch, from_slots
+from cep.columnar.decode import Decoded, decode_table
+from cep.columnar.route import KeyDomain, route
+from cep.engine.keyed_state import empty_state
+from cep.engine.table import prepare
+from cep.lang.explain.render import render_text
+from cep.lang.ir import History, PatternIR, Unary
+from cep.lang.load import bundle_source, load_text
+from cep.lang.walk import histories
+from cep.nfa.compile import compile_rules
+from cep.nfa.deployed import DeployedRule
+
+_OF_EVENTS = re.compile(r"\(\s*([A-Za-z_]\w*)")
+
+
+def features(
+    events: Any, expressions: Sequence[str] | Mapping[str, str], *, by: str | Sequence[str] = (),
+    declare: str | Path | None = None, columns: Mapping[str, str] | None = None, tz: str | None = None,
+) -> Any:  # fmt: skip
+    """Work out functions of past events at every event: return the frame with a column for each, its rows as they are.
+
+    `expressions` are histories as conditions of patterns have them; a dict names their columns. Their key is `by`, or
+    else the fields behind their own `by`. `declare` is the event declaration, as text or the path of a `.cep` file;
+    without one it is what `cep.describe` drafts. An event without a key has no value.
+
+    Raises: UsageError for what is no such expression, SourceError if an event cannot be read.
+
+    >>> import pyarrow as pa
+    >>> times = pa.array([0, 60_000, 90_000], pa.timestamp("ms", "UTC"))
+    >>> frame = pa.table({"pay_id": ["a", "b", "c"], "event_time": times, "card": ["x", "x", "y"], "amount": [1, 5, 7]})
+    >>> cep.features(frame, {"spent": "sum(pay.amount over 1 h by card)"})["spent"].to_pylist()
+    [1, 6, 7]
+    """
+    named = dict(expressions) if isinstance(expressions, Mapping) else {text: text for text in expressions}
+    if not named:
+        raise UsageError('give at least one expression, like "count(payment over 1 h by card_id)"')
+    frame = open_any(events)
+    table = frame.columns(list(frame.names))  # once: a query may give its rows in another order next time
+    declared, naming = _declaration(table, named, declare, Naming(columns, tz))
+    key = (by,) if isinstance(by, str) else tuple(by)
+    asked = {name: _history(declared, text, key) for name, text in named.items()}
+    schema = load_text(declared).schema
+    decoded = _decoded(events_table(open_frame(table), schema, naming), schema)
+    by_key: dict[KeyDomain, list[str]] = {}
+    for name, pattern in asked.items():
+        by_key.setdefault(pattern.key, []).append(name)
+    made: dict[str, pa.Array] = {}
+    for domain, names in by_key.items():
+        made |= _values(schema, domain, {name: asked[name] for name in names}, decoded)
+    for name in named:
+        if name in frame.names:
+            raise UsageError(f"the frame has a column `{name}` already; give a dict that names the feature otherwise")
+        table = table.append_column(name, made[name])
+    return frame.like(table)
+
+
+def _declaration(
+    table: pa.Table, named: Mapping[str, str], declare: str | Path | None, naming: Naming
+) -> tuple[str, Naming]:
+    """Return the text that declares the events, and how columns are named then. Raises: UsageError."""
+    if isinstance(declare, Path) or (isinstance(declare, str) and declare.endswith(".cep")):
+        return bundle_source(declare), naming
+    if declare is not None:
+        return declare, naming
+    fields = {*table.column_names, *(naming.columns or {})}
+    names = {match[1] for text in named.values() if (match := _OF_EVENTS.search(text)) is not None} - fields
+    if len(names) != 1:
+        raise UsageError(
+            f"the expressions are of the events {', '.join(sorted(names))}; without `declare` they are of one type"
+        )
+    described = draft(table, names.pop())
+    return described.text, replace(naming, columns={**described.columns, **(naming.columns or {})})
+
+
+def _history(declared: str, text: str, by: tuple[str, ...]) -> PatternIR:
+    """Return a pattern whose one condition asks for the history. Raises: UsageError with the mistakes of the text."""
+    schema = load_text(declared).schema
+    of_source = [event_type for event_type in schema.event_types if not event_type.derived]
+    of_text = [event_type for event_type in of_source if re.search(rf"\b{event_type.name}\b", text)] or of_source
+    if not of_text:
+        raise UsageError(f"the declaration has no event type:\n{declared}")
+    key = ", ".join(by) or of_text[0].fields[0].name  # any will do until the expression's own `by` has been read
+    condition = text if text.lstrip().startswith("exists") else f"({text}) is null"
+    source = f"{declared}\npattern feature by {key} {{\n  seq e\n  where e: {of_text[0].name} {condition}\n}}\n"
+    checked = load_text(source, "expression")
+    pattern = checked.patterns.get("feature")
+    if pattern is None or not checked.ok:
+        errors = [diagnostic for diagnostic in checked.diagnostics if diagnostic.is_error]
+        raise UsageError(f"`{text}` cannot be worked out:\n{render_text(errors, checked.sources)}")
+    asked = pattern.variables[0].where
+    history = asked.argument if isinstance(asked, Unary) else asked
+    if not isinstance(history, History) or len(list(histories(pattern))) != 1:
+        raise UsageError(f"`{text}` is no function of past events alone; write one like `sum(payment.amount over 7 d)`")
+    if by:
+        return pattern
+    if not history.by or history.fn == "first_seen":
+        raise UsageError(f'`{text}` is of no key; write `by card_id` behind its window, or by="card_id"')
+    alone = replace(history, by=())
+    where = replace(asked, argument=alone) if isinstance(asked, Unary) else alone
+    return replace(pattern, key=history.by, variables=(replace(pattern.variables[0], where=where),))
+
+
+def _decoded(table: pa.Table, schema: Schema) -> Decoded:
+    """Decode all events. Raises: SourceError for the first that cannot be read."""
+    decoded = decode_table(schema, table, lambda row: str(table.slice(row, 1).to_pylist()[0]))
+    if decoded.poison:
+        first = decoded.poison[0]
+        count = len(decoded.poison)
+        raise SourceError(
+            f"{count} event{'' if count == 1 else 's'} cannot be read, the first: {first.reason}: {first.record}; "
+            "declare the field so that its values are good, or leave those rows out"
+        )
+    return decoded
+
+
+def _values(
+    schema: Schema, domain: KeyDomain, patterns: Mapping[str, PatternIR], decoded: Decoded
+) -> dict[str, pa.Array]:
+    """Return the value of each pattern's history at each decoded event, null where an event has no key."""
+    batch, rows = _keyed(schema, domain, decoded)
+    if not len(batch):
+        return {name: _nulls(_asked(pattern).type, len(decoded)) for name, pattern in patterns.items()}
+    values: dict[str, pa.Array] = {}
+    for name, pattern in patterns.items():
+        program = compile_rules(schema, domain, (DeployedRule("feature", 1, 1, "feature", pattern),))
+        assert program.histories is not None, "the condition has one"
+        (column,) = program.histories.histories
+        prepared = prepare(program, empty_state(program), batch, TIME_MS_MAX)
+        slots, nulls = prepared.columns[column.number], prepared.nulls[column.number]
+        type_ = column.expr.type
+        if type_.is_text:
+            column_values = prepared.texts.take(pa.array(slots, mask=nulls.astype(bool)))
+        else:
+            column_values = _typed(from_slots(slots.copy(), nulls, type_), type_)
+        place = np.full(len(decoded), -1, np.int64)
+        place[rows[prepared.batch_rows]] = np.arange(len(rows))
+        values[name] = column_values.take(pa.array(place, mask=place < 0))
+    return values
+
+
+def _keyed(schema: Schema, domain: KeyDomain, decoded: Decoded) -> tuple[EventBatch, np.ndarray]:
+    """Return the events that have a key, and the rows where they are."""
+    batch, unkeyed = route(decoded, domain, schema.columns())
+    if not unkeyed:
+        return batch, np.arange(len(decoded))
+    has_key = np.ones(len(decoded), np.bool_)
+    for field in domain:
+        has_key &= np.asarray(pc.is_valid(decoded.columns[field]))
+    return batch, np.flatnonzero(has_key)
+
+
+def _asked(pattern: PatternIR) -> History:
+    return next(iter(histories(pattern)))
+
+
+def _nulls(type_: Type, count: int) -> pa.Array:
+    empty = pa.array([], TEXT) if type_.is_text else from_slots(np.zeros(0, np.int64), np.zeros(0, np.uint8), type_)
+    return pa.nulls(count, (empty if type_.is_text else _typed(empty, type_)).type)
+
+
+def _typed(values: pa.Array, type_: Type) -> pa.Array:
+    """Return values as a user has them: decimals, times and symbols instead of whole numbers."""
+    if type_.kind is Kind.DECIMAL:
+        unit = pa.scalar(Decimal(1).scaleb(-type_.scale), pa.decimal128(type_.scale + 1, type_.scale))
+        whole = values.cast(pa.decimal128(19, 0))
+        return pc.multiply(whole, unit).cast(pa.decimal128(19 + type_.scale, type_.scale))
+    if type_.kind is Kind.TIME:
+        return values.cast(pa.timestamp("ms", "UTC"))
+    if type_.kind is Kind.ENUM:
+        return pa.array(type_.symbols, TEXT).take(values)
+    return values

@@ -1,0 +1,74 @@
+"""A user's Spark DataFrame and rules → a DataFrame of alerts. Spark is loaded when a frame of its kind comes.
+
+What can be seen from the frame's types is refused at once, as of any frame; no row is looked at.
+Tested by: tests/runners/spark/test_match.py
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cep.api.frames import Naming, check_columns, no_zone, sources_of
+from cep.api.given import GivenRules
+from cep.api.replay import Terms, job_of
+from cep.base.errors import UsageError
+from cep.base.schema import Schema
+from cep.base.secrets import secret_keys
+from cep.columnar.decode import TYPE_FIELD
+from cep.step.job import Job
+
+_LOCAL = ("timestamp_ntz", "date")
+
+
+def is_spark(events: object) -> bool:
+    """Return True for a DataFrame of Spark or Spark Connect."""
+    return any(
+        kind.__module__.startswith("pyspark.sql") and kind.__name__ == "DataFrame" for kind in type(events).__mro__
+    )
+
+
+def match_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms, partitions: int | None) -> Any:
+    """Return the DataFrame of alerts. Nothing runs. Raises: UsageError."""
+    from cep.runners.spark.match import match  # noqa: PLC0415 Spark takes a second to import
+
+    job = _job(given, terms)
+    return match(job, given.deployment.rulebook, _fields(events, job.schema, naming), partitions)
+
+
+def aside_spark(given: GivenRules, events: Any, naming: Naming, terms: Terms) -> Any:
+    """Return the DataFrame of records that cannot be read. Nothing runs. Raises: UsageError."""
+    from cep.runners.spark.match import set_aside  # noqa: PLC0415 Spark takes a second to import
+
+    job = _job(given, terms)
+    return set_aside(job, given.deployment.rulebook, _fields(events, job.schema, naming))
+
+
+def _job(given: GivenRules, terms: Terms) -> Job:
+    if given.deployment.schema.protected:
+        secret_keys()
+    return job_of(given.deployment, terms)
+
+
+def _fields(events: Any, schema: Schema, naming: Naming) -> Any:
+    """Select the columns that the rules read, under the names of their fields. Raises: UsageError."""
+    from cep.runners.spark.match import fields_of  # noqa: PLC0415 Spark takes a second to import
+
+    if events.isStreaming:
+        raise UsageError("the events are a stream; `match` takes a finite history. `cep live` matches streams")
+    names = tuple(events.columns)
+    sources = sources_of(names, (TYPE_FIELD, *schema.columns()), naming.columns or {})
+    from_source = [event_type for event_type in schema.event_types if not event_type.derived]
+    if TYPE_FIELD not in sources or len(from_source) == 1:  # else the rows say of which types they are
+        check_columns(from_source, sources, names)
+    times = {event_type.time_field for event_type in from_source} & sources.keys()
+    local = [field for field in times if events.schema[sources[field]].dataType.typeName() in _LOCAL]
+    if not local:
+        return fields_of(events, sources)
+    if naming.tz is None:
+        raise UsageError(no_zone(sources[local[0]]))
+    try:
+        ZoneInfo(naming.tz)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise UsageError(f'tz="{naming.tz}" is not a time zone; write one like "Europe/Paris"') from error
+    return fields_of(events, sources, local, naming.tz)

@@ -1,0 +1,71 @@
+"""`cep features`: events and functions of past events → the events with a column for the value of each.
+
+Tested by: tests/api/test_features.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from cep.api.features import features
+from cep.base.durable import replace_file
+from cep.base.errors import SinkError, UsageError
+
+HELP = """\
+Work out functions of past events at every event, and write the events with a column for each. The values are those that
+conditions of patterns compare. The key of a function is --by, or else the fields behind its own `by`.
+
+examples:
+  cep features --events payments.parquet --out features.parquet "spent=sum(payment.amount over 7 d by card_id)"
+  cep features --events day.csv --declare patterns/events.cep --by card_id --out out.csv "count(transaction over 1 h)"
+"""
+_NAMED = re.compile(r"([A-Za-z_]\w*)=(?!=)(.*)", re.DOTALL)
+_FORMATS = (".parquet", ".csv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the verb."""
+    parser.add_argument("expressions", nargs="+", metavar="[NAME=]EXPRESSION", help="a function of past events")
+    parser.add_argument(
+        "--events", type=Path, required=True, metavar="PATH", help="a file or folder of Parquet, CSV or JSON lines"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="*.parquet or *.csv")
+    parser.add_argument("--by", metavar="FIELDS", help="fields of the key, with commas between them")
+    parser.add_argument(
+        "--declare", type=Path, metavar="FILE", help="pattern file that declares the events (default: as they look)"
+    )
+    parser.add_argument("--tz", metavar="ZONE", help="zone of times that name none, like Europe/Paris")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the features; returns 0. Raises: UsageError and other CepErrors."""
+    if options.out.suffix not in _FORMATS:
+        raise UsageError(f"cannot tell the format of {options.out}; name it *.parquet or *.csv")
+    named = [_NAMED.fullmatch(text) for text in options.expressions]
+    expressions = {
+        text if match is None else match[1]: text if match is None else match[2]
+        for text, match in zip(options.expressions, named, strict=True)
+    }
+    by = () if options.by is None else tuple(field.strip() for field in options.by.split(","))
+    table = features(options.events, expressions, by=by, declare=options.declare, tz=options.tz)
+    try:
+        replace_file(options.out, partial(_write, table, options.out.suffix))
+    except OSError as error:
+        raise SinkError(f"{options.out} cannot be written: {error}; make room or name another file") from error
+    print(f"wrote {options.out}: {table.num_rows:,} events, {len(expressions)} more columns")
+    return 0
+
+
+def _write(table: pa.Table, suffix: str, file: Any) -> None:
+    if suffix == ".csv":
+        pcsv.write_csv(table, file)
+    else:
+        pq.write_table(table, file, compression="zstd")

@@ -1,0 +1,44 @@
+"""A declaration drafted from a frame declares that frame."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+import cep
+from cep.lang.load import load_text
+from tests.api.frames import KINDS, payments
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_draft_fits_the_frame(kind: str) -> None:
+    draft = cep.describe(KINDS[kind](payments()), "payment")
+    assert draft.columns == {}
+    checked = load_text(draft.text)
+    assert checked.ok, draft
+    types = {name: str(type_) for name, type_ in checked.schema.columns().items()}
+    assert types["amount"] == "decimal(2)"
+    assert types["status"] == "enum(approved, declined)"
+    assert (types["country"], types["score"]) == ("enum(FR, US)?", "float?")
+    assert (types["card_id"], types["tries"], types["online"]) == ("string", "int", "bool")
+    pattern = f"{draft.text}\npattern p by card_id {{ seq p  where p: payment amount > 600.00 }}"
+    alerts = cep.parse(pattern).match(KINDS[kind](payments()), cores=2)
+    assert len(alerts) > 10
+    assert alerts.set_aside == []
+
+
+def test_names_that_no_field_may_have_are_mapped() -> None:
+    table = payments().rename_columns({"event_time": "at", "tries": "seq", "score": "the score", "online": "3d"})
+    table = table.append_column("nested", pa.array([{"a": 1}] * 240))
+    draft = cep.describe(table, "payment")
+    assert draft.columns == {"event_time": "at", "seq_": "seq", "the_score": "the score", "_3d": "3d"}
+    assert "# nested: struct" in draft.text
+    rules = cep.parse(f"{draft.text}\npattern p by card_id {{ seq p  where p: payment seq_ > 1 and _3d }}")
+    assert len(rules.match(table, columns=draft.columns, cores=2)) > 10
+
+
+def test_a_frame_without_an_id_or_a_time_is_refused() -> None:
+    with pytest.raises(cep.CepError, match="another value in every row"):
+        cep.describe(payments().drop_columns(["tx_id"]))
+    with pytest.raises(cep.CepError, match="no column is of times"):
+        cep.describe(payments().drop_columns(["event_time"]))

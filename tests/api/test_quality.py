@@ -1,0 +1,49 @@
+"""What two sets of rules differ in, and how good rules are by labels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import cep
+from cep.cli import main as cli
+from tests.api.frames import EVENT, KINDS, PATTERN, payments, write_rules
+
+
+def test_diff_says_what_comes_and_goes() -> None:
+    before = cep.parse(EVENT + PATTERN)
+    after = cep.parse(EVENT + PATTERN.replace("amount > 500.00", "amount > 640.00"))
+    difference = after.diff(before, payments(), cores=2)
+    old, new = (rules.match(payments(), cores=2).table for rules in (before, after))
+    assert difference.kept_count + difference.gained.num_rows == new.num_rows
+    assert difference.kept_count + difference.lost.num_rows == old.num_rows
+    assert 0 < difference.lost.num_rows < old.num_rows
+    assert f"lost {difference.lost.num_rows} of small_then_large" in repr(difference)
+    back = before.diff(after, payments(), cores=2)
+    assert back.gained.select(["key", "events"]).equals(difference.lost.select(["key", "events"]))
+
+
+@pytest.mark.parametrize("kind", ["Arrow", "pandas", "DuckDB"])
+def test_backtest_gives_the_figures_of_the_verb(kind: str, tmp_path: Path) -> None:
+    is_fraud = np.random.default_rng(1).random(240) < 0.2
+    table = payments().append_column("is_fraud", pa.array(is_fraud))
+    pq.write_table(table, tmp_path / "payments.parquet")
+    folder = write_rules(tmp_path / "rules")
+    arguments = ["--rules", folder, "--events", tmp_path / "payments.parquet", "--labels", "is_fraud"]
+    assert cli.main(["backtest", *map(str, arguments), "--json", str(tmp_path / "figures.json")]) == 0
+    expected = orjson.loads((tmp_path / "figures.json").read_bytes())
+    rules = cep.load(folder)
+    quality = rules.backtest(KINDS[kind](table), "is_fraud", cores=2)
+    assert orjson.loads(orjson.dumps(quality.to_json())) == expected
+    assert "small_then_large" in repr(quality)
+    assert quality._repr_html_().count("<tr>") == 3
+    labels = pa.table({"event_id": table["tx_id"].filter(pa.array(is_fraud))})
+    given = rules.backtest(KINDS[kind](payments()), labels, cores=2)
+    assert given.figures.together.fraud_recall == quality.figures.together.fraud_recall
+    with pytest.raises(cep.CepError, match="no column `is_fruad`; did you mean `is_fraud`"):
+        rules.backtest(KINDS[kind](table), "is_fruad")
