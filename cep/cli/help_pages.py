@@ -38,7 +38,7 @@ VERB_PAGES = {
     "features": "guides/python",
     **dict.fromkeys(("rules", "publish", "rollback", "pause", "resume", "snooze"), "guides/deploy"),
     "lists": "guides/lists",
-    **dict.fromkeys(("run", "live"), "guides/live"),
+    **dict.fromkeys(("run", "live", "heartbeat"), "guides/live"),
     **dict.fromkeys(("keys", "sign", "approve", "audit"), "guides/approve"),
     "erase": "guides/card-data",
     "settings": "reference/settings",

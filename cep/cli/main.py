@@ -94,6 +94,7 @@ _GROUPS = {
         "pause": _Verb("stop a rule of a job that runs", "pause"),
         "resume": _Verb("let a paused rule go on", "pause", "_resume"),
         "snooze": _Verb("suppress a rule's alerts until a date", "snooze"),
+        "heartbeat": _Verb("say that no earlier event is to come", "heartbeat"),
         "shadow": _Verb("compare a version in shadow with the live one", "shadow"),
     },
     "Run jobs": {

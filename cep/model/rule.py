@@ -334,10 +334,11 @@ class ListRecord(_Change):
 
 
 class HeartbeatRecord(_Strict):
-    """No event before `event_time` is to be expected: moves the watermark while the sources are idle.
+    """No event before `event_time` is to come: moves the watermark while the sources are idle.
 
-    One that is further ahead of the job's clock than `ahead_max` is refused. So is one that nobody has signed, in a
-    job that takes signed changes; `cep sign --heartbeat` makes it.
+    It counts once all that stood in the source before it has been matched. One that is further ahead of the job's clock
+    than `ahead_max` is refused. So is one that nobody has signed, in a job that takes signed changes; `cep heartbeat`
+    and `cep sign --heartbeat` sign it.
     """
 
     kind: Literal["heartbeat"] = "heartbeat"

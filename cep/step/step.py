@@ -46,12 +46,16 @@ from cep.step.rules import JobRules, NamedRulebook, change_rules, forget_rules
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job, or a key group of it, has come. The job has seen all events from `since_ms` on."""
+    """How far a job, or a key group of it, has come. The job has seen all events from `since_ms` on.
+
+    `heartbeat_ms` is the latest heartbeat that does not count yet: some partition has records from before it.
+    """
 
     rulebook: NamedRulebook
     watermark_ms: int = TIME_MS_MIN
     times: PartitionTimes = field(default_factory=dict)
     since_ms: int = TIME_MS_MAX
+    heartbeat_ms: int = TIME_MS_MIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +128,13 @@ def step(progress: Progress, ports: Ports, micro_batch: MicroBatch) -> Outcome:
 
 
 def _begin(progress: Progress, ports: Ports, controls: tuple[bytes, ...], now_ms: int) -> Outcome:
-    """Apply the control records. A heartbeat among them moves the watermark, unless it is ahead of the clock."""
+    """Apply the control records. Of heartbeats among them the latest counts, unless it is ahead of the clock."""
     rules = ports.rules
     if not controls:
         return Outcome(progress, ports.programs.in_force(progress.rulebook, rules.job))
     change = change_rules(rules, progress.rulebook, controls, _matched_ms(rules, progress), now_ms)
-    watermark_ms = max(progress.watermark_ms, change.heartbeat_ms)
-    progress = replace(progress, rulebook=change.after, watermark_ms=watermark_ms)
+    heartbeat_ms = max(progress.heartbeat_ms, change.heartbeat_ms)
+    progress = replace(progress, rulebook=change.after, heartbeat_ms=heartbeat_ms)
     in_force = ports.programs.in_force(change.after, rules.job)
     return Outcome(progress, in_force, change.dead_letters, change.counters)
 
@@ -146,11 +150,16 @@ def _matched_ms(rules: JobRules, progress: Progress) -> int | None:
 def _move_times(job: Job, progress: Progress, read: TimesRead, before_ms: int) -> Progress:
     times = merge_times(progress.times, read, job.idle_ms)
     moved_ms = watermark_of(times, job.lateness_ms, job.idle_ms, read.now_ms)
+    heartbeat_ms = progress.heartbeat_ms
+    # What stood in the source before a heartbeat is a backlog, and must not become late by it.
+    if not any(time.is_behind for time in times.values()):
+        moved_ms, heartbeat_ms = max(moved_ms, heartbeat_ms), TIME_MS_MIN
     return Progress(
         progress.rulebook,
         watermark_ms=max(progress.watermark_ms, moved_ms),
         times=times,
         since_ms=earliest_seen(progress.since_ms, read.first_ms, before_ms),
+        heartbeat_ms=heartbeat_ms,
     )
 
 

@@ -79,6 +79,9 @@ class Paced:
     def seek(self, positions: Mapping[str, int]) -> None:
         self.at = positions["paced"]
 
+    def look(self) -> None:
+        """All is here."""
+
     def behind(self) -> dict[str, bool]:
         return {"paced": self.is_behind}
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 
 from cep.cli.main import main
 from cep.cli.topics import send
+from cep.model.rule import HeartbeatRecord
 from cep.rulebook.deploy import schema_of
 from cep.rulebook.files import read_rules
 from cep.rulebook.kafka import StatusTopic, Topic
@@ -250,6 +251,19 @@ def _publish_at_once(folders: list[Path], flags: list[str], monkeypatch: pytest.
     for thread in threads:
         thread.join(120.0)
     return codes
+
+
+def test_a_heartbeat(kafka_broker: KafkaCluster) -> None:
+    name = f"publish-{next(NUMBERS)}"
+    flags = ["--bootstrap-servers", kafka_broker.address, "--control-topic", name]
+    assert main(["heartbeat", "--event-time", "2026-01-01T00:00:00+01:00", *flags]) == 0
+    assert main(["heartbeat", *flags]) == 0
+    first, second = read_control_topic(Topic(kafka_broker.address, name))[0]
+    assert first.record == HeartbeatRecord(event_time="2025-12-31T23:00:00Z")
+    assert isinstance(second.record, HeartbeatRecord)
+    assert abs(second.record.event_time_ms - time.time() * 1_000) < 60_000
+    assert first.key == second.key, "compaction needs the last one only"
+    assert main(["heartbeat", "--event-time", "soon", *flags]) == 2
 
 
 def _is_there(kafka: KafkaCluster, topic: str) -> bool:

@@ -292,6 +292,25 @@ def steps_2_and_3_move_progress_alone(case: Case) -> None:
     assert driver.progress.watermark_ms == 100_000 - MINUTE_MS
 
 
+def step_3_lets_a_heartbeat_count_for_what_comes_behind_it(case: Case) -> None:
+    """A new job meets an old heartbeat and a backlog of two partitions."""
+    driver = Driver(case, job_rules(lateness_ms=MINUTE_MS))
+    beat = HeartbeatRecord(event_time=utc_text(900_000)).to_json()
+    driver.do("a c@100000 0.50", controls=[beat], partition="p", is_behind=True)
+    driver.do("b d@90000 0.50", partition="q", is_behind=True)
+    driver.do("c c@110000 9", partition="p")
+    assert driver.progress.watermark_ms == 100_000 - MINUTE_MS, "more of q waits in the source"
+    driver.do("d d@91000 9", partition="q")
+    assert driver.progress.watermark_ms == 900_000
+    assert driver.counters["late_events"] == 0
+    assert [key for rule, key in driver.fired() if rule == "small_large"] == ["c", "d"]
+    driver.do("e z@899000 1", partition="p", is_behind=True)
+    assert driver.counters["late_events"] == 1, "it came behind the heartbeat"
+    driver.do(controls=[HeartbeatRecord(event_time=utc_text(1_000_000)).to_json()])
+    driver.do("f z@950000 1", partition="p")
+    assert (driver.counters["late_events"], driver.progress.watermark_ms) == (1, 1_000_000)
+
+
 def steps_4_and_5_leave_out_what_came_before_and_set_aside_what_is_late(case: Case) -> None:
     driver = Driver(case, job_rules(lateness_ms=MINUTE_MS, dedup_ms=DAY_MS))
     driver.do("a c@100000 0.50", "b d@200000 0.50")
@@ -397,6 +416,7 @@ CHECKS: tuple[Check, ...] = (
     dropped_pages_are_gone_and_counted,
     histories_are_kept_until_they_are_over,
     steps_2_and_3_move_progress_alone,
+    step_3_lets_a_heartbeat_count_for_what_comes_behind_it,
     steps_4_and_5_leave_out_what_came_before_and_set_aside_what_is_late,
     step_6_lets_events_wait_for_those_before_them,
     step_6_is_left_out_in_order_of_arrival,

@@ -253,6 +253,7 @@ class Engine:
         head = {
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
+            "heartbeat_ms": self._progress.heartbeat_ms,
             "times": times_json(self._progress.times),
             "pages": self._shares.cache.pages_count,
         }
@@ -287,6 +288,7 @@ class Engine:
                 int(saved_progress["watermark_ms"]),
                 times_from_json(saved_progress["times"]),
                 int(saved_progress.get("since_ms", TIME_MS_MIN)),  # an earlier build did not ask
+                int(saved_progress.get("heartbeat_ms", TIME_MS_MIN)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise StateCorruptError(f"there is no job described ({error!r}); restore a checkpoint") from error
@@ -300,6 +302,7 @@ class Engine:
             "held_memory": fired_json(self._memory.last),
             "watermark_ms": self._progress.watermark_ms,
             "since_ms": self._progress.since_ms,
+            "heartbeat_ms": self._progress.heartbeat_ms,
             "times": times_json(self._progress.times),
         }
 

@@ -43,6 +43,7 @@ class Beginning:
     `times` and `positions` have the names of savepoints: `topic[3]`, and files by their names. `first_number` is that
     of the first micro-batch. It is above all numbers of the job before: sinks take a number again for a redelivery.
     `groups` are the key groups that have a file. All events from `since_ms` on have been seen; TIME_MS_MIN if unknown.
+    `heartbeat_ms` is a heartbeat that waits for what stands before it.
     """
 
     rulebook: str
@@ -52,6 +53,7 @@ class Beginning:
     first_number: int = 0
     groups: tuple[int, ...] = ()
     since_ms: int = TIME_MS_MIN
+    heartbeat_ms: int = TIME_MS_MIN
 
     def partition_times(self) -> PartitionTimes:
         """Return `times` with the names of partitions on Spark."""

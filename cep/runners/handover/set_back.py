@@ -42,7 +42,11 @@ def set_back(payload: Payload, to_ms: int, now_ms: int) -> Payload:
         for name, time in times_from_json(progress["times"]).items()
     }
     since_ms = max(progress.get("since_ms", TIME_MS_MIN), min(progress["watermark_ms"], now_ms))
-    engine = {**progress, "watermark_ms": to_ms, "since_ms": since_ms, "times": times_json(times)}
+    # A heartbeat that waits may be the wrong one.
+    engine = {
+        **progress, "watermark_ms": to_ms, "since_ms": since_ms, "times": times_json(times),
+        "heartbeat_ms": TIME_MS_MIN,
+    }  # fmt: skip
     return replace(payload, engine=engine)
 
 

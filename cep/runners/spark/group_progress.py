@@ -13,7 +13,7 @@ from cep.base.errors import StateFormatError
 from cep.base.limits import TIME_MS_MAX, TIME_MS_MIN
 from cep.step.event_time import PartitionTimes, times_from_json, times_json
 
-_VALUES_COUNT = 9
+_VALUES_COUNTS = (9, 10)  # an earlier build had no heartbeat that waits
 
 
 @dataclass(slots=True)
@@ -29,12 +29,13 @@ class GroupProgress:
     over: dict[int, int] = field(default_factory=dict)  # page id → when all of its histories is over
     since_ms: int = TIME_MS_MAX  # of the first event
     digests: dict[int, str] = field(default_factory=dict)  # page id → hash of its bytes (cached_pages.py), if known
+    heartbeat_ms: int = TIME_MS_MIN  # of the latest that does not count yet
 
     def to_bytes(self) -> bytes:
         """Encode it for Spark's state."""
         values = [
             self.rulebook, self.watermark_ms, times_json(self.times), self.deadlines, self.waiting_ms, self.seen,
-            self.over, self.since_ms, self.digests,
+            self.over, self.since_ms, self.digests, self.heartbeat_ms,
         ]  # fmt: skip
         return orjson.dumps(values, option=orjson.OPT_NON_STR_KEYS)
 
@@ -42,12 +43,12 @@ class GroupProgress:
     def from_bytes(data: bytes) -> GroupProgress:
         """Decode what `to_bytes` made. Raises: StateFormatError."""
         values = orjson.loads(data)
-        if len(values) != _VALUES_COUNT:
+        if len(values) not in _VALUES_COUNTS:
             raise StateFormatError(
                 "the checkpoint is of a build that kept other things of a key group; "
                 "start from an empty checkpoint directory, or with the build that wrote it"
             )
-        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests = values
+        rulebook, watermark_ms, times, pages, waiting_ms, seen, over, since_ms, digests, *heartbeat = values
         return GroupProgress(
             rulebook,
             watermark_ms,
@@ -58,4 +59,5 @@ class GroupProgress:
             {int(page): ms for page, ms in over.items()},
             since_ms,
             {int(page): digest for page, digest in digests.items()},
+            *heartbeat,
         )

@@ -18,6 +18,9 @@
     maxTasks                 tasks of one read at most, each then reads several ranges; no bound. A task costs some
                              tens of milliseconds however little it reads. So live queries want the number of cores,
                              and a micro-batch of theirs has one for every 5 000 records.
+    plansLate                true: a plan ends where the one before saw the topic's end. So what it reads was there
+                             before the streams beside it were asked for their ends. The first plan of a start ends at
+                             the end.
     waitMs                   how long one answer of a broker is waited for
     kafka.<name>             goes to librdkafka as <name>, for security above all: kafka.security.protocol,
                              kafka.sasl.mechanism, kafka.sasl.password, kafka.ssl.ca.location … Never printed or logged
@@ -94,6 +97,7 @@ _OPTIONS = (
     "maxBytesPerTrigger",
     "maxRecordsPerPartition",
     "maxTasks",
+    "plansLate",
     "waitMs",
     "job",
     "format",
@@ -120,6 +124,7 @@ class _Options:
     bytes_per_trigger_max: int | None
     records_per_partition_max: int | None
     tasks_max: int | None
+    plans_late: bool
     job: Job | None
     form: RecordFormat
 
@@ -171,6 +176,7 @@ def _parse_options(options: Mapping[str, str]) -> _Options:
         _positive(given, "maxBytesPerTrigger"),
         _positive(given, "maxRecordsPerPartition"),
         _positive(given, "maxTasks"),
+        given.get("planslate") == "true",
         Job.from_json(json.loads(given["job"])) if "job" in given else None,
         RecordFormat(
             given.get("format", "json"), tuple(sorted(registry.items())), given.get("schemafile"), given.get("message")
@@ -244,6 +250,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ending: Offsets | None = None
         self._target: Offsets | None = None
         self._latest: Position | None = None
+        self._seen: Offsets | None = None  # the end of the topic at the plan before
 
     def initialOffset(self) -> dict[str, Any]:
         given = self._options
@@ -270,6 +277,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest, ids = self._target, topic_ids(given.settings, given.topics)
         refuse_new_topics(position.topic_ids, ids)
         end = latest
+        if given.plans_late and self._target is None:
+            end, self._seen = self._seen or latest, latest
         ranges = ranges_between(position.offsets, end)  # refuses a topic that went backwards before anything is planned
         if given.has_ending:
             end = bounded(position.offsets, latest, self._ending_offsets())

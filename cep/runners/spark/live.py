@@ -259,6 +259,8 @@ def _control_stream(spark: SparkSession, source: Source, groups_count: int, stor
         place = F.shiftleft(F.col("partition").cast("bigint"), _OFFSET_BITS).bitwiseOR(F.col("offset"))
         records = (
             _topic_stream(spark, source, 1, FORMAT)
+            # A heartbeat counts for what comes behind it: what stood before it must be in the same plan at the latest.
+            .option("plansLate", "true")
             .load()
             .where(F.col("value").isNotNull())  # a tombstone of a compacted topic
             .select(place.alias("order"), F.lit("").alias("name"), F.col("value").alias("payload"))

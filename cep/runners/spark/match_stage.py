@@ -99,8 +99,9 @@ class MatchStage:
     def _step(self, group: int, micro_batch: MicroBatch) -> Iterator[PackedRow]:
         stored = self._load_progress(group)
         progress = Progress(
-            rulebook_of(self._rules, stored.rulebook), stored.watermark_ms, stored.times, stored.since_ms
-        )
+            rulebook_of(self._rules, stored.rulebook), stored.watermark_ms, stored.times, stored.since_ms,
+            stored.heartbeat_ms,
+        )  # fmt: skip
         ports = GroupPorts(self._rules, (self._level, group), stored, self._stored)
         outcome = step(progress, ports, micro_batch)
         after = outcome.progress
@@ -109,6 +110,7 @@ class MatchStage:
             save_rulebook(self._rules, after.rulebook)
             stored.rulebook = after.rulebook.digest
         stored.watermark_ms, stored.times, stored.since_ms = after.watermark_ms, after.times, after.since_ms
+        stored.heartbeat_ms = after.heartbeat_ms
         self._stored.progress.put(0, stored.to_bytes())
         yield from self._matched_rows(group, outcome)
         if self._level == 0 and group == 0:  # all key groups have the same rules and times; one of them reports
@@ -156,6 +158,7 @@ class MatchStage:
             seen,
             over=dict(given.over),
             since_ms=begins.since_ms,
+            heartbeat_ms=begins.heartbeat_ms,
         )
 
 

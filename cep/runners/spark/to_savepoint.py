@@ -134,6 +134,7 @@ def _payload(checkpoint: Path, rulebook: Rulebook, progress: GroupProgress, batc
             "held_memory": last_alerted(checkpoint),
             "watermark_ms": progress.watermark_ms,
             "since_ms": progress.since_ms,
+            "heartbeat_ms": progress.heartbeat_ms,
             "times": times_json({lane_name(partition): at for partition, at in progress.times.items()}),
         },
         positions={

@@ -54,6 +54,10 @@ class LiveSource(Protocol):
         """Return for each lane True if more of it waits in the source, as far as is known without asking."""
         ...
 
+    def look(self) -> None:
+        """Ask the source what waits in it, so that `behind` counts all that is there now."""
+        ...
+
     @property
     def ended(self) -> bool:
         """True if nothing will come any more."""

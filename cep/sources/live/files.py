@@ -78,6 +78,11 @@ class FilesSource:
     def seek(self, positions: Mapping[str, int]) -> None:
         self._done = dict(positions)
 
+    def look(self) -> None:
+        """List the folder, unless files of the last listing wait."""
+        if self._current is None and not self._waiting and not self.ended:
+            self._look()
+
     def behind(self) -> dict[str, bool]:
         return {LANE: self._current is not None or bool(self._waiting)}
 

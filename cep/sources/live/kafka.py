@@ -43,6 +43,7 @@ class TopicSource:
         self._next: dict[int, int] = {}
         self._read_end: dict[int, bool] = {}
         self._looked_s = 0.0
+        self._there: dict[int, int] = {}  # the end of each partition when somebody looked
         given = dict(settings.client_options)
         self._consumer = Consumer(reader_options(settings.bootstrap_servers, given, _DEFAULTS, _FIXED))
 
@@ -91,6 +92,13 @@ class TopicSource:
         for partition, offset in self._next.items():
             self._is_beyond(partition, offset)
 
+    def look(self) -> None:
+        """Ask the brokers where the partitions end, and for new ones."""
+        if not self._next:
+            self.seek({})
+        self._look()
+        self._there = latest_offsets(self._settings, [self._topic])[self._topic]
+
     @property
     def ended(self) -> bool:
         """True if every partition has been read to its ending; False if there is none."""
@@ -106,6 +114,8 @@ class TopicSource:
             elif is_behind:
                 ends = self._consumer.get_watermark_offsets(TopicPartition(self._topic, partition), cached=True)
                 is_behind = ends is None or ends[1] < 0 or ends[1] > offset
+            if partition not in self._reached:
+                is_behind = is_behind or offset < self._there.get(partition, 0)
             behind[self._lane(partition)] = is_behind
         return behind
 

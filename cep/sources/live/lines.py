@@ -27,10 +27,12 @@ class LinesSource:
         self._descriptor = descriptor
         self._rest = b""
         self._records_count = 0
+        self._is_more = False  # when somebody looked
         self.ended = False
 
     def poll(self, records_max: int, wait_s: float) -> list[Chunk]:
         deadline_s = time.monotonic() + wait_s
+        self._is_more = False
         while not self.ended:
             ready, _, _ = select.select([self._descriptor], [], [], max(0.0, deadline_s - time.monotonic()))
             if not ready:
@@ -58,8 +60,12 @@ class LinesSource:
         """Go on with the count alone."""
         self._records_count = positions.get(LANE, 0)
 
+    def look(self) -> None:
+        """See whether there are bytes to read."""
+        self._is_more = bool(select.select([self._descriptor], [], [], 0.0)[0])
+
     def behind(self) -> dict[str, bool]:
-        return {LANE: False}
+        return {LANE: self._is_more and not self.ended}
 
     def close(self) -> None:
         """Do nothing: the caller owns the descriptor."""

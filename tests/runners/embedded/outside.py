@@ -38,6 +38,9 @@ class TwoLanes:
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(("a", "b"), self.at < len(self.lines))
 
+    def look(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

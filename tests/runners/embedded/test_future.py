@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from cep.cli.main import main
-from cep.model.rule import utc_text
+from cep.model.rule import HeartbeatRecord, utc_text
 from cep.runners.embedded.commit import Commits, Sources
 from cep.runners.embedded.engine import Engine, Workers
 from cep.runners.embedded.opening import StoreSettings
@@ -23,6 +24,7 @@ from cep.sinks.dead_letters import DeadLetterFiles
 from cep.sinks.files import FileSink
 from cep.sources.live.base import Chunk, Positions
 from cep.step.job import Job
+from tests.real_kafka import KafkaCluster
 from tests.runners.embedded.outside import Crash, Steps
 from tests.step.contract import DEPLOYED, MINUTE_MS, RECORDS, SOURCE
 
@@ -44,6 +46,16 @@ def fraud(card: int, ms: int) -> list[bytes]:
 def written(folder: Path) -> list[dict[str, object]]:
     files = sorted(folder.glob("*.jsonl")) if folder.exists() else []
     return [orjson.loads(line) for path in files for line in path.read_bytes().splitlines()]
+
+
+def rules_folder(folder: Path) -> None:
+    """Write a folder of rules with the rule that `fraud` fires."""
+    (folder / "rules").mkdir()
+    (folder / "rules" / "p.cep").write_text(SOURCE)
+    (folder / "rules" / "small_large.toml").write_text(
+        'id = "small_large"\nversion = 1\npattern = "small_large"\nfile = "p.cep"\nstatus = "live"\n'
+        'severity = "low"\nowner = "o"\nmessage = "{key}"\n'
+    )
 
 
 @dataclass
@@ -70,6 +82,9 @@ class Lanes:
 
     def behind(self) -> dict[str, bool]:
         return dict.fromkeys(self.names, False)
+
+    def look(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -111,13 +126,8 @@ def test_one_event_from_the_future_hides_none_of_twenty_frauds(
     restarts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("rules", "events"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "rules" / "p.cep").write_text(SOURCE)
-    (tmp_path / "rules" / "small_large.toml").write_text(
-        'id = "small_large"\nversion = 1\npattern = "small_large"\nfile = "p.cep"\nstatus = "live"\n'
-        'severity = "low"\nowner = "o"\nmessage = "{key}"\n'
-    )
+    rules_folder(tmp_path)
+    (tmp_path / "events").mkdir()
     lines = [
         payment("far", "c0", FAR, 1),
         *(line for card in range(CARDS) for line in fraud(card, PAST_MS + 10 * card)),
@@ -147,6 +157,32 @@ def test_a_burst_that_is_read_lane_by_lane_makes_nothing_late(tmp_path: Path) ->
     assert job.commits.totals["late_events"] == 0
     # What is within the lateness of the end still waits, of card 489 the second payment.
     assert job.fired() == sorted(f"c{card}" for card in range(489))
+
+
+def test_bursts_and_an_old_heartbeat_on_a_broker_make_nothing_late(
+    kafka_broker: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 000 events over 4 partitions, out of order by less than half the lateness, with the default idleness. The
+    control topic has a heartbeat as late as the last of them. One that comes later counts for what comes behind it."""
+    monkeypatch.chdir(tmp_path)
+    topic, chance = f"burst-{uuid.uuid4().hex[:8]}", Random(3)
+    for name in (topic, f"{topic}-control"):
+        kafka_broker.create(name, 4 if name == topic else 1)
+    rules_folder(tmp_path)
+    end_ms = NOW_MS + 19_999_002
+    lines = [(ms, line) for card in range(20_000) for ms in [NOW_MS + 1_000 * card] for line in fraud(card, ms)]
+    lines.sort(key=lambda at: at[0] + chance.randrange(5 * MINUTE_MS))
+    kafka_broker.send(topic, [{"value": line, "partition": chance.randrange(4)} for _, line in lines])
+    beat = HeartbeatRecord(event_time=utc_text(end_ms)).to_json()
+    kafka_broker.send(f"{topic}-control", [{"key": "heartbeat", "value": beat, "partition": 0}])
+    kafka = ["--bootstrap-servers", kafka_broker.address, "--topic", topic, "--control-topic", f"{topic}-control"]
+    command = ["run", "--rules", "rules", *kafka, "--checkpoint", "job", "--alerts", "alerts", "--lateness", "10 min"]
+    assert main([*command, "--max-records", "1500", "--available-now"]) == 0
+    assert written(tmp_path / "job" / "dead_letters") == []
+    assert len(written(tmp_path / "alerts")) == 20_000, "the heartbeat has ended what waited"
+    kafka_broker.send(topic, [{"value": payment("after", "c1", end_ms - 1, 1), "partition": 0}])
+    assert main([*command, "--available-now"]) == 0
+    assert [letter["code"] for letter in written(tmp_path / "job" / "dead_letters")] == ["late"]
 
 
 def test_a_quiet_lane_lets_go_without_another_record(tmp_path: Path) -> None:

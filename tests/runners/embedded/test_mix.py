@@ -64,6 +64,9 @@ class Lanes:
     def ended(self) -> bool:
         return False
 
+    def look(self) -> None:
+        """All is here."""
+
     def close(self) -> None:
         """Nothing is open."""
 

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from cep.base.limits import TIME_MS_MIN
 from cep.runners.spark import kafka as kafka_module
-from cep.runners.spark.kafka import KafkaEventsReader, KafkaEventsSource
+from cep.runners.spark.kafka import KafkaDataSource, KafkaEventsReader, KafkaEventsSource
 from cep.runners.spark.packed import TIMES
 from cep.sources.offsets import Look, Position, next_look
 from cep.step.event_time import NOTHING_READ, PartitionTimes, TimesRead, merge_times, watermark_of
@@ -140,6 +140,27 @@ def test_what_waits_holds_the_watermark_though_nothing_of_it_is_read(stream: Str
     (task,) = stream.reader.partitions(stream.at, held.to_json())
     assert task.times.partitions.keys() == {"looks-0", "looks-1"}  # type: ignore[attr-defined]
     assert task.times.partitions["looks-1"].is_behind  # type: ignore[attr-defined]
+
+
+def test_a_heartbeat_is_planned_behind_all_that_stood_before_it(stream: Stream) -> None:
+    """Spark asks for the end of the events, then for that of the control topic. Between the two anything may come."""
+    stream.kafka.create("control")
+    options = {"bootstrap.servers": stream.kafka.address, "topic": "control", "startingOffsets": "earliest"}
+    control = KafkaDataSource({**options, "plansLate": "true"}).streamReader(StructType())
+    at, beats = control.initialOffset(), list[int]()
+
+    def send(number: int) -> None:
+        stream.send(0, PAST_MS + number)
+        stream.kafka.send("control", [{"value": b"beat", "partition": 0}])
+
+    for number in range(4):
+        stream.at = stream.reader.latestOffset(stream.at, stream.reader.getDefaultReadLimit())
+        if number:
+            send(number)
+        at = control.latestOffset(at, control.getDefaultReadLimit())
+        beats.append(Position.from_json(at).offsets["control"][0])
+        assert beats[-1] <= Position.from_json(stream.at).offsets["looks"][0], "each has an event before it"
+    assert beats == [0, 0, 1, 2]
 
 
 def test_a_look_is_due_once_for_each_wait() -> None:
